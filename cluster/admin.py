@@ -17,6 +17,7 @@ class ClusterAdmin(admin.ModelAdmin):
         "policy",
         "slot_seconds",
         "reserve_servers",
+        "standby_servers",
         "epoch",
         "planning_version",
         "planned_version",
@@ -24,6 +25,7 @@ class ClusterAdmin(admin.ModelAdmin):
     readonly_fields = (
         "planning_version", "planned_version", "replanned_at", "next_slot_at", "next_wake_at", "epoch",
         "planner_owner", "planner_lease_expires_at", "leases_checked_at", "leases_hold_until",
+        "standby_tried_at", "standby_obstacle",
     )  # fmt: skip
     exclude = ("planner_token",)
 
@@ -43,8 +45,8 @@ class ServerAdmin(admin.ModelAdmin):
     list_select_related = ("cluster",)
     search_fields = ("name", "hostname")
     readonly_fields = (
-        "cluster", "state", "state_changed_at", "drain", "desired_version", "port_next", "inference_cluster",
-        "lending_state", "whitelist", "lending_changed_at",
+        "cluster", "state", "state_changed_at", "drain", "standby", "desired_version", "port_next",
+        "inference_cluster", "lending_state", "whitelist", "lending_changed_at",
     )  # fmt: skip
     inlines = (GpuInline,)
 

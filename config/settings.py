@@ -233,6 +233,7 @@ CLUSTER_DEFAULTS = {
     "fence_margin_seconds": env.float("FENCE_MARGIN_SECONDS", 2.0),
     "report_seconds": env.float("REPORT_SECONDS", 1.0),
     "reserve_servers": env.int("RESERVE_SERVERS", 0),
+    "standby_servers": env.int("STANDBY_SERVERS", 0),
     "newcomers": env.str("NEWCOMERS", "open"),
     "ageing_weight": env.float("AGEING_WEIGHT", 0.5),
     "offer_hold_seconds": env.float("OFFER_HOLD_SECONDS", 120.0),

@@ -14,6 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
+from recovery.probability.standby import PUBLISHED_FAILURES_A_DAY, REPLACEMENT_SECONDS
 
 
 class Cluster(models.Model):
@@ -31,6 +32,17 @@ class Cluster(models.Model):
     policy_memory = models.JSONField(default=dict, blank=True)
     slot_seconds = models.FloatField(default=5.0)
     reserve_servers = models.PositiveIntegerField(default=0)
+    #: Servers of each kind that nothing is planned on until they take a lost server's place.
+    standby_servers = models.PositiveIntegerField(default=0)
+    #: What the rule for the number of standby servers goes by: failures of one server, and until another is
+    #: there.
+    failures_per_server_day = models.FloatField(
+        default=PUBLISHED_FAILURES_A_DAY, validators=[MinValueValidator(0.0)]
+    )
+    replacement_seconds = models.FloatField(default=REPLACEMENT_SECONDS, validators=[MinValueValidator(0.0)])
+    #: When a server was last looked for to stand by and none could, and what stood in the way.
+    standby_tried_at = models.DateTimeField(null=True, blank=True)
+    standby_obstacle = models.TextField(blank=True)
     fill = models.CharField(
         max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
     )
@@ -93,6 +105,8 @@ class Server(models.Model):
     state_changed_at = models.DateTimeField(default=timezone.now)
     drain = models.CharField(max_length=10, choices=DrainState.choices, default=DrainState.NONE)
     drain_reason = models.CharField(max_length=300, blank=True)
+    #: It belongs to the pool of standby servers, whatever its state: no work may be here.
+    standby = models.BooleanField(default=False)
     hostname = models.CharField(max_length=255, blank=True)
     cpu_cores = models.PositiveIntegerField(default=0)
     #: Of the host, and what one worker may take of it; 0 where nobody said.
@@ -162,12 +176,13 @@ class Server(models.Model):
         return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
 
     def open_to_training(self) -> bool:
-        """Whether training work may be here at all: no operator empties it, its time is not over, and it is
-        neither at its inference home nor on the way there."""
+        """Whether training work may be here at all: no operator empties it, it does not stand by, its time is
+        not over, and it is neither at its inference home nor on the way there."""
         here = self.available_until is None or self.available_until > timezone.now()
         return (
             here
             and self.drain == DrainState.NONE
+            and not self.standby
             and self.lending_state in (LendingState.TRAINING, LendingState.ON_LOAN)
         )
 
@@ -176,6 +191,15 @@ class Server(models.Model):
         """Where its in-memory store listens for others: the last port of its range, which no worker gets;
         None where it has no store, or that port is the only one."""
         return self.port_last if self.memory_store_bytes > 0 and self.port_last > self.port_first else None
+
+    def ready_to_stand_in(self) -> bool:
+        """Whether it stands by and may take a lost server's place, if its GPUs work."""
+        return (
+            self.standby
+            and self.state == ServerState.UP
+            and self.drain == DrainState.NONE
+            and self.available_until is None
+        )
 
     def usable(self) -> bool:
         """Whether new work may be planned here."""
@@ -216,6 +240,7 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
             healthy=True,
             server__state=ServerState.UP,
             server__drain=DrainState.NONE,
+            server__standby=False,
             server__lending_state__in=open_to_training,
         )
 

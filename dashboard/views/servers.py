@@ -7,10 +7,12 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
+from cluster.selectors.machines import cluster_shown
 from dashboard.colours import job_colours
 from dashboard.views.access import page, person
 from dashboard.views.rendering import Fragment, render_page
 from scheduling.selectors.servers_page import server_cards
+from scheduling.selectors.standby import standby_of
 
 
 def _cards(request: HttpRequest) -> dict[str, Any]:
@@ -21,7 +23,9 @@ def _cards(request: HttpRequest) -> dict[str, Any]:
         for gpu in card.gpus
         if gpu.occupant and gpu.occupant.job_id is not None
     }
-    return {"cards": cards, "colours": job_colours(shown)}
+    cluster = cluster_shown()
+    standby = None if cluster is None else standby_of(cluster)
+    return {"cards": cards, "colours": job_colours(shown), "standby": standby}
 
 
 @page

@@ -87,9 +87,21 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"Jobs: {_counts(summary.get('jobs'))}",
         f"Promises: {_counts(summary.get('promises'))}",
     ]
+    lines += _standby_lines(summary.get("standby") or {})
     if planner and not planner.get("lease_held"):
         lines.append("The planner is not running: nothing is decided until it is.")
     return lines
+
+
+def _standby_lines(standby: dict[str, Any]) -> list[str]:
+    """The pool of standby servers, where there is to be one: a line for each kind of GPU."""
+    return [
+        f"Standby servers of {pool.get('gpu_kind')}: {len(pool.get('ready') or ())} of {pool.get('wanted')} "
+        f"ready; the rule asks for {pool.get('advised')} ({pool.get('servers')} servers)"
+        + (f". {pool['note']}" if pool.get("note") else "")
+        for pool in standby.get("pools") or ()
+        if standby.get("standby_servers")
+    ]
 
 
 def warnings(servers: Sequence[Server]) -> list[Text]:
@@ -105,7 +117,8 @@ def _counts(numbers: Any) -> str:
 
 
 def _drain_mark(server: Server) -> list[str]:
-    return [server.drain] if server.drain not in ("none", "") else []
+    marks = [server.drain] if server.drain not in ("none", "") else []
+    return [*marks, "standby"] if server.standby else marks
 
 
 def _heard(server: Server) -> str:
@@ -144,7 +157,7 @@ def servers(context: typer.Context, as_json: options.Json = False) -> None:
         ("ID", "NAME", "STATE", "GPUS", "MEMORY", "UNTIL", "DRAIN", "REASON"),
         [
             (
-                s.id, s.name, output.state_text(s.state), len(s.gpus),
+                s.id, s.name, output.state_text(s.state, *(["standby"] if s.standby else [])), len(s.gpus),
                 output.size_text(s.memory_bytes) if s.memory_bytes else "-",
                 output.time_text(s.available_until) if s.available_until else "-",
                 s.drain, s.drain_reason,
@@ -234,6 +247,35 @@ def undrain(server: ServerName, as_json: options.Json = False) -> None:
         output.print_json(document)
     else:
         output.say(f"Server {found.name} is used again.")
+
+
+@servers_app.command()
+def standby(
+    count: Annotated[
+        int | None, typer.Argument(metavar="COUNT", min=0, help="Servers of each kind of GPU; usual: show.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show or set how many servers stand by: nothing is planned on them until another is lost."""
+    with session.client() as client:
+        summary = client.cluster.summary() if count is None else client.cluster.set_standby(count)
+    pools = summary.get("standby") or {}
+    if as_json:
+        output.print_json(pools)
+        return
+    output.print_table(
+        ("GPU", "SERVERS", "WANTED", "READY", "AWAY", "ADVISED", "NOTE"),
+        [
+            (
+                pool.get("gpu_kind"), pool.get("servers"), pool.get("wanted"),
+                ", ".join(pool.get("ready") or ()) or "-", ", ".join(pool.get("away") or ()) or "-",
+                pool.get("advised"), pool.get("note"),
+            )
+            for pool in pools.get("pools") or ()
+        ],
+        right=("SERVERS", "WANTED", "ADVISED"),
+        empty=_NO_SERVERS,
+    )  # fmt: skip
 
 
 @agents_app.callback(invoke_without_command=True)

@@ -68,6 +68,24 @@ class Cluster:
         answer = self._transport.send("PATCH", f"servers/{server.id}/", body)
         return answer if isinstance(answer, dict) else {}
 
+    def set_standby(
+        self,
+        servers: int | None = None,
+        *,
+        failures_per_server_day: float | None = None,
+        replacement_seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Say how many servers of each kind stand by, and what the advised number goes by; None leaves a
+        value. Returns the summary, whose `standby` says which are ready and what stands in the way."""
+        given = {
+            "standby_servers": servers,
+            "failures_per_server_day": failures_per_server_day,
+            "replacement_seconds": replacement_seconds,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        answer = self._transport.send("PATCH", "cluster/", body)
+        return answer if isinstance(answer, dict) else {}
+
     def agents(self) -> Sequence[dict[str, Any]]:
         """Node agents with the age of their last report."""
         return list(self._transport.pages("agents/", {"page_size": 200}))

@@ -274,6 +274,8 @@ class Server:
     state: str = ""
     drain: str = "none"
     drain_reason: str = ""
+    #: It belongs to the pool of standby servers.
+    standby: bool = False
     rack: str = ""
     cpu_cores: int = 0
     memory_bytes: int = 0

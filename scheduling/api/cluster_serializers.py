@@ -11,8 +11,15 @@ from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState
 from cluster.links import links_of
 from cluster.models import Gpu, Server
 from cluster.selectors.utilisation import USES
+from projects.api import fields
+from projects.api.base import StrictSerializer
 from scheduling.api.recovery_serializers import RecoverySummarySerializer
 from scheduling.choices import JobState
+
+#: Beyond these a number is a mistake.
+MOST_STANDBY_SERVERS = 10_000
+MOST_FAILURES_A_DAY = 1_000.0
+LONGEST_REPLACEMENT_SECONDS = 30 * 86_400.0
 
 
 def _counts(names: Any) -> dict[str, Any]:
@@ -59,6 +66,7 @@ class ClusterSettingsSerializer(serializers.Serializer):
     policy = serializers.CharField()
     slot_seconds = serializers.FloatField()
     reserve_servers = serializers.IntegerField()
+    standby_servers = serializers.IntegerField()
     fill = serializers.CharField()
     newcomers = serializers.ChoiceField(NewcomersRule.choices)
     ageing_weight = serializers.FloatField()
@@ -67,13 +75,60 @@ class ClusterSettingsSerializer(serializers.Serializer):
     fence_seconds = serializers.FloatField()
 
 
+class StandbyPoolSerializer(serializers.Serializer):
+    """The standby servers for one kind of GPU."""
+
+    gpu_kind = serializers.CharField()
+    servers = serializers.IntegerField(help_text="The cluster's own of this kind, standby servers included.")
+    wanted = serializers.IntegerField()
+    ready = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of those that can take a lost server's place now."
+    )
+    away = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of those that belong to the pool and are not there."
+    )
+    advised = serializers.IntegerField(
+        help_text="So many are all gone within one replacement time with less than the accepted risk."
+    )
+    note = serializers.CharField(allow_blank=True, help_text="What is amiss; empty where nothing is.")
+
+
+class StandbySerializer(serializers.Serializer):
+    """Servers that nothing is planned on until they take a lost server's place."""
+
+    standby_servers = serializers.IntegerField(help_text="For each kind of GPU.")
+    failures_per_server_day = serializers.FloatField()
+    replacement_seconds = serializers.FloatField()
+    accepted_risk = serializers.FloatField()
+    pools = StandbyPoolSerializer(many=True)
+
+
+class ClusterPatchSerializer(StrictSerializer):
+    standby_servers = fields.Integer(
+        required=False,
+        min_value=0,
+        max_value=MOST_STANDBY_SERVERS,
+        help_text="Servers of each kind of GPU that stand by.",
+    )
+    failures_per_server_day = fields.Number(
+        required=False, min_value=0.0, max_value=MOST_FAILURES_A_DAY, help_text="What the rule goes by."
+    )
+    replacement_seconds = fields.Number(
+        required=False,
+        min_value=0.0,
+        max_value=LONGEST_REPLACEMENT_SECONDS,
+        help_text="What the rule goes by: until another server is there.",
+    )
+
+
 class ClusterSummarySerializer(serializers.Serializer):
-    """The cluster in numbers. `settings` and `planner` are null before a cluster is set up."""
+    """The cluster in numbers. `settings`, `planner` and `standby` are null before a cluster is set up."""
 
     name = serializers.CharField(allow_null=True)
     now = serializers.DateTimeField(help_text="The clock by which deadlines are kept.")
     settings = ClusterSettingsSerializer(allow_null=True)
     planner = PlannerSerializer(allow_null=True)
+    standby = StandbySerializer(allow_null=True)
     gpus = GpuCountsSerializer()
     servers = serializers.SerializerMethodField()
     jobs = serializers.SerializerMethodField()
@@ -166,7 +221,8 @@ class ServerSerializer(serializers.ModelSerializer):
     class Meta:
         model = Server
         fields = (
-            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "home",
+            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "standby",
+            "home",
             "whitelist", "lending_state", "hostname",
             "cpu_cores", "memory_bytes", "worker_memory_bytes", "disk_free_bytes",
             "available_until", "sandbox", "agent", "silent_seconds", "gpus",

@@ -32,6 +32,8 @@ class Incident(models.Model):
         UNRECOVERED = "unrecovered", "Not recovered in time"
         #: Its state in memory has fewer copies than ordered.
         UNPROTECTED = "unprotected", "State in memory without its copies"
+        #: No standby server is ready, though the operator wants some.
+        NO_STANDBY = "no_standby", "No standby server ready"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"
 

@@ -13,14 +13,15 @@ from scheduling.models import Assignment
 def count_uses(gpus: GpuQuerySet) -> Counter[str]:
     """How many of the GPUs are used for what, by `cluster.selectors.utilisation.USES`.
 
-    Those of a server that was given up, broken ones, and idle ones of a server that is emptied are
-    unavailable.
+    Those of a server that was given up, broken ones, and idle ones of a server that is emptied or stands by
+    are unavailable.
     """
     uses = _held()
     counts: Counter[str] = Counter()
-    for gpu_id, healthy, state, drain in gpus.values_list("pk", "healthy", "server__state", "server__drain"):
+    columns = ("pk", "healthy", "server__state", "server__drain", "server__standby")
+    for gpu_id, healthy, state, drain, standby in gpus.values_list(*columns):
         out = state == ServerState.DOWN or not healthy
-        withheld = drain != DrainState.NONE and gpu_id not in uses
+        withheld = (drain != DrainState.NONE or standby) and gpu_id not in uses
         counts["unavailable" if out or withheld else uses.get(gpu_id, "idle")] += 1
     return counts
 

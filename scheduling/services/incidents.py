@@ -35,7 +35,9 @@ TRY_AGAIN_AFTER = timedelta(minutes=10)
 PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
 #: Being planned does not put these right.
-NOT_OF_PLANNING = (Incident.Kind.NO_PORT, Incident.Kind.UNRECOVERED, Incident.Kind.UNPROTECTED)
+NOT_OF_PLANNING = (
+    Incident.Kind.NO_PORT, Incident.Kind.UNRECOVERED, Incident.Kind.UNPROTECTED, Incident.Kind.NO_STANDBY,
+)  # fmt: skip
 NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 
@@ -113,11 +115,12 @@ def note_ports(cluster: Cluster, job_ids: Collection[str], now: datetime) -> Non
     ).update(resolved_at=now)
 
 
-def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job, now: datetime) -> None:
-    """Write down what is wrong with a job, unless that is known. Of two who see it at once one fails."""
+def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job | None, now: datetime) -> None:
+    """Write down what is wrong with a job, or with the cluster, unless that is known. Of two who see it at
+    once one fails."""
     open_ones = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True)
     if not open_ones.exists():
-        log.error(kind, job=job.pk, reason=message)
+        log.error(kind, job=None if job is None else job.pk, reason=message)
         _saw(cluster, kind, message, job=job, now=now)
 
 

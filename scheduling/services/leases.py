@@ -24,6 +24,7 @@ from scheduling.services.reconciling import mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.recoveries import note_lost_server
 from scheduling.services.recovering import advance_recoveries
+from scheduling.services.standby import keep_standby, replace_lost
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -94,6 +95,7 @@ def _suspect(agent: Agent, cluster: Cluster, silent: float) -> None:
     )
     if changed:
         log.warning("server is suspect", server=agent.server.name, silent_seconds=round(silent, 1))
+        replace_lost(cluster)
         planning_fact_changed(cluster)
         hint(f"cluster:{cluster.pk}", kind="servers")
         wake("plan", trigger=f"server {agent.server.name} is silent")
@@ -110,6 +112,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     log.warning("server is fenced", server=agent.server.name)
     Server.objects.filter(pk=agent.server_id).update(state=ServerState.DOWN, state_changed_at=now)
     Agent.objects.filter(pk=agent.pk).update(fenced_at=now, memory_store={})
+    replace_lost(cluster)
     Worker.objects.filter(server_id=agent.server_id).update(gone=True, changed_at=now)
     # Offers were computed with this server's GPUs.
     Offer.objects.filter(job__cluster=cluster, state=OfferState.OPEN).update(state=OfferState.WITHDRAWN)
@@ -169,6 +172,7 @@ def reconcile() -> int:
                 count += _reconcile(job, cluster)
             advance_recoveries(cluster)
         _watch_protection(cluster)
+        _keep_standby(cluster)
     return count
 
 
@@ -179,6 +183,14 @@ def _watch_protection(cluster: Cluster) -> None:
             watch_protection(cluster, timezone.now())
     except Exception:
         log.exception("protection could not be looked at", cluster=cluster.pk)
+
+
+def _keep_standby(cluster: Cluster) -> None:
+    """Not while the cluster's row is held: it may ask the policy."""
+    try:
+        keep_standby(cluster.pk)
+    except Exception:
+        log.exception("the pool of standby servers could not be looked at", cluster=cluster.pk)
 
 
 def _reconcile(job: Job, cluster: Cluster) -> bool:

@@ -35,6 +35,7 @@ from scheduling.services.progress import store_logs, store_metrics
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.report_refusals import TOLD_ITEMS, RefusedEvent, note_refusals
 from scheduling.services.reported_workers import ReportedWorkers, apply_workers, own_workers
+from scheduling.services.standby import replace_lost
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -184,6 +185,7 @@ def _bring_back(agent: Agent, cluster: Cluster, now: datetime) -> None:
     Server.objects.filter(pk=agent.server_id, state__in=[ServerState.SUSPECT, ServerState.DOWN]).update(
         state=ServerState.UP, state_changed_at=now
     )
+    replace_lost(cluster)
     planning_fact_changed(cluster)
     hint(f"cluster:{cluster.pk}", kind="servers")
     wake("plan", trigger=f"server {agent.server.name} is back")

@@ -231,6 +231,7 @@ def _servers(
             same_kind=row.on_loan and gpus[0].kind == kind,
             ends_at=ends_at(row.available_until, cluster),
             memory_bytes=memory_of_worker(row, all_gpus[row.pk]) * len(gpus),
+            standby=row.ready_to_stand_in() and all(gpu.healthy for gpu in gpus),
         )
         servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
     return servers, flat, addresses

@@ -26,6 +26,7 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "admission": str(settings.admission),
         "newcomers": str(settings.newcomers),
         "reserve_servers": settings.reserve_servers,
+        "standby_servers": settings.standby_servers,
         **(
             {"recovery": str(settings.recovery), "replicas": settings.replicas}
             if settings.recovery is Recovery.MEMORY

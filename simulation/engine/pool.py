@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recovery.placement.standby import PoolServer, pool_of, replaced
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.plans.stored_plans import recut
 from scheduling.core.problem.answer import Answer
@@ -41,7 +42,8 @@ class PoolState:
     order.
 
     ``own_servers``: as they are; ``planned_servers``: as the policy was asked about them last, ``capacity``
-    is theirs. ``share_bytes``: host memory that each worker was sure of then.
+    is theirs. ``share_bytes``: host memory that each worker was sure of then. ``standing_by``: numbers of its
+    own servers that stand by, lost ones among them.
     """
 
     number: int
@@ -64,6 +66,7 @@ class PoolState:
     wake_at: float = inf
     decision_seconds: float = 0.0
     share_bytes: float = inf
+    standing_by: set[int] = field(default_factory=set)
 
     @classmethod
     def empty(
@@ -74,20 +77,41 @@ class PoolState:
         settings: PlannerSettings,
         tables: CurveTables,
         memory_bytes: Sequence[float] = (),
+        standby_servers: int = 0,
     ) -> PoolState:
         """A pool with all servers up and nothing on them. ``memory_bytes``: of each server, if stated."""
         usable = np.ones(size.servers, dtype=np.bool_)
         silent = np.zeros(size.servers, dtype=np.bool_)
         servers = _servers(size, memory_bytes)
+        names = pool_of([_of_pool(one, standby=False, usable=True) for one in servers], standby_servers)
+        servers = tuple(
+            replace(one, usable=False, standby=True) if one.id in names else one for one in servers
+        )
         capacity = capacity_of(servers, settings.reserve_servers)
-        return cls(number, size, policy, settings, tables, usable, silent, capacity, servers, servers)
+        standing_by = {number for number, one in enumerate(servers) if one.standby}
+        return cls(
+            number, size, policy, settings, tables, usable, silent, capacity, servers, servers,
+            standing_by=standing_by,
+        )  # fmt: skip
 
     # Servers ---------------------------------------------------------------------------------
 
     def set_usable(self, server: int, usable: bool) -> None:
-        """A server is lost, or back."""
+        """A server is lost, or back; a standby server takes the place of one that is lost."""
         self.usable[server] = usable
-        self.put_server(server, usable=usable)
+        known = [
+            _of_pool(one, standby=number in self.standing_by, usable=bool(self.usable[number]))
+            for number, one in enumerate(self.own_servers)
+        ]
+        number_of = {one.id: number for number, one in enumerate(known)}
+        changed = {server}
+        for names in replaced(known):
+            lost, instead = (number_of[name] for name in names)
+            self.standing_by = self.standing_by - {instead} | {lost}
+            changed |= {lost, instead}
+        for number in changed:
+            there, waits = bool(self.usable[number]), number in self.standing_by
+            self.put_server(number, usable=there and not waits, standby=there and waits)
 
     def put_server(self, server: int, **facts: Any) -> None:
         """Another fact about one of the pool's own servers."""
@@ -334,6 +358,19 @@ def _of_rows(curves: CurveColumns, rows: IntArray) -> CurveColumns:
 
 def _memory_of_rows(memory: FloatArray | None, rows: IntArray) -> FloatArray | None:
     return None if memory is None else memory[rows]
+
+
+def _of_pool(server: ServerSnapshot, *, standby: bool, usable: bool) -> PoolServer:
+    """A server as the choice of standby servers knows it. ``usable``: it is not lost."""
+    stays = server.ends_at == inf
+    return PoolServer(
+        server.id,
+        server.gpus,
+        rack=server.rack,
+        standby=standby,
+        whole=usable and stays,
+        lost=not usable and stays,
+    )
 
 
 def _servers(size: PoolSize, memory_bytes: Sequence[float]) -> tuple[ServerSnapshot, ...]:

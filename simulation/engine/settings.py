@@ -70,8 +70,9 @@ class Imperfections:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``:
-    also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
+    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6).
+    ``standby_servers``: servers of each pool that nothing is planned on until they take a lost server's
+    place. ``bound``: also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
     ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
     ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038). ``replicas``:
     copies of a job's state, the local one included, where recovery is from memory.
@@ -85,6 +86,7 @@ class SimulationSettings:
     admission: AdmissionRule = AdmissionRule.PER_JOB
     stored_plans: bool = True
     reserve_servers: int = 0
+    standby_servers: int = 0
     reserve_slack_seconds: float = 0.0
     seed: int = 0
     imperfections: Imperfections = field(default_factory=Imperfections)

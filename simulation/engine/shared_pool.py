@@ -83,6 +83,7 @@ class SharedPool(PoolState):
             restart_seconds=restart_seconds,
             lent_tables=lent_tables,
             same_kind=same_kind,
+            standing_by=plain.standing_by,
         )  # fmt: skip
 
     # Asking ----------------------------------------------------------------------------------
@@ -163,8 +164,9 @@ class SharedPool(PoolState):
         return loaned_fleet(self.servers, usable, self.on_loan | self.leaving, self.role)
 
     def fleet(self) -> Fleet:
-        """All servers; those that are lost, or not on loan, have no GPUs."""
+        """All servers; those that are lost, stand by, or are not on loan, have no GPUs."""
         usable = np.concatenate((self.usable, (self.on_loan & ~self.broken)[self.usable.size :]))
+        usable[list(self.standing_by)] = False
         return loaned_fleet(self.servers, usable, self.on_loan, self.role)
 
     def _idle_on_silent_servers(self, held: IntArray) -> IntArray:

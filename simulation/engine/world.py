@@ -64,7 +64,15 @@ class World:
                 true_factor=factor,
             )
             pools.append(
-                PoolState.empty(number, size, self.policy, planner, tables, settings.server_memory_bytes)
+                PoolState.empty(
+                    number,
+                    size,
+                    self.policy,
+                    planner,
+                    tables,
+                    settings.server_memory_bytes,
+                    settings.standby_servers,
+                )
             )
         return pools
 

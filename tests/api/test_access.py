@@ -89,6 +89,7 @@ LINES = [
     Line("job-plan", "get", MEMBERS),
     Line("job-curve", "get", MEMBERS),
     Line("cluster", "get", ANYONE),
+    Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),
     Line("servers", "get", ANYONE),
     Line("server", "get", ANYONE),
     Line("server", "patch", OPERATORS, (200,), {"available_until": None}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -162,3 +163,42 @@ def test_metrics_are_for_operators(world: World) -> None:
     assert 'punctual_gpus{use="idle"} 1.0' in lines
     assert 'punctual_jobs{service_class="best_effort",state="running"} 2.0' in lines
     assert any(line.startswith('punctual_agent_silent_seconds{server="node-a"}') for line in lines)
+
+
+def patch_cluster(world: World, person: str = "operator", **body: Any) -> Any:
+    return world.client(getattr(world, person)).patch("/api/v1/cluster/", body, format="json")
+
+
+def test_the_summary_says_how_many_servers_stand_by_and_should(world: World) -> None:
+    answer = patch_cluster(world, failures_per_server_day=48.0, replacement_seconds=3600)
+    assert answer.status_code == 200
+    told = answer.json()["standby"]
+    (pool,) = told["pools"]
+    assert (told["standby_servers"], told["failures_per_server_day"]) == (0, 48.0)
+    assert (pool["servers"], pool["wanted"], pool["ready"], pool["advised"]) == (1, 0, [], 1)
+    assert get(world, "cluster/").json()["standby"] == told
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "word"),
+    [
+        ({"standby_servers": 1}, "standby_servers", "at most 0 can stand by"),
+        ({"standby_servers": -1}, "standby_servers", "greater than or equal to 0"),
+        ({"standby_servers": "1"}, "standby_servers", "valid integer"),
+        ({"replacement_seconds": 1e12}, "replacement_seconds", "less than or equal to"),
+        ({"failures_per_server_day": float("nan")}, "failures_per_server_day", ""),
+        ({}, "standby_servers", "Give a number"),
+        ({"spares": 1}, "spares", ""),
+    ],
+)
+def test_a_pool_that_makes_no_sense_is_refused(world: World, body: Any, field: str, word: str) -> None:
+    client = world.client(world.operator)
+    answer = client.patch("/api/v1/cluster/", json.dumps(body), content_type="application/json")
+    assert answer.status_code == 400
+    if body.get("failures_per_server_day") is None:
+        assert word in answer.json()["errors"][field][0]
+    assert get(world, "cluster/").json()["standby"]["standby_servers"] == 0
+
+
+def test_only_operators_say_how_many_servers_stand_by(world: World) -> None:
+    assert patch_cluster(world, "owner", standby_servers=0).status_code == 403

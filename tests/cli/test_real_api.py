@@ -322,6 +322,8 @@ def test_the_cluster_is_shown_and_steered_by_operators_alone(
     assert "new fans" in run("servers").out
     assert run("servers", "undrain", "node-1").code == 0
     assert run("servers", "drain", "node-9").code == 4
+    assert run("servers", "standby", "1").code == 2, "one server alone cannot stand by"
+    assert json.loads(run("servers", "standby", "0", "--json").out)["pools"][0]["ready"] == []
     assert len(run("agents", "token", "--server", "node-2").out.strip()) > 20
     agent = json.loads(run("agents", "--json").out)[0]
     assert agent["server_name"] == "node-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
-from scheduling.core.plans.reserve import probability_of_more_failures, reserved_gpus, servers_to_reserve
+from scheduling.core.plans.reserve import reserved_gpus
 
 
 def test_v7_vgg16_keeps_three_quarters_of_linear_speed_on_eight_gpus():
@@ -28,14 +28,8 @@ def test_v21_the_published_pause(gpus, facts, seconds):
     assert published_pause_seconds(gpus, **facts) == pytest.approx(seconds)
 
 
-def test_v22_the_reserve_covers_all_but_the_accepted_risk():
-    assert probability_of_more_failures(16, 0.01, 0) == pytest.approx(0.14854, abs=5e-6)
-    assert probability_of_more_failures(16, 0.01, 1) == pytest.approx(0.01093, abs=5e-6)
-    assert probability_of_more_failures(16, 0.01, 2) == pytest.approx(0.000508, abs=5e-7)
-    assert servers_to_reserve(16, 0.01, 0.05) == 1
-    assert servers_to_reserve(16, 0.01, 0.01) == 2
+def test_v22_the_reserve_takes_whole_servers_from_the_promises():
     assert 16 * 8 - reserved_gpus([8] * 16, 2) == 112
-    assert servers_to_reserve(16, 0.0, 0.0) == 0
 
 
 def test_the_reserve_is_what_the_largest_servers_have():
@@ -43,6 +37,9 @@ def test_the_reserve_is_what_the_largest_servers_have():
     assert reserved_gpus([8] * 16, 0) == 0
 
 
-def test_a_probability_outside_its_range_is_refused():
-    with pytest.raises(ValueError, match="failure_probability"):
-        servers_to_reserve(16, 1.5, 0.01)
+def test_standby_servers_count_towards_the_reserve_since_they_take_the_places_of_lost_ones():
+    assert reserved_gpus([8] * 7, 1, standby_gpus=[8]) == 0
+    assert reserved_gpus([8] * 7, 2, standby_gpus=[8]) == 8
+    assert reserved_gpus([8] * 7, 1, standby_gpus=[4]) == 4
+    assert reserved_gpus([8] * 6, 0, standby_gpus=[8, 8]) == 0
+    assert reserved_gpus([8, 4], 1, standby_gpus=[4, 4]) == 4, "one lost server, one that takes its place"

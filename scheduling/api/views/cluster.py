@@ -24,14 +24,17 @@ from cluster.selectors.machines import (
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.api.serializers import ProblemSerializer
+from projects.errors import NotFound
 from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
 from scheduling.selectors.recoveries import recovery_summary
+from scheduling.selectors.standby import standby_of
 from scheduling.services.drain import server_drain, server_undrain
 from scheduling.services.enrolment import agent_revoke
 from scheduling.services.server_ends import server_set_end
+from scheduling.services.standby import standby_set
 
 
 class BrokenPromiseSerializer(serializers.Serializer):
@@ -49,7 +52,9 @@ class DrainProblemSerializer(ProblemSerializer):
 
 @extend_schema(tags=["cluster"])
 class ClusterView(ApiView):
-    """The cluster in numbers."""
+    """The cluster in numbers, and its standby servers."""
+
+    token_scopes = {"PATCH": Scope.OPERATE}
 
     @extend_schema(
         operation_id="cluster",
@@ -57,6 +62,26 @@ class ClusterView(ApiView):
         responses=shapes.ClusterSummarySerializer,
     )
     def get(self, request: Request) -> Response:
+        return self._answer()
+
+    @extend_schema(
+        operation_id="cluster_update",
+        summary="Set how many servers stand by (operator)",
+        description="A server joins the pool once no promise breaks by that; `standby` of the answer says "
+        "what stands in the way. The failures and the replacement time are what the advised number rests on.",
+        request=shapes.ClusterPatchSerializer,
+        responses=shapes.ClusterSummarySerializer,
+    )
+    def patch(self, request: Request) -> Response:
+        require_operator(self.user)
+        cluster = cluster_shown()
+        if cluster is None:
+            raise NotFound("There is no cluster yet: it is made when its first server is set up.")
+        body = self.read(shapes.ClusterPatchSerializer)
+        standby_set(cluster=cluster, actor=self.user, **body)
+        return self._answer()
+
+    def _answer(self) -> Response:
         now = timezone.now()
         cluster = cluster_shown()
         gpus = cluster_summary.gpu_counts()
@@ -65,6 +90,7 @@ class ClusterView(ApiView):
             "now": now,
             "settings": cluster,
             "planner": cluster_summary.planner_facts(cluster, now) if cluster else None,
+            "standby": standby_of(cluster) if cluster else None,
             "gpus": gpus,
             "servers": cluster_summary.servers_by_state(),
             "jobs": cluster_summary.jobs_by_state(),

@@ -263,11 +263,18 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
 
 
 def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> ClusterCapacity:
-    """The usable GPUs of the servers. All but the reserve's and the borrowed ones may back promises."""
+    """The usable GPUs of the servers. All but the reserve's and the borrowed ones may back promises.
+
+    Standby servers, which are not usable, count towards the reserve: they take lost servers' places.
+    """
     own = tuple(replace(server, usable=False) if server.on_loan else server for server in servers)
     blocks = blocks_of(own)
     gpus = int(blocks.size.sum())
-    reserve = reserved_gpus([server.gpus for server in own if server.usable], reserve_servers)
+    reserve = reserved_gpus(
+        [server.gpus for server in own if server.usable],
+        reserve_servers,
+        standby_gpus=[server.gpus for server in own if server.standby],
+    )
     return ClusterCapacity(blocks, gpus, max(0, gpus - reserve))
 
 

@@ -32,12 +32,12 @@ def guaranteed_share(snapshot: Snapshot) -> float:
 
 
 def share_of(servers: Sequence[ServerSnapshot], least: float, counted_on: float) -> float:
-    """The smallest share of the usable servers that may back promises, in bytes.
+    """The smallest share of the servers that may back promises now or as standby servers, in bytes.
 
     Servers below the operator's ``least`` are excluded. The share is at least ``counted_on``, what existing
     plans need, as far as any server has that much.
     """
-    own = [server for server in servers if server.usable and not server.on_loan]
+    own = [server for server in servers if (server.usable or server.standby) and not server.on_loan]
     shares = [share for share in map(memory_share, own) if share >= least]
     return max(min(shares, default=inf), min(counted_on, max(shares, default=inf)))
 
@@ -48,7 +48,9 @@ def servers_with_share(
     """The servers; those with less than the guaranteed share or the operator's ``least`` are not usable."""
     least = max(share if share < inf else 0.0, least)
     return tuple(
-        replace(server, usable=False) if server.usable and memory_share(server) < least else server
+        replace(server, usable=False, standby=False)
+        if (server.usable or server.standby) and memory_share(server) < least
+        else server
         for server in servers
     )
 

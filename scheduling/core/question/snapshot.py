@@ -154,7 +154,7 @@ class ServerSnapshot:
     id: str
     #: Number of its GPUs.
     gpus: int
-    #: False while the server is down, suspect or drained.
+    #: False while the server is down, suspect, drained or standing by.
     usable: bool = True
     #: The server's rack.
     rack: str = ""
@@ -166,6 +166,8 @@ class ServerSnapshot:
     ends_at: float = float("inf")
     #: Host memory for the workers on all its GPUs together (`host_memory.py`); infinity where not reported.
     memory_bytes: float = float("inf")
+    #: Whether it stands by, not usable now, to take a lost server's place.
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)

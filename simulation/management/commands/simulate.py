@@ -68,6 +68,12 @@ class Command(BaseCommand):
         )
         parser.add_argument("--reserve-servers", type=int, default=0)
         parser.add_argument(
+            "--standby-servers",
+            type=int,
+            default=0,
+            help="servers of each pool that take the places of lost ones, and are not used before",
+        )
+        parser.add_argument(
             "--reserve-slack-seconds",
             type=float,
             help="slack of each promise for failures; usual: what they cost",
@@ -195,6 +201,8 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
     for name in ("servers", "gpus_per_server", "replicas"):
         if options[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
+    if options["standby_servers"] < 0:
+        raise ValueError(f"--standby-servers must not be negative, not {options['standby_servers']}")
     if options["slot_seconds"] is not None and options["slot_seconds"] <= 0:
         raise ValueError(f"--slot-seconds must be above 0, not {options['slot_seconds']:g}")
     if options["worker_memory_gb"] is not None and options["server_memory_gb"] is None:
@@ -213,6 +221,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         fill=Fill(options["fill"]),
         admission=AdmissionRule(options["admission"]),
         reserve_servers=options["reserve_servers"],
+        standby_servers=options["standby_servers"],
         seed=options["seed"],
         imperfections=Imperfections(
             profile_error=options["profile_error"],
@@ -230,6 +239,11 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         replicas=options["replicas"],
     )
     require_pricing(settings)
+    fewest = min(pool.servers for pool in settings.pools)
+    if settings.standby_servers >= fewest:
+        raise ValueError(
+            f"--standby-servers {settings.standby_servers} leaves nothing of {fewest} servers to plan on"
+        )
     slack = options["reserve_slack_seconds"]
     return replace(
         settings,

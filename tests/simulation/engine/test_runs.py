@@ -116,6 +116,44 @@ def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
     assert careful.broken == {}
 
 
+def test_a_standby_server_takes_a_lost_ones_place_so_that_promises_stay() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
+    jobs = [Job(0, 200, 65.0, LINEAR), Job(0, 200, 65.0, LINEAR)]
+    lost = [Happening(10.0, HappeningKind.SERVER_LOST, number) for number in (1, 2)]
+    chosen = {"gpus": 4, "imperfections": imperfections, "reserve_slack_seconds": 10.0}
+    alone = run(jobs, lost[0], servers=2, **chosen)
+    assert alone.jobs.promised == (True, True)
+    assert alone.broken
+    spare = run(jobs, lost[0], servers=3, standby_servers=1, **chosen)
+    assert held(spare, 0)[0] == (0.0, 4), "the third server is not used while it stands by"
+    assert held(spare, 1)[0] == (0.0, 4)
+    assert spare.jobs.promised == (True, True)
+    assert spare.broken == {}
+    beyond = run(jobs, *lost, servers=3, standby_servers=1, **chosen)
+    assert beyond.broken, "one standby server stands in for one"
+
+
+def test_a_server_that_is_back_stands_by() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
+    jobs = [Job(0, 400, curve=LINEAR), Job(30, 400, curve=LINEAR), Job(31, 400, curve=LINEAR)]
+    outcome = run(
+        jobs,
+        Happening(10.0, HappeningKind.SERVER_LOST, 1),
+        Happening(20.0, HappeningKind.SERVER_BACK, 1),
+        gpus=4,
+        servers=3,
+        standby_servers=1,
+        imperfections=imperfections,
+    )
+    holds: dict[int, int] = {}
+    used = {}
+    history = outcome.allocations
+    for at, job, gpus in zip(history.time.tolist(), history.job.tolist(), history.gpus.tolist(), strict=True):
+        holds[job] = gpus
+        used[at] = sum(holds.values())
+    assert max(used.values()) == 8, "two servers are used at any time, before the loss and after the return"
+
+
 def test_beyond_the_reserve_what_breaks_is_reported_and_the_rest_is_kept() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 200, 52.0, LINEAR), Job(0, 40, 60.0, LINEAR)]
