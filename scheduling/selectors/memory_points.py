@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import Max
+
 from cluster.choices import ServerState
 from cluster.models import Agent
 from scheduling.choices import GenerationState, Purpose, RetireReason
@@ -98,12 +100,25 @@ class PointsInMemory:
         return newest
 
     def state_bytes(self, job: Job) -> int:
-        """What the job's state takes, as far as anybody has seen it: 0 where nobody has."""
+        """What the job's state takes, as far as anybody has seen it: 0 where nobody has.
+
+        Before its own was seen, what those of other jobs with the same curve take: they train the same
+        function with the same settings, so memory is set aside for the very first generation.
+        """
         known = [
             sum(max(copy.bytes for copy in copies) for copies in shards.values())
             for shards in self._copies.get(job.pk, {}).values()
         ]
-        return max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
+        own = max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
+        return own or _bytes_of_alike(job)
+
+
+def _bytes_of_alike(job: Job) -> int:
+    """The largest durable state of other jobs with the job's curve; 0 where there is none."""
+    if job.curve_id is None:
+        return 0
+    alike = Job.objects.filter(cluster=job.cluster_id, curve=job.curve_id, checkpoint__isnull=False)
+    return int(alike.aggregate(most=Max("checkpoint__size_bytes"))["most"] or 0)
 
 
 @dataclass(frozen=True)

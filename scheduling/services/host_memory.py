@@ -23,10 +23,15 @@ MARGIN = 0.1
 
 
 def memory_of_worker(server: Server, gpus: int) -> float:
-    """Bytes of host memory for the worker of one of a server's ``gpus``: an equal share, and no more than its
-    agent lets a worker have; infinity where nobody said."""
-    known = [server.memory_bytes / gpus if gpus else 0.0, float(server.worker_memory_bytes)]
-    return min((share for share in known if share > 0), default=inf)
+    """Bytes of host memory for the worker of one of a server's ``gpus``: an equal share of what its in-memory
+    store leaves, and no more than its agent lets a worker have; infinity where nobody said.
+
+    What the store may take is set aside whole: copies of states come and go, and workers stay.
+    """
+    known = [float(server.worker_memory_bytes)] if server.worker_memory_bytes > 0 else []
+    if gpus and server.memory_bytes > 0:
+        known.append(max(0, server.memory_bytes - server.memory_store_bytes) / gpus)
+    return min(known, default=inf)
 
 
 def gpus_by_server(server_ids: list[int]) -> dict[int, int]:

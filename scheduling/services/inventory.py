@@ -49,5 +49,6 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
 
 def _planned_on(server: Server) -> tuple[Any, ...]:
     """What plans depend on."""
-    memory = Server.objects.values_list("memory_bytes", "worker_memory_bytes").get(pk=server.pk)
+    columns = ("memory_bytes", "worker_memory_bytes", "memory_store_bytes")
+    memory = Server.objects.values_list(*columns).get(pk=server.pk)
     return memory, {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}

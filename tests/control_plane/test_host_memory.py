@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from cluster.models import Cluster, Server
 from scheduling.choices import AssignmentState, JobState
 from scheduling.models import Assignment, CurveLevel, Job, JobEvent
 from scheduling.services.curves import refine_curves
+from scheduling.services.host_memory import memory_of_worker
+from scheduling.services.snapshots import pool_snapshot
 from tests.control_plane.agent_api import metric
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -145,3 +148,37 @@ def test_what_an_agent_lets_a_worker_have_counts(cluster: Cluster, submit: Submi
     job.refresh_from_db()
     assert job.verdict is not None
     assert (job.state, job.verdict["reason_code"]) == (JobState.DECLINED, "no_levels")
+
+
+def test_workers_share_what_the_store_for_copies_of_states_leaves(cluster: Cluster, submit: Submit) -> None:
+    """Four workers of 3.3 GiB fit into 16 GiB, and not beside a store that may take 4 GiB of them: two jobs
+    and their copies would be put where they do not fit together."""
+    node = server("node-1", 16)
+    known = submit("best_effort", iterations=10)
+    settle(node)
+    node.complete(known.pk)
+    node.report()
+    settle(node)
+    (before,) = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.servers
+    assert before.memory_bytes == 16 * GIB
+    node.report(
+        inventory={
+            "gpus": [{"index": index, "kind": KIND, "emulated": True} for index in range(4)],
+            "memory_bytes": 16 * GIB, "memory_store_bytes": 4 * GIB, "sandbox": "namespaces",
+        }
+    )  # fmt: skip
+    (after,) = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.servers
+    assert after.memory_bytes == 12 * GIB
+    job = submit(seconds=600)
+    settle(node)
+    job.refresh_from_db()
+    assert job.verdict is not None
+    assert (job.state, job.verdict["reason_code"]) == (JobState.DECLINED, "no_levels")
+    assert "more than every server has for each GPU" in job.verdict["reason"]
+
+
+def test_a_store_that_takes_all_leaves_workers_nothing() -> None:
+    host = Server(memory_bytes=8 * GIB, memory_store_bytes=8 * GIB, worker_memory_bytes=GIB)
+    assert memory_of_worker(host, 4) == 0.0
+    assert memory_of_worker(Server(worker_memory_bytes=GIB), 4) == GIB, "nobody said what the host has"
+    assert memory_of_worker(Server(), 4) == float("inf")

@@ -22,6 +22,7 @@ from scheduling.services.protection import Stores
 from scheduling.services.recovering import advance_recoveries
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.control_plane.test_memory_points import hold, holding, job_of
+from tests.factories import CheckpointFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
@@ -124,6 +125,27 @@ def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() 
     generation = start((with_store("node-a"),))
     assert generation.protection["replicas"] == 1
     assert "the job runs on one machine: one replica is kept" in generation.protection["reason"]
+
+
+def test_memory_for_copies_is_set_aside_before_a_jobs_own_state_was_seen(servers: tuple[Server, ...]) -> None:
+    """Two jobs of one function: 2 slots of 2 shards of 200 kB for each are 1.6 MB, of 1 MB."""
+    earlier = job_of(start(servers[2:]))
+    earlier.checkpoint = CheckpointFactory.create(job=earlier, size_bytes=400_000)
+    earlier.save()
+    granted = []
+    for index in range(2):
+        job, first = training_job(servers[0], index=index + 2)
+        first.assignments.all().delete()
+        first.delete()
+        job.curve = earlier.curve
+        job.save()
+        gpus = [Gpu.objects.get(server=server, index=index) for server in servers[:2]]
+        made = create_generation(job, gpus, epoch=1, reason="test")
+        assert isinstance(made, Generation)
+        granted.append(made.protection)
+    assert (granted[0]["replicas"], granted[0]["memory_bytes"][0][1]) == (2, 800_000)
+    assert granted[1]["replicas"] == 0
+    assert "has 0.0 GB of host memory free" in granted[1]["reason"]
 
 
 def test_memory_is_never_granted_twice(servers: tuple[Server, ...]) -> None:
