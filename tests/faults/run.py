@@ -90,14 +90,16 @@ def run_schedule(
     jobs.start()
     seen: set[Violation] = set()
     restarts = _restarts(scene)
-    with _Looking(scene, jobs, seen):
+    times_hold = not any(fault.kind is Kind.JUMP and not fault.target.server for fault in faults)
+    with _Looking(scene, jobs, seen, times_hold):
         deeds = carry_out(faults, scene.means, say=say)
         jobs.join()
         refused = [Violation("no job refused", text) for text in jobs.errors]
         calm_began = time.monotonic()
         restless = wait_for_calm(scene, jobs.ids)
     found = [*refused, *restless, *sorted(seen, key=str)]
-    found += [v for v in after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents) if v not in seen]
+    after = after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents, times_hold=times_hold)
+    found += [violation for violation in after if violation not in seen]
     found += ended_by_themselves(restarts, _restarts(scene), deeds)
     told = jobs_of(scene.rows, jobs.ids)
     broken, beyond = judged_promises(told, deeds, scene.reserve_servers)
@@ -242,8 +244,8 @@ class _Submitter(threading.Thread):
 class _Looking:
     """Looks at the rows again and again while faults befall the platform: what must hold at every moment."""
 
-    def __init__(self, scene: Scene, jobs: _Submitter, seen: set[Violation]) -> None:
-        self._scene, self._jobs, self._seen = scene, jobs, seen
+    def __init__(self, scene: Scene, jobs: _Submitter, seen: set[Violation], times_hold: bool) -> None:
+        self._scene, self._jobs, self._seen, self._times_hold = scene, jobs, seen, times_hold
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="looking", daemon=True)
 
@@ -257,7 +259,8 @@ class _Looking:
     def _look(self) -> None:
         while not self._stop.wait(1.0):
             try:
-                self._seen.update(in_the_rows(self._scene.rows, list(self._jobs.ids)))
+                jobs = list(self._jobs.ids)
+                self._seen.update(in_the_rows(self._scene.rows, jobs, times_hold=self._times_hold))
             except Exception:  # noqa: BLE001 - the database is between two lives
                 continue
 
