@@ -257,7 +257,7 @@ def main() -> None:
         kept = json.loads(chosen.json.read_text()) if chosen.json.exists() else {}
         kept[chosen.setting] = {
             "setting": asdict(setting),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "machine": _machine(),
             "load": round(load, 1),
             "rounds": chosen.rounds,
             "iterations": chosen.iterations,
@@ -265,6 +265,12 @@ def main() -> None:
             "plan": _last_plan(runs),
         }
         chosen.json.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def _machine() -> str:
+    """What it was measured on, and whether the runs came before whatever else the machine had to do."""
+    ahead = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
+    return f"{platform.machine()}, {os.cpu_count()} cores" + (", real-time priority" if ahead else "")
 
 
 def _last_plan(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
