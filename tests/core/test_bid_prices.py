@@ -115,24 +115,25 @@ def squeezing(demand: ExpectedDemand, *, work: float = 1.0, **facts):
     return snapshot(2, x, y, now=NOW, settings=UNIT_SLOTS, memory=learnt)
 
 
-def test_promises_are_planned_anew_for_one_more_unless_smaller_ones_will_ask_for_the_room():
+def test_a_large_job_is_squeezed_in_unless_others_up_to_twice_its_size_will_ask_for_the_room():
     nothing_known = squeezing(ExpectedDemand())
     assert verdicts(policy_named("elasticflow").replan(nothing_known)) == {"X": True, "Y": False}
     assert verdicts(PUNCTUAL.replan(nothing_known)) == {"X": True, "Y": True}
-    larger_ones = after_small_jobs(1.5, every=0.5)
+    larger_ones = after_small_jobs(2.5, every=0.5)
     assert verdicts(PUNCTUAL.replan(squeezing(larger_ones))) == {"X": True, "Y": True}
-    smaller_ones = after_small_jobs(0.5, every=0.5)
-    decision = PUNCTUAL.replan(squeezing(smaller_ones))
-    assert verdicts(decision) == {"X": True, "Y": False}
-    refusal = decision.verdicts[1]
-    assert refusal.reason_code is ReasonCode.CAPACITY
-    assert "promises are not planned anew to make room for" in refusal.reason
-    assert "jobs that need less each ask for" in refusal.reason
+    for each in (0.5, 1.0, 1.5):  # whoever is expected, as large or half as large again, needs no squeezing
+        decision = PUNCTUAL.replan(squeezing(after_small_jobs(each, every=0.5)))
+        assert verdicts(decision) == {"X": True, "Y": False}
+        refusal = decision.verdicts[1]
+        assert refusal.reason_code is ReasonCode.CAPACITY
+        assert "promises are not planned anew to make room for" in refusal.reason
+        assert "each ask for" in refusal.reason
 
 
-def test_a_small_job_pays_the_price_that_a_larger_one_does_not():
-    smaller_ones = after_small_jobs(0.5, every=0.5)
-    assert verdicts(PUNCTUAL.replan(squeezing(smaller_ones, work=0.5))) == {"X": True, "Y": True}
+def test_a_small_job_pays_the_price_where_a_large_one_would_have_to_pay_it_twice():
+    for each in (0.5, 0.7):  # as large and larger: Y needs an eighth of the GPU time, so it bids one price
+        asked = squeezing(after_small_jobs(each, every=0.5), work=0.5)
+        assert verdicts(PUNCTUAL.replan(asked)) == {"X": True, "Y": True}
 
 
 def test_the_price_of_planning_anew_leaves_projects_their_share():

@@ -8,8 +8,8 @@ Otherwise the price is 0. A newcomer bids 1 over its own GPU time. Prudent admis
 the bid is at least half the price at every deadline from its own on.
 
 Under the open rule, a newcomer that fits beside the promises pays nothing. The wider search
-(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the whole price: a job that
-is squeezed in takes GPU time from later jobs.
+(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the whole price, or twice
+the price for a large newcomer: a job that is squeezed in takes GPU time from later jobs (decision 0051).
 
 The price is that of the linear relaxation (`relaxation.py`), with past submissions as the forecast. It is
 computed again for every newcomer from the capacity that is left: bid-price control (Talluri and van Ryzin
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,28 @@ so a refusal must win at least two promises for the one that it costs."""
 NO_MARGIN = 1.0
 """The same factor for the wider search. There the newcomer found no free capacity, so no room is withheld."""
 
+SEARCH_MARGIN = 1.0 / MARGIN
+"""The same factor for the wider search of a large newcomer: the bid must be at least twice the price. Plans
+that make room for it mostly move other promises to larger levels, which take more GPU time for the same work,
+so it costs later ones more room than it asks for. In doubt the published rule stands."""
+
+LARGE_FRACTION = 1.0 / 8.0
+"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline.
+Prices hold for jobs that are small beside the capacity that they take from (Agrawal, Wang and Ye 2014)."""
+
+
+class Bid(NamedTuple):
+    """What a job asks for, and what its bid is compared with."""
+
+    #: GPU seconds that it needs.
+    needed: float
+    #: When its last iteration must end, in seconds from now.
+    due: float
+    #: It is outbid if the price is more than this many times its bid.
+    margin: float
+    #: The demand that the price is computed from.
+    demand: ExpectedDemand
+
 
 class BidPrices:
     """The bid prices of one decision, and the demand that they are computed from.
@@ -51,6 +74,7 @@ class BidPrices:
         self.problem = admission.problem
         self.asked = self.problem.settings.newcomers is Newcomers.PRUDENT
         self._learning = self.asked or admission.search is not None
+        self._others: ExpectedDemand | None = None
 
     @cached_property
     def demand(self) -> ExpectedDemand:
@@ -69,8 +93,10 @@ class BidPrices:
         None also where the promises alone leave too little GPU time: admission then refuses for lack of
         capacity. A newcomer that accepts an offer is neither recorded nor priced.
         """
+        self._others = None
         if not self._learning or self.problem.stored.length[row] > 0:
             return None
+        self._others = self.demand
         needed, due = self._asked_by(row)
         kept = self.kept(row, needed, due) if self.asked else None
         self.demand = self.demand.noted(self.problem.now, int(self.problem.columns.project[row]), needed, due)
@@ -83,15 +109,21 @@ class BidPrices:
         """
         if not isfinite(needed) or due <= 0.0 or self._full(needed, due):
             return None
-        return self._outbid(row, needed, due, MARGIN)
+        return self._outbid(row, Bid(needed, due, MARGIN, self.demand))
 
     def outbid(self, row: int) -> KeptRoom | None:
         """The demand of others that outbids a newcomer that found no room; None if its bid reaches the price.
 
-        Only in the latter case does the wider search plan all promises anew for the newcomer.
+        A large newcomer must bid twice the price. Only if the bid suffices does the wider search plan all
+        promises anew for the newcomer.
         """
         needed, due = self._asked_by(row)
-        return self._outbid(row, needed, due, NO_MARGIN) if isfinite(needed) and due > 0.0 else None
+        if not isfinite(needed) or due <= 0.0:
+            return None
+        # Its own submission, which was recorded a moment ago, is no sign of others.
+        others = self.demand if self._others is None else self._others
+        large = needed > LARGE_FRACTION * self.problem.promise_gpus * due
+        return self._outbid(row, Bid(needed, due, SEARCH_MARGIN if large else NO_MARGIN, others))
 
     def _asked_by(self, row: int) -> tuple[float, float]:
         """The newcomer's GPU seconds, and when its last iteration must end in seconds from now."""
@@ -103,31 +135,30 @@ class BidPrices:
         horizons, promised = self._promised_until(due, None)
         return bool((promised + needed > self.problem.promise_gpus * horizons).any())
 
-    def _outbid(self, row: int, needed: float, due: float, margin: float) -> KeptRoom | None:
-        """The tightest deadline at which the price is more than ``margin`` times the newcomer's bid, or None.
+    def _outbid(self, row: int, bid: Bid) -> KeptRoom | None:
+        """The tightest deadline at which the price outbids the newcomer, or None.
 
         A project within its equal share of the GPUs competes with its own jobs alone.
         """
-        everybody = self._shortfall(needed, due, margin, None, 1.0)
-        projects = self.demand.projects()
+        everybody = self._shortfall(bid, None, 1.0)
+        projects = bid.demand.projects()
         if everybody is None or projects < 2:
             return everybody
         # The demand of other projects must not push a project out of its equal share.
         project = int(self.problem.columns.project[row])
-        mine = self._shortfall(needed, due, margin, project, 1.0 / projects)
+        mine = self._shortfall(bid, project, 1.0 / projects)
         return None if mine is None else everybody
 
-    def _shortfall(
-        self, needed: float, due: float, margin: float, project: int | None, share: float
-    ) -> KeptRoom | None:
+    def _shortfall(self, bid: Bid, project: int | None, share: float) -> KeptRoom | None:
         """The tightest deadline at which GPU time falls short, or None where it suffices at every one.
 
         The sum takes promises, the newcomer, and expected jobs smaller than 1/``margin`` of the newcomer.
         ``project``: count that project alone, on the fraction ``share`` of the GPUs; None counts all.
         """
+        needed, due, margin, demand = bid
         horizons, promised = self._promised_until(due, project)
         capacity = share * self.problem.promise_gpus * horizons
-        expected = self.demand.expected(self.problem.now, horizons, below=needed / margin, project=project)
+        expected = demand.expected(self.problem.now, horizons, below=needed / margin, project=project)
         short = np.where(expected > 0.0, promised + needed + expected - capacity, 0.0)
         worst = int(np.argmax(short / capacity))
         if short[worst] <= 0.0:
@@ -138,6 +169,7 @@ class BidPrices:
             float(promised[worst]),
             float(expected[worst]),
             float(capacity[worst]),
+            needed / margin,
         )
 
     def _promised_until(self, due: float, project: int | None) -> tuple[FloatArray, FloatArray]:

@@ -8,8 +8,8 @@ promises are kept. If it fails, other plans may still keep them. The search trie
    are filled again. A job that forced moves make late is filled again with room for their pauses.
 
 The pause budget checks what the search finds, like every other set of plans. A job that is squeezed in takes
-GPU time from later jobs, so the search runs for newcomers that bid the whole price (`bid_prices.py`).
-Decisions 0010 and 0026 hold the measurements.
+GPU time from later jobs, so the search runs for newcomers that pay the bid price (`bid_prices.py`).
+Decisions 0010, 0026 and 0051 hold the measurements.
 """
 
 from __future__ import annotations

@@ -41,11 +41,13 @@ class KeptRoom:
     needed: float
     #: GPU seconds that other promises need.
     promised: float
-    #: GPU seconds of expected newcomers that need less: at most half as much where room is kept, any less
-    #: where no room is made.
+    #: GPU seconds of expected newcomers that need at most ``largest`` each.
     expected: float
     #: GPU seconds of the cluster.
     capacity: float
+    #: The most GPU seconds that an expected newcomer needs to count: half of ``needed`` where room is kept;
+    #: where no room is made ``needed`` itself, or twice that for a large newcomer.
+    largest: float
 
 
 def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
@@ -229,13 +231,13 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
 
 
 def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
-    """Refused: other promises could be planned anew, but that room is kept for expected jobs that need
-    less."""
+    """Refused: other promises could be planned anew, but expected jobs will ask for that room."""
     return replace(
         refusal,
         reason=f"{refusal.reason}; promises are not planned anew to make room for "
-        f"{gpu_hours_text(kept.needed)} while, by what was submitted of late, jobs that need less each ask "
-        f"for {gpu_hours_text(kept.expected)} in the next {duration_text(kept.within_seconds)}",
+        f"{gpu_hours_text(kept.needed)} while, by what was submitted of late, jobs that need at most "
+        f"{gpu_hours_text(kept.largest)} each ask for {gpu_hours_text(kept.expected)} in the next "
+        f"{duration_text(kept.within_seconds)}",
     )
 
 
