@@ -77,3 +77,21 @@ def test_agent_and_workers_outlive_a_full_disk(
     assert plane.worker()["key"] == key
     assert plane.phase() == "training", "what waited for room is on the disk"
     assert not plane.events_of("failed")
+
+
+def test_an_agent_that_is_started_on_a_full_disk_waits_for_room(
+    agent_on_a_small_disk: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent = agent_on_a_small_disk
+    agent.start()
+    wait_reports(plane, 2)
+    agent.kill()
+    empty: Undo = fill(agent.data)
+    agent.start()
+    log = agent.folder / "agent.log"
+    wait_until(lambda: "waits for room" in log.read_text(), "it says so")
+    assert agent.process is not None
+    assert agent.process.poll() is None
+    empty()
+    wait_reports(plane, 2)
+    assert agent.process.poll() is None, "it is the same agent"

@@ -19,7 +19,7 @@ import typer
 from workers.agent.agent_state import AgentState, AgentStateError, Credential
 from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
 from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
-from workers.agent.durable_files import read_json
+from workers.agent.durable_files import read_json, wait_for_room
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.node_agent import NodeAgent
 from workers.agent.runtime_staging import stage_runtime
@@ -88,6 +88,7 @@ def run(
     try:
         configuration = load_configuration(config, overrides)
         os.umask(0o022)
+        wait_for_room(configuration.data)
         state = AgentState(configuration.data)
         credential = state.credential or _enrol_when_reachable(configuration, state)
         agent = NodeAgent(configuration, state, credential)

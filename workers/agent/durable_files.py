@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ logger = logging.getLogger(__name__)
 
 #: What a full disk says.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: What a start writes at most where the runtime is there already, and how often room for it is looked for.
+ROOM_BYTES = 1024**2
+LOOK_SECONDS = 0.5
 #: What a full disk did not take, by file; for one thread.
 _waiting: dict[Path, tuple[bytes, bool]] = {}
 
@@ -22,6 +26,25 @@ _waiting: dict[Path, tuple[bytes, bool]] = {}
 def is_full(error: BaseException) -> bool:
     """Whether it says that the disk, or a quota on it, is full: it may have room again later."""
     return isinstance(error, OSError) and error.errno in FULL
+
+
+def wait_for_room(folder: Path) -> None:
+    """Wait until the disk of a folder takes as much as a start writes. Raises OSError for other troubles."""
+    probe, told = folder / ".room", False
+    while folder.is_dir():
+        try:
+            with probe.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+            return
+        except OSError as error:
+            if not is_full(error):
+                raise
+            if not told:
+                logger.warning("the disk of %s is full: the start waits for room", folder)
+            told = True
+        finally:
+            probe.unlink(missing_ok=True)
+        time.sleep(LOOK_SECONDS)
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
