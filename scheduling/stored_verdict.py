@@ -21,7 +21,8 @@ class StoredVerdict:
 
     ``decision``: `ADMITTED`, `DECLINED` or `PENDING`. ``reason_code``: stable, for programs; ``reason``: a
     sentence with the numbers. ``missing_gpus``: by how many GPUs the tightest time fell short. ``offer``: a
-    deadline that can be promised. ``needs_profiling``: the scaling curve has to be measured first.
+    deadline that can be promised. ``counts_on``: how many lost servers a promise bears, and what each costs,
+    as a sentence. ``needs_profiling``: the scaling curve has to be measured first.
     """
 
     decision: str
@@ -31,6 +32,7 @@ class StoredVerdict:
     planned_start_at: str | None = None
     planned_finish_at: str | None = None
     slack_seconds: float | None = None
+    counts_on: str = ""
     missing_gpus: int = 0
     offer: Mapping[str, Any] | None = None
     decision_id: int | None = None
@@ -66,9 +68,14 @@ def pending(code: str, reason: str, *, needs_profiling: bool = False) -> StoredV
 
 
 def answered(
-    verdict: Verdict, plan: StoredPlan | None, deadline_at: datetime | None, decision_id: int | None = None
+    verdict: Verdict,
+    plan: StoredPlan | None,
+    deadline_at: datetime | None,
+    decision_id: int | None = None,
+    *,
+    counts_on: str = "",
 ) -> StoredVerdict:
-    """The planner's verdict, without its offer."""
+    """The planner's verdict, without its offer. ``counts_on``: what it says where it promises anything."""
     share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
     planned = plan if verdict.admitted else None
     finish = float(planned.finish_at) if planned is not None else float("inf")
@@ -84,6 +91,7 @@ def answered(
         planned_start_at=rfc3339(_planned_start(planned)) if planned is not None else None,
         planned_finish_at=finish_at,
         slack_seconds=slack,
+        counts_on=counts_on if verdict.promised else "",
         missing_gpus=verdict.missing_gpus,
         decision_id=decision_id,
     )

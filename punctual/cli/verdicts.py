@@ -26,6 +26,8 @@ def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False
             output.time_text(verdict.planned_finish_at),
         )
         output.say(f"Planned: {start} to {finish}{slack}")
+    if verdict.counts_on:
+        output.say(verdict.counts_on)
     if verdict.minimum_satisfactory_share:
         output.say(f"Minimum satisfactory share: {share_text(verdict)}")
     if verdict.offer is not None:

@@ -41,7 +41,8 @@ class Verdict:
     """The answer to a deadline: `admitted`, `declined` or `pending`, with its reason in words and numbers.
 
     `minimum_satisfactory_share` is the least number of GPUs over time that meets the deadline (ElasticFlow,
-    section 4.1). `slack_seconds` lies between planned finish and deadline.
+    section 4.1). `slack_seconds` lies between planned finish and deadline. `counts_on` says how many lost
+    servers the promise bears.
     """
 
     decision: str = "pending"
@@ -51,6 +52,7 @@ class Verdict:
     planned_start_at: datetime | None = moment()
     planned_finish_at: datetime | None = moment()
     slack_seconds: float | None = None
+    counts_on: str = ""
     offer: Offer | None = nested(Offer)
     decision_id: int | None = None
     needs_profiling: bool = False

@@ -112,13 +112,19 @@ class Failed(Message):
 
 
 class ShardStored(Message):
-    """A rank's shard of the state is durable. Made by the agent."""
+    """A rank's shard of the state is durable. Made by the agent.
+
+    `copy_seconds`: for so long training stopped to copy it. `writing_seconds`: from then on until it was
+    announced; what follows is `store_seconds`. Null where the shard was written at an end.
+    """
 
     iteration: Count
     uri: Uri
     bytes: Count
     sha256: Sha256
     store_seconds: Age = 0.0
+    copy_seconds: Age | None = None
+    writing_seconds: Age | None = None
     reason: Literal["periodic", "suspend", "handover", "stop"] = "periodic"
 
 

@@ -43,13 +43,13 @@ def failures_cost_seconds(
 
     ``cost``: one failure from which the last durable state is loaded. ``replicas``: copies of the state in
     memory, the local one included; 1 survives no loss of a server. With more, a failure costs
-    ``lost_in_memory_seconds`` of work, and as many failures as replicas may together cost what durable
-    storage lacks.
+    ``lost_in_memory_seconds`` of work. As many failures as replicas may lose all copies: the last of them
+    goes back to the durable state, and those before it have cost their part by then.
     """
-    fall_backs, from_memory = divmod(failures, replicas)
+    fall_backs = failures // replicas
     repairs = failures * (cost.seconds - cost.lost_work_seconds)
     lost_in_memory = min(lost_in_memory_seconds, cost.lost_work_seconds)
-    return repairs + fall_backs * cost.lost_work_seconds + from_memory * lost_in_memory
+    return repairs + fall_backs * cost.lost_work_seconds + (failures - fall_backs) * lost_in_memory
 
 
 def lost_share(failures_a_day: float, cost: FailureCost) -> float:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 
 from recovery.store import wire
@@ -29,17 +30,29 @@ _BUFFERS_AT_ONCE = 512
 ASK_AGAIN_SECONDS = 5.0
 
 
+class Standing(Enum):
+    """How it stands with a version that a worker has written."""
+
+    WAITED_FOR = "waited for"
+    #: Whole, with every copy that was ordered on other servers.
+    SAFE = "safe"
+    #: Not whole, or with fewer copies, and nothing more is done for it.
+    LACKING = "lacking"
+
+
 class StoreError(OSError):
     """The store does not answer, or has not what was asked for."""
 
 
 @dataclass
 class _Room:
-    """A slot as the worker has it: memory, and the iteration that is whole in it."""
+    """A slot as the worker has it: memory, the iteration that is whole in it, and whether other servers have
+    all its copies."""
 
     descriptor: int
     capacity: int
     holds: int | None
+    copied: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +145,14 @@ class StoreClient:
         """Sleep until that holds, looked at whenever the store has said something; whether it does."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
+
+    def standing(self, iteration: int) -> Standing:
+        """Whether the version written last survives the loss of this server."""
+        with self._changed:
+            if self._pending is not None and self._pending[1] == iteration:
+                return Standing.WAITED_FOR
+            safe = any(room.holds == iteration and room.copied for room in self._rooms)
+            return Standing.SAFE if safe else Standing.LACKING
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
         """Ask for slots of that size. The answer comes later; a refusal holds for a while."""
@@ -288,7 +309,11 @@ class StoreClient:
                 self._asked_at = None
             elif "complete" in message:
                 if self._pending is not None and self._pending[1] == message["complete"]:
-                    self._rooms[self._pending[0]].holds = self._pending[1]
+                    room = self._rooms[self._pending[0]]
+                    room.holds = self._pending[1]
+                    room.copied = int(message.get("copies", 1)) >= max(
+                        2, int(message.get("wanted_copies", 2))
+                    )
                 self._pending = None
                 self._copied = _read_copied(message)
             elif "refused" in message and message.get("what") in ("reserve", "begin", "end"):

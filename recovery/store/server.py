@@ -397,17 +397,22 @@ class StoreServer:
             self._send(connection, {"refused": "what was written cannot be read", "what": "end"})
         elif self._holdings.checked(served.owner, place, version):
             self._peers.copy(
-                served.owner, place, version, sending, partial(self._whole, connection, version.iteration)
+                served.owner,
+                place,
+                version,
+                sending,
+                partial(self._whole, connection, served.owner, version.iteration),
             )
 
-    def _whole(self, connection: _Connection, iteration: int, sent: list[Sent]) -> None:
+    def _whole(self, connection: _Connection, owner: Owner, iteration: int, sent: list[Sent]) -> None:
+        whole = {"complete": iteration, **self._peers.copies_of(owner)}
         copied = {
             "peers": len(sent),
             "bytes": sum(one.bytes for one in sent),
             "seconds": max((one.seconds for one in sent), default=0.0),
             "startup_seconds": max((one.startup_seconds for one in sent), default=0.0),
         }
-        self._send(connection, {"complete": iteration, "copied": copied} if sent else {"complete": iteration})
+        self._send(connection, {**whole, "copied": copied} if sent else whole)
 
     def _asked_for(self, served: Served, message: Message, what: str) -> tuple[Owner, Holding | None]:
         """A shard of an earlier generation of the worker's own job."""

@@ -7,8 +7,8 @@ From a worker, with the answer to it:
         {"slots": [bytes, bytes], "holds": [iteration | null, the same]} and a descriptor of each slot
     {"begin": slot, "iteration", "committed"}             the slot's content is void from now on
     {"end": slot, "iteration", "bytes", "description_bytes", "pause_seconds", "seconds", "buffers"}
-        {"complete": iteration, "copied": {"peers", "bytes", "seconds", "startup_seconds"}}
-                                                          `copied` where other stores have it too
+        {"complete": iteration, "copies", "wanted_copies", "copied": {"peers", "bytes", "seconds",
+         "startup_seconds"}}                              `copied` where other stores have it too
     {"allow": bytes, "within": seconds | null, "takes": seconds}
                                                           copies may be sent, in an idle time of the network
     {"find": rank, "generation"}

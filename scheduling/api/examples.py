@@ -76,6 +76,7 @@ JOB_EXAMPLES = [
                 "planned_start_at": None,
                 "planned_finish_at": None,
                 "slack_seconds": None,
+                "counts_on": "",
                 "missing_gpus": 4,
                 "offer": {
                     "deadline_at": "2030-01-31T14:32:00Z",

@@ -49,6 +49,9 @@ class VerdictSerializer(serializers.Serializer):
     planned_start_at = serializers.DateTimeField(allow_null=True)
     planned_finish_at = serializers.DateTimeField(allow_null=True)
     slack_seconds = serializers.FloatField(allow_null=True)
+    counts_on = serializers.CharField(
+        help_text="How many lost servers a promise bears, and how much each makes it train again."
+    )
     missing_gpus = serializers.IntegerField(help_text="By how many GPUs the tightest time fell short.")
     offer = OfferSerializer(allow_null=True)
     decision_id = serializers.IntegerField(allow_null=True)
@@ -67,6 +70,7 @@ class VerdictSerializer(serializers.Serializer):
             "planned_start_at": _time(instance.planned_start_at),
             "planned_finish_at": _time(instance.planned_finish_at),
             "slack_seconds": instance.slack_seconds,
+            "counts_on": instance.counts_on,
             "missing_gpus": instance.missing_gpus,
             "offer": offer
             and {

@@ -94,6 +94,11 @@ class ScalingCurve(models.Model):
     complete = models.BooleanField(default=False)
     failure = models.TextField(blank=True)
     finishing_seconds = models.FloatField(default=0.0)
+    #: Of durable states of its jobs, as if one worker had each whole: for how long training stops, and from
+    #: then until it is stored. Null until one was stored while training.
+    copy_seconds = models.FloatField(null=True, blank=True)
+    storing_seconds = models.FloatField(null=True, blank=True)
+    state_bytes = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
     measured_at = models.DateTimeField(null=True, blank=True)
 

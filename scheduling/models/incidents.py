@@ -34,6 +34,8 @@ class Incident(models.Model):
         UNPROTECTED = "unprotected", "State in memory without its copies"
         #: No standby server is ready, though the operator wants some.
         NO_STANDBY = "no_standby", "No standby server ready"
+        #: A lost server would cost it more work than its promise counts on.
+        TOO_OLD = "too_old", "Safe state older than its promise counts on"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"
 

@@ -70,6 +70,9 @@ class Job(models.Model):
     #: What the policy noted about the job at its last decision: its name, and numbers.
     policy_memory = models.JSONField(default=dict, blank=True)
     verdict = models.JSONField(null=True, blank=True)
+    #: How its state is protected, as far as a promise may count on it: chosen with its first verdict, empty
+    #: where nothing was in reserve.
+    protection_class = models.JSONField(default=dict, blank=True)
     #: Undecided until more levels of its curve are known: those that are could not keep its deadline.
     awaits_levels = models.BooleanField(default=False)
     #: Kinds of GPU that cannot take it, each with `reason_code` and `reason`, while other kinds are asked.

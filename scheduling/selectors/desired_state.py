@@ -9,7 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
-from scheduling.checkpoint_interval import checkpoint_interval_seconds
+from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
 from scheduling.selectors.memory_points import jobs_to_remember
@@ -114,7 +114,7 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
         "hyperparameters": job.hyperparameters,
         "termination": {"max_iterations": job.max_iterations, "target": job.target},
         "seed": job.seed,
-        "checkpoint_seconds": checkpoint_interval_seconds(job.checkpoint_seconds, cluster.reserve_servers),
+        **told_intervals(job.checkpoint_seconds, job.protection_class, cluster.reserve_servers),
         "data": job.data,
         "profile": generation.profile,
         "runtime_plan": generation.runtime_plan,

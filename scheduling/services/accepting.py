@@ -20,6 +20,7 @@ from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Job, Offer
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import store_plans
+from scheduling.services.failure_charges import counts_on_sentence
 from scheduling.services.isolating import FAILURES
 from scheduling.services.offers import seconds_from_acceptance
 from scheduling.services.plan_json import plan_to_json
@@ -139,7 +140,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
     copied = (
         "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
         "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",
-        "service_class",
+        "service_class", "protection_class",
     )  # fmt: skip
     finish = terms.plan["finish_at"]
     verdict = replace(
@@ -150,6 +151,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
         planned_start_at=rfc3339(next(iter(terms.plan["start"]), None)),
         planned_finish_at=rfc3339(finish),
         slack_seconds=None if finish is None else terms.deadline_at.timestamp() - finish,
+        counts_on=counts_on_sentence(job),
         missing_gpus=0,
         offer=None,
     )

@@ -103,14 +103,44 @@ def _shard_stored(
         reason=event["reason"],
         store_seconds=event["store_seconds"],
     )
+    _measured_storing(generation, event)
     if checkpoint is not None:
         _point_complete(job, generation, checkpoint)
     advance(job, cluster)
 
 
+#: A shorter time than was known before counts for so much.
+FORGETTING = 0.1
+
+
+def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
+    """Keep what storing a state takes, as if one worker had it whole.
+
+    More counts at once, less little by little: a store that was away is no property of the function.
+    """
+    if generation.curve is None or event["copy_seconds"] is None or event["writing_seconds"] is None:
+        return
+    whole = generation.world_size
+    seen = {
+        "copy_seconds": event["copy_seconds"] * whole,
+        "storing_seconds": (event["writing_seconds"] + event["store_seconds"]) * whole,
+    }
+    curve = ScalingCurve.objects.select_for_update().get(pk=generation.curve.pk)
+    for name, value in seen.items():
+        value, known = min(value, LONGEST_PAUSE_SECONDS), getattr(curve, name)
+        if known is not None and value < known:
+            value = known - (known - value) * FORGETTING
+        setattr(curve, name, value)
+    curve.save(update_fields=list(seen))
+
+
 def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) -> None:
     """Every shard of a state is durable: from now on the job goes on from it, unless a newer one is known."""
     iteration = checkpoint.iteration
+    if generation.curve is not None:
+        ScalingCurve.objects.filter(pk=generation.curve.pk, state_bytes__lt=checkpoint.size_bytes).update(
+            state_bytes=checkpoint.size_bytes
+        )
     # The pointer only moves forward, and a generation that has been replaced moves it no further
     # than where its successor began.
     current = job.checkpoint

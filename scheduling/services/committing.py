@@ -65,7 +65,7 @@ def commit_decision(
         final = {verdict.job_id for verdict in decision.verdicts}
         row = _decision_row(cluster, pool, answer, final, epoch, reallocated, compute_seconds, trigger)
         row.jobs.set([jobs[job_id] for job_id in sorted(concerned | set(newly_at_risk)) if job_id in jobs])
-    refused = apply_verdicts(jobs, decision, offers, offers_awaited, row)
+    refused = apply_verdicts(jobs, decision, offers, offers_awaited, row, pool.counts_on)
     _store_plans(jobs, decision.plans, refused)
     _store_memory(cluster, pool.kind, decision)
     _store_risks(jobs, set(decision.at_risk), row)

@@ -14,6 +14,7 @@ from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, GenerationState
 from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import Verdict
 from scheduling.models import Generation, Job
+from scheduling.services.failure_charges import counts_on_sentence
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
@@ -84,7 +85,8 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
     fields = ["promise_asked_again", "verdict"]
     if promised and verdict is not None:
         again = f"Promised again after its pause: {verdict.reason}"
-        job.verdict = replace(answered(verdict, plan, job.deadline_at), reason=again).as_json()
+        answer = answered(verdict, plan, job.deadline_at, counts_on=counts_on_sentence(job))
+        job.verdict = replace(answer, reason=again).as_json()
         job.promised, job.at_risk = True, False
         job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
         job.save(update_fields=[*fields, "promised", "at_risk", "promise_outcome", "void_reason"])
@@ -99,6 +101,7 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
         reason=f"It runs on without a promise after its pause: {reason}",
         minimum_satisfactory_share=(),
         slack_seconds=None,
+        counts_on="",
         planned_finish_at=None,
         planned_start_at=None,
     ).as_json()

@@ -36,8 +36,12 @@ PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
 #: Being planned does not put these right.
 NOT_OF_PLANNING = (
-    Incident.Kind.NO_PORT, Incident.Kind.UNRECOVERED, Incident.Kind.UNPROTECTED, Incident.Kind.NO_STANDBY,
-)  # fmt: skip
+    Incident.Kind.NO_PORT,
+    Incident.Kind.UNRECOVERED,
+    Incident.Kind.UNPROTECTED,
+    Incident.Kind.NO_STANDBY,
+    Incident.Kind.TOO_OLD,
+)
 NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 

@@ -101,6 +101,13 @@ class Stores:
         self._note(job_id, protection)
         return protection
 
+    def servers_with_room(self, state_bytes: int) -> int:
+        """How many servers have room for the state of one more job, were it on one of them alone."""
+        return sum(
+            store.stays and store.limit_bytes - self._granted[server] >= SLOTS * state_bytes
+            for server, store in self._stores.items()
+        )
+
     def _machine(self, job_id: str, server: int, shard_bytes: int) -> Machine:
         store = self._stores[server]
         return Machine(store.name, self._free(job_id, server), shard_bytes, FailureDomains(rack=store.rack))

@@ -21,6 +21,8 @@ LATEST = 20
 #: A recovery time outside of these is not believed: one is no measure, nor is a job that waited for days.
 SHORTEST_SECONDS = 15.0
 LONGEST_SECONDS = 900.0
+#: What is kept is reported so much later.
+REPORTS_SECONDS = 10.0
 #: So many of them may a job be without training, or a state without its copies.
 RECOVERY_TIMES = 2
 
@@ -64,8 +66,28 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
             if now - since[state.job.pk].since > patience:
                 unprotected.add(state.job.pk)
                 _tell_of_copies(cluster, state, since[state.job.pk].since, now)
+    resolve(cluster, Incident.Kind.TOO_OLD, but=_too_old(cluster, states, now), now=now)
     resolve(cluster, Incident.Kind.UNRECOVERED, but=late, now=now)
     resolve(cluster, Incident.Kind.UNPROTECTED, but=unprotected, now=now)
+
+
+def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> set[str]:
+    """Promised jobs whose newest safe state is older than their promise counts on; operators are told."""
+    found: set[str] = set()
+    for job_id, state in states.items():
+        job = state.job
+        if not (cluster.reserve_servers and job.promised and job.protection_class):
+            continue
+        most = job.protection_class["lost_seconds"] + REPORTS_SECONDS
+        worst = max(state.losses(), key=lambda loss: loss.seconds or 0.0, default=None)
+        if worst is not None and (worst.seconds or 0.0) > most:
+            found.add(job_id)
+            message = (
+                f"Were {worst.name} lost now, it would train {worst.seconds:.0f} s again; its promise counts "
+                f"on {most:.0f} s at most"
+            )
+            saw_once(cluster, Incident.Kind.TOO_OLD, message, job=job, now=now)
+    return found
 
 
 def _note_states(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> dict[str, JobProtection]:

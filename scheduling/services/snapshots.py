@@ -42,10 +42,16 @@ from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus, release_bounds
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.claims import Claims
+from scheduling.services.failure_charges import (
+    DEFAULT_PAUSE_SECONDS,
+    REPORTING_SECONDS,
+    CountsOn,
+    FailureCharges,
+)
 from scheduling.services.host_memory import gpus_by_server, memory_of_worker
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
-from scheduling.services.planner_settings import DEFAULT_PAUSE_SECONDS, REPORTING_SECONDS, planner_settings
+from scheduling.services.planner_settings import planner_settings
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +66,7 @@ MOST_NEWCOMERS = 300
 _PLANNED_BY = (
     "state", "service_class", "submitted_at", "deadline_at", "max_iterations", "global_batch_size", "project",
     "curve", "iterations_done", "iterations_reported_at", "iterations_per_second", "promised", "at_risk",
-    "plan", "policy_memory",
+    "plan", "policy_memory", "protection_class", "checkpoint_seconds",
 )  # fmt: skip
 _NAMES_CURVES = ("hyperparameters", "data", "function_version")
 
@@ -76,10 +82,14 @@ class Pool:
     free: frozenset[int]
     #: Address -> job id of the unretired claim.
     claims: Mapping[int, str]
+    #: What the failures that the reserve covers may cost.
+    charges: FailureCharges
     #: Jobs left out because their rows say what cannot be planned, and why.
     unplannable: Mapping[str, str] = field(default_factory=dict)
     #: Jobs left out because no plan could be computed with them, and what was seen.
     breaking: Mapping[str, str] = field(default_factory=dict)
+    #: On what the promise of each of these jobs counts.
+    counts_on: Mapping[str, CountsOn] = field(default_factory=dict)
     #: The questions that had no answer with each of these, where that was in this pass.
     unanswered: Mapping[str, Snapshot] = field(default_factory=dict)
 
@@ -107,17 +117,26 @@ def pool_snapshot(
     own = len(gpus) - (borrowed.total if borrowed else 0)
     claims = Claims.read(cluster, addresses)
     breaking = breaking_jobs(cluster, now)
-    jobs, unplannable = _jobs(
-        cluster, kind, claims, now, total=own, borrowed=borrowed, left_out=breaking, awaiting=awaiting_levels
+    charges = FailureCharges(cluster)
+    jobs, unplannable, counts_on = _jobs(
+        cluster,
+        kind,
+        claims,
+        now,
+        charges,
+        total=own,
+        borrowed=borrowed,
+        left_out=breaking,
+        awaiting=awaiting_levels,
     )
     snapshot = Snapshot(
         now=moment,
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
         servers=tuple(server.snapshot for server in servers),
         jobs=tuple(jobs),
-        held_offers=tuple(_held_offers(cluster, kind, now, total=own)),
+        held_offers=tuple(_held_offers(cluster, kind, now, charges, total=own)),
         blocked=tuple(blocked_gpus(cluster, gpus, addresses, {job.id for job in jobs}, moment)),
-        settings=planner_settings(cluster, jobs),
+        settings=planner_settings(cluster),
         memory=_noted(cluster.policy_memory, cluster.policy, kind),
     )
     return Pool(
@@ -126,8 +145,10 @@ def pool_snapshot(
         tuple(gpus),
         frozenset(set(addresses.values()) - set(claims.job_of)),
         claims.job_of,
+        charges,
         unplannable,
         breaking,
+        counts_on=counts_on,
     )
 
 
@@ -242,14 +263,15 @@ def _jobs(
     kind: str,
     claims: Claims,
     now: datetime,
+    charges: FailureCharges,
     *,
     total: int,
     borrowed: Borrowed | None,
     left_out: Collection[str],
     awaiting: bool,
-) -> tuple[list[JobSnapshot], dict[str, str]]:
-    """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked
-    at."""
+) -> tuple[list[JobSnapshot], dict[str, str], dict[str, CountsOn]]:
+    """The jobs that can be planned, why the others cannot, and on what promises count. ``left_out``: job ids
+    that are not looked at."""
     unpaused = Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False).exclude(
         pk__in=left_out
     )
@@ -277,6 +299,7 @@ def _jobs(
     empty = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
     attained = _attained_gpu_seconds(cluster, now)
     jobs, unplannable = [], {}
+    counts_on: dict[str, CountsOn] = {}
     curves: dict[tuple[int | None, int], ScalingCurve | None] = {}
     for row in rows:
         try:
@@ -285,12 +308,14 @@ def _jobs(
                 curves[key] = core_curve(
                     levels[row.curve_id or 0], batch=key[1], total=total, margin=cluster.promise_margin
                 )
+            counts_on[row.pk] = charges.of(row, curves[key], measured=row.curve)
             read = job_snapshot(
                 row,
                 curves[key] or empty,
                 claims,
                 now,
                 suspect,
+                failure_slack_seconds=counts_on[row.pk].slack_seconds,
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
@@ -306,7 +331,7 @@ def _jobs(
             unplannable[suspected.id] = fault.reason
         except _UNREADABLE as error:
             unplannable[suspected.id] = _unreadable(error)
-    return [job for job in jobs if job.id not in unplannable], unplannable
+    return [job for job in jobs if job.id not in unplannable], unplannable, counts_on
 
 
 _UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -347,11 +372,12 @@ def job_snapshot(
     now: datetime,
     suspect: Collection[int],
     *,
+    failure_slack_seconds: float,
     attained_gpu_seconds: float,
     lent_curve: ScalingCurve | None,
     memory: tuple[float, ...],
 ) -> JobSnapshot:
-    """One job as the planner sees it. ``suspect``: servers that are. The last three: as in the snapshot."""
+    """One job as the planner sees it. ``suspect``: servers that are. The last four: as in the snapshot."""
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
@@ -393,6 +419,7 @@ def job_snapshot(
         attained_gpu_seconds=attained_gpu_seconds,
         lent_curve=lent_curve,
         memory=memory,
+        failure_slack_seconds=failure_slack_seconds,
     )
 
 
@@ -408,7 +435,9 @@ def held_offer_id(job_id: str) -> str:
     return f"offer-{job_id}"
 
 
-def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> list[HeldOffer]:
+def _held_offers(
+    cluster: Cluster, kind: str, now: datetime, charges: FailureCharges, *, total: int
+) -> list[HeldOffer]:
     """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over
     promises."""
     offers = Offer.objects.filter(
@@ -430,6 +459,7 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
             remaining_iterations=float(job.max_iterations),
             curve=curve,
             finishing_seconds=finishing_seconds(job),
+            failure_slack_seconds=charges.of(job, curve, measured=job.curve).slack_seconds,
         )
         made = HeldOffer(
             id=held_offer_id(job.pk), plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
@@ -458,6 +488,7 @@ def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -
         remaining_iterations=float(row.max_iterations),
         curve=curve,
         finishing_seconds=measured.finishing_seconds + REPORTING_SECONDS,
+        failure_slack_seconds=pool.charges.of(row, curve, measured=measured).slack_seconds,
     )
 
 

@@ -13,6 +13,7 @@ from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer, Verdict
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Decision, Job
+from scheduling.services.failure_charges import CountsOn, class_as_json
 from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas
@@ -20,7 +21,15 @@ from scheduling.services.records import Move, move_all
 from scheduling.stored_verdict import DECLINED, StoredVerdict, answered
 
 QUOTA = "quota"
-_WRITTEN = ("decided_at", "verdict", "promised", "promise_outcome", "plan", "awaits_offer")
+_WRITTEN = (
+    "decided_at",
+    "verdict",
+    "promised",
+    "promise_outcome",
+    "plan",
+    "awaits_offer",
+    "protection_class",
+)
 
 
 def apply_verdicts(
@@ -29,9 +38,10 @@ def apply_verdicts(
     offers: Mapping[str, FoundOffer],
     offers_awaited: Iterable[str],
     row: Decision | None,
+    counts_on: Mapping[str, CountsOn],
 ) -> set[str]:
-    """Tell the newcomers their verdicts. Returns the ids of those who were declined (by the plan, or by the
-    project's quota)."""
+    """Tell the newcomers their verdicts, and keep with each what its promises count on. Returns the ids of
+    those who were declined (by the plan, or by the project's quota)."""
     quotas = PromiseQuotas(timezone.now())
     awaited = set(offers_awaited)
     moves = []
@@ -39,7 +49,10 @@ def apply_verdicts(
     for verdict in decision.verdicts:
         job = jobs[verdict.job_id]
         plan = decision.plans.get(job.pk)
-        answer = _answer(job, verdict, plan, quotas, row)
+        told = counts_on.get(job.pk)
+        if told is not None and told.failures and not job.protection_class:
+            job.protection_class = class_as_json(told)
+        answer = _answer(job, verdict, plan, quotas, row, "" if told is None else told.sentence())
         job.decided_at = timezone.now()
         if answer.declined:
             refused.add(job.pk)
@@ -60,10 +73,15 @@ def apply_verdicts(
 
 
 def _answer(
-    job: Job, verdict: Verdict, plan: StoredPlan | None, quotas: PromiseQuotas, row: Decision | None
+    job: Job,
+    verdict: Verdict,
+    plan: StoredPlan | None,
+    quotas: PromiseQuotas,
+    row: Decision | None,
+    counts_on: str,
 ) -> StoredVerdict:
     """The verdict as it is stored, after the operator's hook."""
-    answer = answered(verdict, plan, job.deadline_at, row.pk if row else None)
+    answer = answered(verdict, plan, job.deadline_at, row.pk if row else None, counts_on=counts_on)
     if not verdict.admitted or plan is None or not verdict.promised:
         return answer
     refusal = quotas.refusal(job, plan)
@@ -77,4 +95,5 @@ def _answer(
         planned_start_at=None,
         planned_finish_at=None,
         slack_seconds=None,
+        counts_on="",
     )

@@ -21,11 +21,11 @@ from scheduling.core.question.validation import Unplannable, check_job
 from scheduling.models import Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
+from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
 from scheduling.services.planner_lease import Moved
-from scheduling.services.planner_settings import REPORTING_SECONDS
 from scheduling.services.planning import MAXIMUM_ATTEMPTS
 from scheduling.services.records import lock_cluster, record
 from scheduling.services.slots import frozen_until
@@ -76,6 +76,7 @@ def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> Sto
         total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,
     )
+    counts_on = pool.charges.asked_for(levels, curve)
     trial = core.JobSnapshot(
         id=_TRIAL,
         service_class=core.ServiceClass(request.service_class),
@@ -85,8 +86,9 @@ def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> Sto
         curve=levels or _no_levels(),
         newcomer=True,
         finishing_seconds=curve.finishing_seconds + REPORTING_SECONDS,
+        failure_slack_seconds=counts_on.slack_seconds,
     )
-    return _trial_verdict(cluster, pool, trial, request.deadline_at)
+    return _trial_verdict(cluster, pool, trial, request.deadline_at, counts_on)
 
 
 def _refused_by_all(refusals: list[tuple[str, StoredVerdict]]) -> StoredVerdict:
@@ -108,7 +110,11 @@ def _no_levels() -> core.ScalingCurve:
 
 
 def _trial_verdict(
-    cluster: Cluster, pool: Pool, trial: core.JobSnapshot, deadline_at: datetime | None
+    cluster: Cluster,
+    pool: Pool,
+    trial: core.JobSnapshot,
+    deadline_at: datetime | None,
+    counts_on: CountsOn,
 ) -> StoredVerdict:
     try:
         check_job(trial)
@@ -119,7 +125,7 @@ def _trial_verdict(
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
     decision = policy.admit(snapshot)
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
-    answer = answered(verdict, decision.plans.get(trial.id), deadline_at)
+    answer = answered(verdict, decision.plans.get(trial.id), deadline_at, counts_on=counts_on.sentence())
     if not verdict.admitted:
         # Nothing is held, so the work begins at once.
         after = snapshot_after(snapshot, decision)
@@ -188,7 +194,7 @@ def _change_once(
     )
     granted = loosened or wanted != ServiceClass.SLO or (verdict is not None and verdict.promised)
     answer = (
-        answered(verdict, plans.get(job.pk), deadline_at)
+        answered(verdict, plans.get(job.pk), deadline_at, counts_on=counts_on_sentence(job))
         if verdict is not None
         else StoredVerdict(ADMITTED, "best_effort", "Its deadline is a wish from now on.")
     )

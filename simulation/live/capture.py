@@ -12,6 +12,7 @@ from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
 from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
+from scheduling.services.failure_charges import FailureCharges
 from scheduling.services.kinds import first_kind
 from scheduling.services.planner_settings import planner_settings
 from scheduling.services.snapshots import (
@@ -126,7 +127,7 @@ def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
         "slot_seconds": planner.slot_seconds,
         "fill": planner.fill.value,
         "reserve_servers": planner.reserve_servers,
-        "reserve_slack_seconds": planner.reserve_slack_seconds,
+        "reserve_slack_seconds": FailureCharges(cluster).asked_for(None, None).slack_seconds,
         "promise_margin": cluster.promise_margin,
     }
 

@@ -4,15 +4,17 @@ reserve 1."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster
-from scheduling.models import Job
-from scheduling.services.planner_settings import planner_settings
+from cluster.models import Cluster, Server
+from scheduling.models import Generation, Incident, Job, ScalingCurve
+from scheduling.services.failure_charges import FailureCharges
+from scheduling.services.protection_watch import watch_protection
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,13 +25,17 @@ def test_a_promise_under_a_reserve_keeps_slack_for_work_lost_since_the_last_chec
     cluster: Cluster,
 ) -> None:
     """Just before the next checkpoint a minute of work is lost, beside fence, margin and a start."""
+
+    def slack() -> float:
+        return FailureCharges(cluster).asked_for(None, None).slack_seconds
+
     cluster.reserve_servers = 1
     fence = cluster.fence_seconds + cluster.fence_margin_seconds
-    assert planner_settings(cluster).reserve_slack_seconds >= fence + 60.0 + 2 * cluster.slot_seconds
+    assert slack() >= fence + 60.0 + 2 * cluster.slot_seconds
     cluster.reserve_servers = 2
-    assert planner_settings(cluster).reserve_slack_seconds >= 2 * (fence + 60.0)
+    assert slack() >= 2 * (fence + 60.0)
     cluster.reserve_servers = 0
-    assert planner_settings(cluster).reserve_slack_seconds == 0.0
+    assert slack() == 0.0
 
 
 def test_workers_store_their_state_as_often_as_the_slack_rests_on(cluster: Cluster, submit: Submit) -> None:
@@ -68,3 +74,127 @@ def test_a_deadline_that_a_lost_server_would_break_is_not_promised(cluster: Clus
     assert roomy.promised
     assert roomy.deadline_at is not None
     assert roomy.deadline_at > timezone.now()
+
+
+def measured_once(submit: Submit, *agents: SimulatedAgent, **figures: float) -> None:
+    """A job of the same function has trained to its end, and stored its state on the way."""
+    known = submit("best_effort", iterations=10)
+    settle(*agents)
+    agent = next(agent for agent in agents if agent.rank_zero(known.pk))
+    for one in agents:
+        for worker in one.workers.values():
+            if figures and worker.entry["job"] == known.pk and worker.entry["purpose"] == "training":
+                one.event(worker, "shard_stored", **shard(worker, 5), **figures)
+        one.report()
+    agent.complete(known.pk)
+    for one in agents:
+        one.report()
+    settle(*agents)
+
+
+def shard(worker: SimulatedWorker, iteration: int) -> dict[str, Any]:
+    name = f"{worker.entry['job']}/checkpoints/{worker.entry['generation']}-{iteration}/{worker.rank}.pt"
+    return {
+        "rank": worker.rank, "iteration": iteration, "uri": f"memory://{name}", "bytes": 1000,
+        "sha256": "0" * 64, "reason": "periodic",
+    }  # fmt: skip
+
+
+def with_stores(*agents: SimulatedAgent) -> None:
+    """Their servers keep states in memory."""
+    for agent in agents:
+        Server.objects.filter(pk=agent.agent.server_id).update(memory_store_bytes=10**9)
+
+
+def test_a_deadline_that_durable_states_could_not_keep_is_promised_where_copies_in_memory_are(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """Once a state of the function was stored, a lost server costs a quarter of a minute, not a whole one."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
+    Cluster.objects.update(reserve_servers=1)
+    fence = cluster.fence_seconds + cluster.fence_margin_seconds
+    seconds = 30 + fence + 45
+
+    def asked() -> Job:
+        job = submit(seconds=seconds, iterations=1000)
+        settle(*agents, rounds=1)
+        job.refresh_from_db()
+        return job
+
+    refused = asked()
+    assert not refused.promised, "no server keeps anything in memory"
+    assert refused.protection_class["replicas"] == 1
+    with_stores(*agents)
+    promised = asked()
+    assert promised.promised
+    assert promised.protection_class["replicas"] == 2
+    assert promised.verdict is not None
+    assert "counts on one lost server" in promised.verdict["counts_on"]
+    assert "from a peer's memory" in promised.verdict["counts_on"]
+    settle(*agents)
+    told = [
+        worker.entry["safe_seconds"]
+        for agent in agents
+        for worker in agent.workers.values()
+        if worker.entry["job"] == promised.pk
+    ]
+    assert set(told) == {15.0}, "its workers keep what was promised"
+    # What was promised stays, whatever is there later.
+    Server.objects.update(memory_store_bytes=0)
+    Cluster.objects.update(reserve_servers=0)
+    settle(*agents)
+    told = [w.entry["safe_seconds"] for a in agents for w in a.workers.values()]
+    assert set(told) == {15.0}
+
+
+def test_a_function_of_which_no_state_was_stored_counts_on_durable_storage(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    with_stores(*agents)
+    Cluster.objects.update(reserve_servers=1)
+    job = submit(seconds=600, iterations=1000)
+    settle(*agents, rounds=1)
+    job.refresh_from_db()
+    assert job.promised
+    assert job.protection_class["replicas"] == 1
+    assert job.verdict is not None
+    assert "from durable storage" in job.verdict["counts_on"]
+
+
+def test_what_storing_takes_is_learnt_as_if_one_worker_had_it_all_and_forgotten_slowly(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents, copy_seconds=0.1, writing_seconds=0.2, store_seconds=0.3)
+    (curve,) = ScalingCurve.objects.all()
+    workers = Generation.objects.filter(purpose="training").latest("pk").world_size
+    assert curve.copy_seconds == pytest.approx(0.1 * workers)
+    assert curve.storing_seconds == pytest.approx(0.5 * workers)
+    assert curve.state_bytes == 1000 * workers
+    measured_once(submit, *agents, copy_seconds=0.0, writing_seconds=0.0, store_seconds=0.0)
+    curve.refresh_from_db()
+    assert curve.copy_seconds is not None
+    assert 0.0 < curve.copy_seconds < 0.1 * workers
+
+
+def test_operators_are_told_where_a_lost_server_would_cost_more_than_a_promise_counts_on(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    Cluster.objects.update(reserve_servers=1)
+    job = submit(seconds=3600, iterations=5000)
+    settle(*agents)
+    job.refresh_from_db()
+    assert job.promised
+    most = job.protection_class["lost_seconds"]
+    told = Incident.objects.filter(kind=Incident.Kind.TOO_OLD, resolved_at=None)
+    for lost_seconds, expected in ((most - 5.0, False), (most + 60.0, True)):
+        Job.objects.filter(pk=job.pk).update(
+            iterations_done=round(10 * lost_seconds), iterations_per_second=10.0
+        )
+        watch_protection(Cluster.objects.get(pk=cluster.pk), timezone.now())
+        assert told.exists() == expected

@@ -20,7 +20,7 @@ import pytest
 
 from recovery.store import peer_wire
 from recovery.store.allowances import Sending
-from recovery.store.client import StoreClient, StoreError
+from recovery.store.client import Standing, StoreClient, StoreError
 from recovery.store.groups import Group, Groups
 from recovery.store.holdings import Holdings, Owner, Version
 from recovery.store.links import StoreLinks
@@ -105,6 +105,7 @@ def test_a_version_is_whole_for_its_rank_once_a_peer_has_it(first: Server, secon
     write(worker, 7, size=3 * 1024 * 1024 // 2)
     assert second.held() == [("job", 1, 0, 7)]
     assert first.copies() == [(2, 2)]
+    assert worker.standing(7) is Standing.SAFE, "the loss of this server would leave it"
     assert first.tell()["protection"] == "full"
     # Two slots there too: the committed version stays while the next one comes.
     write(worker, 8, committed=7, size=3 * 1024 * 1024 // 2)
@@ -184,6 +185,7 @@ def test_a_peer_that_dies_or_stands_still_does_not_stop_training(first: Server, 
     second.process.send_signal(signal.SIGSTOP)
     write(worker, 8, committed=7)
     assert first.copies() == [(1, 2)]
+    assert worker.standing(8) is Standing.LACKING
     report = first.tell()
     assert report["protection"] == "none"
     assert report["problem"].startswith("server second keeps no copy")
@@ -207,8 +209,10 @@ def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
 ) -> None:
     for number in range(2):
         write(second.worker(f"other-{number}"), 7, size=LIMIT_BYTES // 4 - 1000)
-    write(first.worker(), 7, size=LIMIT_BYTES // 8)
+    worker = first.worker()
+    write(worker, 7, size=LIMIT_BYTES // 8)
     assert first.copies() == [(1, 2)]
+    assert worker.standing(7) is Standing.LACKING
     problem = first.tell()["problem"]
     assert problem.startswith("server second keeps no copy")
     assert f"of {LIMIT_BYTES} are left" in problem

@@ -10,7 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.runtime.state.memory_points import MemoryPoints, Votes
+from recovery.costs.protection_class import lost_work_seconds
+from recovery.store.client import Standing
+from workers.runtime.state.durable_schedule import DurableSchedule
+from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.shards import STATE_FORMAT, Shard
 
 
@@ -22,6 +25,8 @@ class UnreliableRooms:
         self._trouble = trouble
         self.slots: list[int | None] = [None, None]
         self._waiting: tuple[int, int] | None = None
+        #: The other server is away: no copy is made.
+        self.alone = False
         self._room = False
 
     def step(self) -> None:
@@ -41,6 +46,11 @@ class UnreliableRooms:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         return condition()
+
+    def standing(self, iteration: int) -> Standing:
+        if self._waiting is not None and self._waiting[1] == iteration:
+            return Standing.WAITED_FOR
+        return Standing.SAFE if self.holds(iteration) and not self.alone else Standing.LACKING
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
         self._room = self._chance.random() > self._trouble
@@ -74,6 +84,15 @@ def shard_of(iteration: int) -> Shard:
     return Shard(description, [torch.zeros(1)])
 
 
+def heard(votes: Sequence[Vote]) -> Votes:
+    """What the exchange of an iteration makes of them."""
+    return Votes(
+        all(vote.ready for vote in votes), any(vote.spoiled for vote in votes),
+        all(vote.safe for vote in votes), any(vote.lacking for vote in votes),
+        any(vote.busy for vote in votes),
+    )  # fmt: skip
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
@@ -88,7 +107,7 @@ def test_a_version_stays_whole_on_all_ranks(seed: int, ranks: int, trouble: floa
     newest = 0
     for iteration in range(1, iterations + 1):
         votes = [point.vote() for point in points]
-        told = Votes(all(vote.ready for vote in votes), any(vote.spoiled for vote in votes))
+        told = heard(votes)
         # Any of them may be ahead of the others when they die.
         for rank in chance.sample(range(ranks), ranks):
             points[rank].keep(told, lambda: shard_of(iteration))  # noqa: B023
@@ -99,3 +118,105 @@ def test_a_version_stays_whole_on_all_ranks(seed: int, ranks: int, trouble: floa
             newest = best
     if trouble == 0.0:
         assert newest >= iterations - 2, "every iteration but the one under way and the first"
+
+
+class Disks:
+    """Where durable states are stored: each rank's shard within ``longest_seconds``."""
+
+    def __init__(self, chance: random.Random, longest_seconds: float) -> None:
+        self._chance = chance
+        self._longest_seconds = longest_seconds
+        #: Of the state that is being stored: when it was captured, and when each rank's shard is stored.
+        self._captured_at = 0.0
+        self._stored_at: list[float] = []
+        self.newest_at = 0.0
+        self.states = 0
+
+    def capture(self, now: float, ranks: int) -> None:
+        assert not self.busy(now), "no state is begun before the last one is stored"
+        self._captured_at = now
+        self._stored_at = [now + self._chance.uniform(0.0, self._longest_seconds) for _ in range(ranks)]
+        self.states += 1
+
+    def busy(self, now: float, rank: int | None = None) -> bool:
+        asked = self._stored_at if rank is None or not self._stored_at else [self._stored_at[rank]]
+        return any(now < at for at in asked)
+
+    def newest(self, now: float) -> float:
+        if self._stored_at and not self.busy(now):
+            self.newest_at = self._captured_at
+        return self.newest_at
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32), ranks=st.integers(1, 3), trouble=st.sampled_from([0.0, 0.2, 0.6]),
+    safe_seconds=st.floats(2.0, 30.0), longest_storing=st.floats(0.0, 20.0), longest=st.floats(0.05, 3.0),
+    away=st.lists(st.booleans(), min_size=12, max_size=12),
+)  # fmt: skip
+def test_a_lost_server_never_costs_more_than_was_promised_whether_copies_are_made_or_not(
+    seed: int, ranks: int, trouble: float, safe_seconds: float, longest_storing: float, longest: float,
+    away: list[bool],
+) -> None:  # fmt: skip
+    """At every moment one server may be lost. Then a durable state is left, or the newest in memory that was
+    copied; while ``away`` no copies are made."""
+    chance = random.Random(seed)
+    rooms = [UnreliableRooms(chance, trouble) for _ in range(ranks)]
+    points, disks = [MemoryPoints(room, 1.0) for room in rooms], Disks(chance, longest_storing)
+    schedule = DurableSchedule(90.0, safe_seconds, 0.0, from_memory=False)
+    bound = lost_work_seconds(safe_seconds, longest_storing, longest)
+    begun: dict[int, float] = {}  # when each version was as it is kept
+    copied: set[int] = set()
+    now, started = 0.0, None
+    for iteration in range(1, 241):
+        alone = away[iteration // 20 % len(away)]
+        for room in rooms:
+            room.alone = alone
+        due = schedule.due(now)
+        middle = now + chance.uniform(0.0, longest / 2)
+        votes = [
+            Vote(**{**vars_of(point.vote()), "busy": disks.busy(middle, rank)})
+            for rank, point in enumerate(points)
+        ]
+        now = middle + chance.uniform(0.0, longest / 2)
+        newest_safe = max([disks.newest(now), *(begun[one] for one in copied)])
+        assert now - newest_safe <= bound + 1e-9
+        told = heard(votes)
+        schedule.heard(told, None if started is None else begun[started])
+        if due:
+            schedule.captured(now)
+            disks.capture(now, ranks)
+        kept = [point.keep(told, lambda: shard_of(iteration)) for point in points]  # noqa: B023
+        if all(kept):
+            started, begun[iteration] = iteration, now
+        for room in rooms:
+            room.step()
+        whole = set.intersection(*({held for held in room.slots if held} for room in rooms))
+        copied = {max(copied | whole)} if not alone and copied | whole else copied
+    if trouble == 0.0 and not any(away) and longest < safe_seconds / 8:
+        assert disks.states <= 1 + now / 90.0, "where copies work, durable states come at their own period"
+
+
+def vars_of(vote: Vote) -> dict[str, bool]:
+    return {"ready": vote.ready, "spoiled": vote.spoiled, "safe": vote.safe, "lacking": vote.lacking}
+
+
+def test_what_has_come_from_memory_is_stored_at_once_where_a_promise_counts_on_it() -> None:
+    """The durable state before it is as old as the loss has found it."""
+    assert DurableSchedule(60.0, 15.0, 100.0, from_memory=True).due(100.0)
+    assert not DurableSchedule(60.0, 15.0, 100.0, from_memory=False).due(100.0)
+    assert not DurableSchedule(60.0, None, 100.0, from_memory=True).due(100.0)
+
+
+def test_a_copy_that_is_lacking_makes_older_ones_count_for_nothing() -> None:
+    """The server that is gone may have had them."""
+    schedule = DurableSchedule(600.0, 15.0, 0.0, from_memory=False)
+    schedule.heard(Votes(all_safe=True), 99.0)
+    assert not schedule.due(100.0)
+    schedule.heard(Votes(any_lacking=True), 99.0)
+    assert schedule.due(100.0)
+    schedule.captured(100.0)
+    assert not schedule.due(130.0), "parts of it are not stored yet"
+    schedule.heard(Votes(any_lacking=True), 99.0)
+    assert not schedule.due(114.0)
+    assert schedule.due(115.0)

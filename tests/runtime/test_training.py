@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,13 +74,18 @@ def test_a_function_may_stop_by_itself(agent: LocalAgent) -> None:
     assert (report["reason"], report["iterations"]) == ("should_stop", 7)
 
 
-def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent) -> None:
-    assignment = regression(iterations=10_000, checkpoint_seconds=0.1, device=emulated())
+@pytest.mark.parametrize(
+    "told", [{"checkpoint_seconds": 0.1}, {"checkpoint_seconds": 600, "safe_seconds": 0.1}]
+)
+def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent, told: dict[str, Any]) -> None:
+    """At their own period, and where nothing in memory has copies, so that no state is safe for longer."""
+    assignment = regression(iterations=10_000, device=emulated(), **told)
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
     worker = generation.leader
     first = worker.wait_for_file("checkpoint")
     worker.wait_for(lambda message: message.get("file", {}).get("iteration", 0) > first["iteration"])
     assert first["reason"] == "periodic"
+    assert 0.0 < first["copy_seconds"] < first["writing_seconds"], "what a promise is told of its cost"
     assert set(worker.of_kind("phase")) <= {"preparing", "ready", "loading", "training"}
     state = torch.load(worker.box / first["path"], weights_only=True)
     assert state["iteration"] == first["iteration"]

@@ -163,6 +163,8 @@ def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], t
                 key = shard_key(upload.job, upload.generation, written.iteration, upload.rank)
                 stored = store.store(file, key)
             event |= {"kind": "shard_stored", **asdict(stored)}
+            if written.copy_seconds is not None and written.writing_seconds is not None:
+                event |= {"copy_seconds": written.copy_seconds, "writing_seconds": written.writing_seconds}
         else:
             artifacts, refused = _store_folder(store, upload, folder, name)
             event |= {

@@ -100,6 +100,9 @@ class FileWritten:
     reason: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
     sample_order_digest: str = ""
+    #: Of a state that was copied while training stopped for it: for how long, and from then until announced.
+    copy_seconds: float | None = None
+    writing_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The message as the worker sent it."""
@@ -196,7 +199,15 @@ def _file(body: dict[str, Any]) -> FileWritten:
         sample_order_digest=digest
         if digest.isascii() and digest.isalnum() and len(digest) <= limits.DIGEST_CHARACTERS
         else "",
+        copy_seconds=_seconds(body, "copy_seconds"),
+        writing_seconds=_seconds(body, "writing_seconds"),
     )
+
+
+def _seconds(body: dict[str, Any], name: str) -> float | None:
+    """A measured time; None where it is none."""
+    value = _finite(body.get(name))
+    return value if value is not None and 0.0 <= value <= limits.LONGEST_AGE_SECONDS else None
 
 
 def _final_metrics(metrics: Any) -> dict[str, float]:

@@ -100,6 +100,9 @@ class Assignment:
     memory_share: float | None
     #: How copies of these points are sent to other servers.
     copy_mode: TrafficMode = TrafficMode.GEMINI
+    #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
+    #: nobody counts on it.
+    safe_seconds: float | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -155,6 +158,7 @@ class Assignment:
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
             memory_share=_read_memory_share(message.get("memory_points")),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
+            safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
         )
 
 
@@ -179,6 +183,14 @@ def _read_memory_share(message: Mapping[str, Any] | None) -> float | None:
     if not 0 < share <= 1:
         raise ValueError(f"the share of memory_points must be above 0 and at most 1, not {share:g}")
     return share
+
+
+def _read_safe_seconds(told: Any) -> float | None:
+    if told is None:
+        return None
+    if not float(told) > 0:
+        raise ValueError(f"safe_seconds must be positive, not {told!r}")
+    return float(told)
 
 
 def _read_places(message: Mapping[str, Any] | None, world_size: int) -> Places:

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,24 @@ from workers.runtime.state.shards import Shard, write_shard
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """When copying a shard began, and for how long training stopped for it."""
+
+    begun: float
+    copy_seconds: float
+
+
 class CheckpointWriter:
     """Periodic checkpoints in a thread of its own, so that training pauses for the copy in memory alone."""
 
-    def __init__(self, box: Path, connection: AgentConnection, seconds: float, moves: StateMoves) -> None:
+    def __init__(self, box: Path, connection: AgentConnection, moves: StateMoves) -> None:
         self._moves = moves
         self._box = box
         self._connection = connection
-        self._seconds = seconds
-        self._last = time.monotonic()
         self._written: str | None = None
-        self._work: queue.Queue[Shard] = queue.Queue()
+        self._work: queue.Queue[tuple[Shard, _Measured]] = queue.Queue()
         threading.Thread(target=self._write_for_ever, name="checkpoints", daemon=True).start()
-
-    def due(self) -> bool:
-        """Whether the period is over and the last shard has been written and stored."""
-        return time.monotonic() - self._last >= self._seconds and self.idle()
 
     def idle(self) -> bool:
         """Whether the last shard has been written and stored."""
@@ -46,10 +49,9 @@ class CheckpointWriter:
             return False
         return self._written is None or self._connection.is_stored(self._written)
 
-    def write_later(self, shard: Shard) -> None:
-        """Write a copied shard in the background, reason `periodic`."""
-        self._last = time.monotonic()
-        self._work.put(shard)
+    def write_later(self, shard: Shard, begun: float) -> None:
+        """Write a copied shard in the background, reason `periodic`. `begun`: when copying it began."""
+        self._work.put((shard, _Measured(begun, time.monotonic() - begun)))
 
     def write_now(self, shard: Shard, reason: str) -> str:
         """Write a shard and announce it; returns its path in the box.
@@ -70,23 +72,26 @@ class CheckpointWriter:
                 "storage_failed", f"the checkpoint cannot be written: {error}"
             ) from error
 
-    def _write(self, shard: Shard, reason: str) -> str:
+    def _write(self, shard: Shard, reason: str, measured: _Measured | None = None) -> str:
         path = _path(shard)
         begun = time.monotonic()
         write_shard(shard, self._box / path)
         self._moves.stored(shard.bytes, begun)
-        self._announce(shard, reason)
+        self._announce(shard, reason, measured)
         return path
 
-    def _announce(self, shard: Shard, reason: str) -> None:
-        iteration = shard.description["iteration"]
-        self._connection.file(_path(shard), kind="checkpoint", iteration=iteration, reason=reason)
+    def _announce(self, shard: Shard, reason: str, measured: _Measured | None = None) -> None:
+        fields: dict[str, Any] = {"iteration": shard.description["iteration"], "reason": reason}
+        if measured is not None:
+            fields["copy_seconds"] = measured.copy_seconds
+            fields["writing_seconds"] = time.monotonic() - measured.begun
+        self._connection.file(_path(shard), kind="checkpoint", **fields)
 
     def _write_for_ever(self) -> None:
         while True:
-            shard = self._work.get()
+            shard, measured = self._work.get()
             try:
-                self._written = self._write(shard, "periodic")
+                self._written = self._write(shard, "periodic", measured)
             except OSError as error:
                 # The next period tries again; on suspend the same error ends the worker with a message.
                 _log.error("a checkpoint cannot be written: %s", error)

@@ -233,11 +233,14 @@ class Exchange:
             )
         self._fingerprint = _fingerprint(self._names)
         self._world_size = world_size
-        head = [int(control) if rank == 0 else 0, vote.ready, vote.spoiled, batch.size, self._fingerprint]
+        told = [vote.ready, vote.spoiled, vote.safe, vote.lacking, vote.busy]
+        head = [int(control) if rank == 0 else 0, *told, batch.size, self._fingerprint]
         # A rank without samples of its own has computed one for company's sake: it does not count.
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
-        self._vector = torch.tensor(values + [0.0] * (6 + METRIC_SLOTS - len(values)), dtype=torch.float64)
+        self._vector = torch.tensor(
+            values + [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values)), dtype=torch.float64
+        )
         self._work = sum_beside(self._vector, group) if world_size > 1 else None
 
     def result(self) -> tuple[Control, Votes, dict[str, float]]:
@@ -248,14 +251,15 @@ class Exchange:
         """
         if self._work is not None:
             self._work.wait()
-        control, ready, spoiled, samples, fingerprints, *totals = self._vector.tolist()
+        control, ready, spoiled, safe, lacking, busy, samples, fingerprints, *totals = self._vector.tolist()
         if fingerprints != self._fingerprint * self._world_size:
             raise WorkerFailureError(
                 "function_error",
                 f"train() must return the same metrics everywhere; here they are {self._names}",
             )
         names = ["loss", *self._names]
-        votes = Votes(int(ready) == self._world_size, spoiled > 0)
+        world_size = self._world_size
+        votes = Votes(int(ready) == world_size, spoiled > 0, int(safe) == world_size, lacking > 0, busy > 0)
         return (
             Control(int(control)),
             votes,

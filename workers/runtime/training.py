@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
 from workers.runtime.state.copy_traffic import CopyTraffic
+from workers.runtime.state.durable_schedule import DurableSchedule
 from workers.runtime.state.handover import HandoverServer
 from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.moves import StateMoves
@@ -165,9 +166,7 @@ class TrainingGeneration:
             pace=build_pace(assignment, emulation, self.parts, world_size),
         )
         self.reports = ProgressReports(self.connection, assignment.rank)
-        self.writer = CheckpointWriter(
-            self.context.box, self.connection, assignment.checkpoint_seconds, self.moves
-        )
+        self.writer = CheckpointWriter(self.context.box, self.connection, self.moves)
         if assignment.memory_share is not None:
             self._store = StoreClient(self.context.box)
             self._memory_points = MemoryPoints(
@@ -232,9 +231,17 @@ class TrainingGeneration:
         `suspend`."""
         limit = self.assignment.max_iterations
         self.reports.training_begins(self.progress.iteration)
+        self.durable = DurableSchedule(
+            self.assignment.checkpoint_seconds,
+            self.assignment.safe_seconds,
+            time.monotonic(),
+            from_memory=(self.goals.start or {}).get("from") == "memory",
+        )
         while limit is None or self.progress.iteration < limit:
-            vote = Vote if self._memory_points is None else self._memory_points.vote
-            result = self.runner.run(self.progress.iteration, self._wish(), vote)
+            result = self.runner.run(self.progress.iteration, self._wish(), self._vote)
+            self.durable.heard(
+                result.votes, None if self._memory_points is None else self._memory_points.started_at
+            )
             evaluated = self._account(result)
             reason = self._reason_to_stop(result, evaluated)
             self.reports.iteration_done(self.progress.iteration, result, evaluated, urgent=reason is not None)
@@ -252,8 +259,14 @@ class TrainingGeneration:
         """What rank 0 lets all ranks do after the coming iteration."""
         if not self.leads:
             return Control.GO_ON
-        usual = Control.CHECKPOINT if self.writer.due() else Control.GO_ON
+        due = self.durable.due(time.monotonic()) and self.writer.idle()
+        usual = Control.CHECKPOINT if due else Control.GO_ON
         return {"hand_over": Control.HAND_OVER, "suspend": Control.SUSPEND}.get(self.goals.goal, usual)
+
+    def _vote(self) -> Vote:
+        """What this rank tells all others of its recovery points."""
+        vote = Vote() if self._memory_points is None else self._memory_points.vote()
+        return replace(vote, busy=not self.writer.idle())
 
     def _account(self, result: IterationResult) -> dict[str, float]:
         """Note an iteration; returns what an evaluation that was due measured."""
@@ -341,8 +354,10 @@ class TrainingGeneration:
     def _write_checkpoint(self) -> None:
         """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
         incomplete: then the one before it stays the newest."""
+        begun = time.monotonic()
+        self.durable.captured(begun)
         if self.writer.idle():
-            self.writer.write_later(self._own_shard(copy=True))
+            self.writer.write_later(self._own_shard(copy=True), begun)
         self._restart_pace()
 
     def _keep_in_memory(self, votes: Votes) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from recovery.store.allowances import Sending
-from recovery.store.client import StoreClient, StoredShard, StoreError
+from recovery.store.client import Standing, StoreClient, StoredShard, StoreError
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.shards import Shard, ShardError, describe_as_bytes, read_description
 
@@ -38,10 +38,15 @@ class Vote:
 
     Attributes:
         ready: it can write the coming version. spoiled: the version that all wrote last is not whole here.
+        safe: that version is whole here, with all its copies on other servers. lacking: it is not, and will
+        not be. busy: its shard of a durable state is still being stored.
     """
 
     ready: bool = False
     spoiled: bool = False
+    safe: bool = False
+    lacking: bool = False
+    busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class Votes:
 
     all_ready: bool = False
     any_spoiled: bool = False
+    all_safe: bool = False
+    any_lacking: bool = False
+    any_busy: bool = False
 
 
 class Rooms(Protocol):
@@ -62,6 +70,8 @@ class Rooms(Protocol):
     def holds(self, iteration: int) -> bool: ...
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool: ...
+
+    def standing(self, iteration: int) -> Standing: ...
 
     def ask_for_room(self, size: int, committed: int | None) -> None: ...
 
@@ -87,6 +97,8 @@ class MemoryPoints:
         self._traffic = traffic
         self._share = share
         self._started: int | None = None
+        #: When the state of that version was as it is kept.
+        self.started_at: float | None = None
         self._committed: int | None = None
         self._needed = 0
         self._cost_seconds = 0.0
@@ -96,16 +108,18 @@ class MemoryPoints:
         """What this rank has to say. Asks again for room where it was refused."""
         if self._traffic is not None:
             self._traffic.votes()
+        standing = None if self._started is None else self._store.standing(self._started)
+        told = Vote(safe=standing is Standing.SAFE, lacking=standing is Standing.LACKING)
         if not self._store.idle():
-            return Vote()
+            return told
         if self._needed and not self._store.fits(self._needed, self._committed):
             self._ask()
-            return Vote()
+            return told
         pause_seconds = self._cost_seconds * (1 - self._share) / self._share
         affordable = time.monotonic() - self._written_at >= pause_seconds
         affordable = affordable and (self._traffic is None or self._traffic.due())
         spoiled = self._started is not None and not self._store.holds(self._started)
-        return Vote(affordable, spoiled)
+        return replace(told, ready=affordable, spoiled=spoiled)
 
     def keep(self, votes: Votes, shard: Callable[[], Shard]) -> bool:
         """After an iteration: write this rank's shard if all ranks write theirs. Returns whether they do.
@@ -117,7 +131,7 @@ class MemoryPoints:
             return False
         if not votes.any_spoiled and self._started is not None:
             self._committed = self._started
-        begun = time.monotonic()
+        begun = self.started_at = time.monotonic()
         made = shard()
         description = describe_as_bytes(made)
         self._started = int(made.description["iteration"])

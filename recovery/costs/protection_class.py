@@ -1,0 +1,120 @@
+"""How a job's state is protected, as far as a promise may count on it: a bound on the work that one lost
+server costs.
+
+A *safe* state is one that the loss of any single server leaves: a durable one, or one in memory with all its
+copies. The workers keep it young: whenever the newest safe state is older than the bound of their class, they
+store a durable one. So the bound holds whether copies in memory work or not; where they do, nothing is
+stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recovery.costs.failures import FailureCost, failures_cost_seconds
+
+#: No safe state has to be younger than that: beside it detection and a restart cost more.
+LEAST_SAFE_SECONDS = 15.0
+#: While copies in memory are missing, storing durable states stops training for a part in so many.
+LARGEST_SHARE_OF_COPYING = 50
+#: Copies in memory, the local one included.
+REPLICAS = 2
+#: From a state being too old until it is captured: the iteration in progress, and the one by which all ranks
+#: have agreed.
+ITERATIONS_TO_CAPTURE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateFigures:
+    """What storing one durable state of a job takes, as measured. ``copy_seconds``: for so long training
+    stops. ``storing_seconds``: from then on until every part of it is stored."""
+
+    copy_seconds: float
+    storing_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectionClass:
+    """What is promised of a job's state.
+
+    ``replicas``: copies in memory, the local one included; 1 for none that counts. ``safe_seconds``: after so
+    long without a safe state the workers store one. ``durable_seconds``: the same for durable states,
+    whatever is in memory.
+    """
+
+    replicas: int
+    safe_seconds: float
+    durable_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1 or not 0.0 < self.safe_seconds <= self.durable_seconds < float("inf"):
+            raise ValueError(f"no protection: {self}")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it counts on copies in memory."""
+        return self.replicas > 1
+
+
+def durable_class(durable_seconds: float) -> ProtectionClass:
+    """A class that counts on durable states alone."""
+    return ProtectionClass(1, durable_seconds, durable_seconds)
+
+
+def chosen_class(
+    figures: StateFigures | None, servers_with_room: int, durable_seconds: float
+) -> ProtectionClass:
+    """The class that may be promised to a job that has not trained yet.
+
+    ``figures``: of states like its own; None where nobody has stored one. ``servers_with_room``: servers
+    whose memory takes its state beside what is there. ``durable_seconds``: how far apart durable states are
+    at most.
+
+    Copies in memory count where there is room for them and the bound is worth anything: it is never so short
+    that durable states, while copies are missing, would stop training for more than a fiftieth of the time,
+    or have to be stored before the last one is.
+    """
+    durable = durable_class(durable_seconds)
+    if figures is None or servers_with_room < REPLICAS:
+        return durable
+    safe_seconds = max(
+        LEAST_SAFE_SECONDS, LARGEST_SHARE_OF_COPYING * figures.copy_seconds, figures.storing_seconds
+    )
+    return (
+        ProtectionClass(REPLICAS, safe_seconds, durable_seconds)
+        if safe_seconds < durable_seconds
+        else durable
+    )
+
+
+def lost_work_seconds(between_seconds: float, storing_seconds: float, iteration_seconds: float) -> float:
+    """The most work that is lost where a state is captured ``between_seconds`` after the one before it.
+
+    A state counts once it is stored, and the next one is begun after that is known, an iteration later: until
+    then the one before it is the newest.
+    """
+    captured_seconds = max(between_seconds, storing_seconds + iteration_seconds)
+    return captured_seconds + ITERATIONS_TO_CAPTURE * iteration_seconds + storing_seconds
+
+
+def failure_slack_seconds(
+    failures: int,
+    chosen: ProtectionClass,
+    *,
+    repair_seconds: tuple[float, float, float],
+    storing_seconds: float,
+    iteration_seconds: float,
+) -> float:
+    """What ``failures`` lost servers cost a job of that class at most: the slack of its promise.
+
+    ``repair_seconds``: of one failure, until the server is given up, until other GPUs are there, and until
+    training goes on. ``iteration_seconds``: the longest of its iterations.
+    """
+    fence, resources, recovery = repair_seconds
+    durable = lost_work_seconds(chosen.durable_seconds, storing_seconds, iteration_seconds)
+    return failures_cost_seconds(
+        failures,
+        FailureCost(fence, resources, recovery, durable),
+        replicas=chosen.replicas,
+        lost_in_memory_seconds=lost_work_seconds(chosen.safe_seconds, storing_seconds, iteration_seconds),
+    )

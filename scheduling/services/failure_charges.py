@@ -1,0 +1,169 @@
+"""What lost servers may cost each job: the slack of its promise, and what that counts on.
+
+How a job's state is protected is chosen once, when the job is decided first, and stays with it: its workers
+are told the bound, and later promises of the same job count on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cluster.models import Cluster
+from recovery.costs.protection_class import (
+    ProtectionClass,
+    StateFigures,
+    chosen_class,
+    durable_class,
+    failure_slack_seconds,
+    lost_work_seconds,
+)
+from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
+from scheduling.choices import UNDECIDED_STATES
+from scheduling.core.plans.reserve import seconds_to_place_again
+from scheduling.core.problem.reasons import duration_text
+from scheduling.core.question.snapshot import ScalingCurve
+from scheduling.models import Job
+from scheduling.models import ScalingCurve as MeasuredCurve
+from scheduling.services.protection import Stores
+
+#: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
+REPORTING_SECONDS = 0.5
+LEASE_LOOK_SECONDS = 2.0
+#: What a change onto new GPUs costs before any was measured.
+DEFAULT_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class CountsOn:
+    """What one job's promise counts on. ``slack_seconds``: what it keeps for it. ``safe_lost_seconds``: the
+    most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left."""
+
+    chosen: ProtectionClass
+    failures: int
+    slack_seconds: float
+    safe_lost_seconds: float
+    durable_lost_seconds: float
+
+    def sentence(self) -> str:
+        """For people."""
+        if not self.failures:
+            return "It counts on no server being lost: none is in reserve."
+        servers = "one lost server" if self.failures == 1 else f"{self.failures} lost servers"
+        if not self.chosen.in_memory:
+            lost = duration_text(self.durable_lost_seconds)
+            return f"It counts on {servers}: at most {lost} of training again, from durable storage."
+        text = f"at most {duration_text(self.safe_lost_seconds)} of training again, from a peer's memory"
+        if self.failures >= self.chosen.replicas:
+            lost = duration_text(self.durable_lost_seconds)
+            text += f", and {lost} from durable storage where all copies are lost"
+        return f"It counts on {servers}: {text}."
+
+
+def class_as_json(counts_on: CountsOn) -> dict[str, Any]:
+    """The form in which a job's row keeps its class, with the work that one lost server costs at most."""
+    return {**asdict(counts_on.chosen), "lost_seconds": round(counts_on.safe_lost_seconds, 3)}
+
+
+def class_from_json(kept: Mapping[str, Any]) -> ProtectionClass | None:
+    """What a job's row keeps; None where nothing was chosen."""
+    if not kept:
+        return None
+    return ProtectionClass(**{name: value for name, value in kept.items() if name != "lost_seconds"})
+
+
+class FailureCharges:
+    """What the reserve of a cluster lets each job count on. What it reads, it reads once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        #: Many jobs have one curve and one class. The curve is kept, so that no other has its identity.
+        self._known: dict[tuple[Any, ...], tuple[ScalingCurve | None, CountsOn]] = {}
+
+    def of(self, row: Job, curve: ScalingCurve | None, *, measured: MeasuredCurve | None) -> CountsOn:
+        """For a job that is there. ``curve``: its levels; ``measured``: with the figures of its states.
+
+        A job that was decided without a class, where nothing was in reserve, may be storing its state as
+        seldom as its owner asked for.
+        """
+        chosen = class_from_json(row.protection_class)
+        if chosen is None and row.state not in UNDECIDED_STATES:
+            chosen = durable_class(max(RESERVE_CHECKPOINT_SECONDS, row.checkpoint_seconds))
+        return self.asked_for(curve, measured, chosen=chosen)
+
+    def asked_for(
+        self,
+        curve: ScalingCurve | None,
+        measured: MeasuredCurve | None,
+        *,
+        chosen: ProtectionClass | None = None,
+    ) -> CountsOn:
+        """For a job that asks. ``chosen``: its class where it has one."""
+        key = (id(curve), None if measured is None else measured.pk, chosen)
+        if key not in self._known:
+            self._known[key] = (curve, self._computed(curve, measured, chosen or self._chosen(measured)))
+        return self._known[key][1]
+
+    def _computed(
+        self, curve: ScalingCurve | None, measured: MeasuredCurve | None, chosen: ProtectionClass
+    ) -> CountsOn:
+        levels = curve is not None and curve.levels.size > 0
+        pause = float(curve.pause_seconds.max()) if curve is not None and levels else 0.0
+        iteration = 1.0 / float(curve.throughput.min()) if curve is not None and levels else 0.0
+        storing = REPORTING_SECONDS
+        if measured is not None:
+            storing += max(measured.storing_seconds or 0.0, measured.finishing_seconds)
+        cluster = self._cluster
+        slack = failure_slack_seconds(
+            cluster.reserve_servers,
+            chosen,
+            repair_seconds=(
+                cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
+                seconds_to_place_again(cluster.slot_seconds),
+                max(pause, 2 * DEFAULT_PAUSE_SECONDS),
+            ),
+            storing_seconds=storing,
+            iteration_seconds=iteration,
+        )
+        safe, durable = (
+            lost_work_seconds(seconds, storing, iteration)
+            for seconds in (chosen.safe_seconds, chosen.durable_seconds)
+        )
+        return CountsOn(chosen, cluster.reserve_servers, slack, safe, durable)
+
+    def _chosen(self, measured: MeasuredCurve | None) -> ProtectionClass:
+        durable = durable_class(RESERVE_CHECKPOINT_SECONDS)
+        if measured is None or not self._cluster.reserve_servers:
+            return durable
+        if measured.copy_seconds is None or measured.storing_seconds is None or not measured.state_bytes:
+            return durable
+        figures = StateFigures(measured.copy_seconds, measured.storing_seconds + REPORTING_SECONDS)
+        return chosen_class(
+            figures, self._stores.servers_with_room(measured.state_bytes), RESERVE_CHECKPOINT_SECONDS
+        )
+
+    @cached_property
+    def _stores(self) -> Stores:
+        return Stores([self._cluster.pk])
+
+
+def counts_on_sentence(job: Job) -> str:
+    """On what a promise of a job counts that has been decided before."""
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    return FailureCharges(cluster).of(job, _levels(job, cluster), measured=job.curve).sentence()
+
+
+def _levels(job: Job, cluster: Cluster) -> ScalingCurve | None:
+    """The levels that a charge depends on: the longest pause and the slowest iteration."""
+    if job.curve is None:
+        return None
+    levels = list(job.curve.levels.order_by("gpus"))
+    return ScalingCurve(
+        np.array([level.gpus for level in levels], dtype=np.int64),
+        np.array([level.iterations_per_second * (1.0 - cluster.promise_margin) for level in levels]),
+        np.array([level.pause_seconds or DEFAULT_PAUSE_SECONDS for level in levels]),
+    )

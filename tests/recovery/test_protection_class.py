@@ -1,0 +1,91 @@
+"""What a promise counts on covers whatever its lost servers take, in whatever order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.costs.failures import FailureCost, failures_cost_seconds
+from recovery.costs.protection_class import (
+    LEAST_SAFE_SECONDS,
+    ProtectionClass,
+    StateFigures,
+    chosen_class,
+    durable_class,
+    failure_slack_seconds,
+    lost_work_seconds,
+)
+
+
+def worst_work_lost(failures: int, replicas: int, durable: float, in_memory: float) -> float:
+    """The most that any order of losses costs. Each either leaves a copy, or takes the last one, for which
+    the others must have been lost since all copies were made; between losses all may be made again."""
+
+    def worst(left: int, copies: int) -> float:
+        if not left:
+            return 0.0
+        made_again = max(replicas, copies)
+        found = 0.0
+        for there in {copies, made_again}:
+            if there == 1:
+                found = max(found, durable + worst(left - 1, made_again))
+            else:
+                found = max(found, min(in_memory, durable) + worst(left - 1, there - 1))
+        return found
+
+    return worst(failures, replicas)
+
+
+@given(
+    st.integers(0, 6), st.integers(1, 4), st.floats(0.0, 1e4), st.floats(0.0, 1e4), st.floats(0.0, 500.0)
+)  # fmt: skip
+def test_failures_cost_as_much_as_the_worst_order_of_them(
+    failures: int, replicas: int, durable: float, in_memory: float, repair: float
+) -> None:
+    cost = FailureCost(repair, 0.0, 0.0, durable)
+    found = failures_cost_seconds(failures, cost, replicas=replicas, lost_in_memory_seconds=in_memory)
+    worst = worst_work_lost(failures, replicas, durable, in_memory)
+    assert found == pytest.approx(failures * repair + worst)
+
+
+def test_a_state_that_nobody_has_stored_yet_counts_on_durable_storage_alone() -> None:
+    assert chosen_class(None, 8, 60.0) == durable_class(60.0)
+    assert chosen_class(StateFigures(0.1, 0.5), 8, 60.0) == ProtectionClass(2, LEAST_SAFE_SECONDS, 60.0)
+
+
+def test_without_a_second_server_that_has_room_nothing_in_memory_counts() -> None:
+    assert chosen_class(StateFigures(0.1, 0.5), 1, 60.0) == durable_class(60.0)
+
+
+def test_durable_states_take_no_more_than_a_fiftieth_of_the_time_while_copies_are_missing() -> None:
+    assert chosen_class(StateFigures(0.8, 0.5), 2, 60.0).safe_seconds == 40.0
+    assert chosen_class(StateFigures(0.1, 22.0), 2, 60.0).safe_seconds == 22.0
+    assert chosen_class(StateFigures(2.0, 0.5), 2, 60.0) == durable_class(60.0), "it would be worth nothing"
+
+
+@given(
+    st.integers(0, 4), st.floats(0.0, 5.0), st.floats(0.0, 100.0), st.integers(0, 3), st.floats(0.0, 60.0),
+    st.floats(0.0, 100.0),
+)  # fmt: skip
+def test_a_jobs_slack_is_never_below_what_its_class_costs(
+    failures: int, copy: float, storing: float, servers: int, iteration: float, repair: float
+) -> None:
+    """Nor does counting on memory ever ask for more than durable states do."""
+    chosen = chosen_class(StateFigures(copy, storing), servers, 60.0)
+    measured = {"storing_seconds": storing, "iteration_seconds": iteration}
+
+    def slack(one: ProtectionClass) -> float:
+        return failure_slack_seconds(failures, one, repair_seconds=(repair, 0.0, 0.0), **measured)
+
+    durable = lost_work_seconds(60.0, storing, iteration)
+    safe = lost_work_seconds(chosen.safe_seconds, storing, iteration)
+    worst = worst_work_lost(failures, chosen.replicas, durable, safe)
+    assert slack(chosen) == pytest.approx(failures * repair + worst)
+    assert slack(chosen) <= slack(durable_class(60.0)) + 1e-9
+
+
+@pytest.mark.parametrize(("replicas", "safe", "durable"), [(0, 1.0, 2.0), (2, 3.0, 2.0), (1, 0.0, 1.0)])
+def test_a_class_that_makes_no_sense_is_refused(replicas: int, safe: float, durable: float) -> None:
+    with pytest.raises(ValueError, match="no protection"):
+        ProtectionClass(replicas, safe, durable)
