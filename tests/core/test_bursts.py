@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import burst
+from benchmarks.burst_newcomers import newcomers
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
@@ -149,7 +150,7 @@ def test_promises_that_moves_break_by_now_are_planned_anew_for_a_newcomer() -> N
     """Nobody has started, so all plans are four seconds short. Forced moves then make some promises late, and
     as long as they do no newcomer would be let in."""
     policy = policy_named("punctual")
-    jobs = [job for job, _ in burst.newcomers(200, 16, "large", 0)]
+    jobs = [job for job, _ in newcomers(200, 16, "large", 0)]
     asked = replace(burst.empty_cluster(16), jobs=tuple(jobs[:120]))
     present = replace(burst.committed(asked, policy.admit(asked)), now=4.0, next_slot_at=5.0)
     assert not _keeps_all_promises(present)

@@ -74,7 +74,6 @@ def test_what_was_committed_is_there_after_kill_9(folder):
         with psycopg2.connect(server.url()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE kept AS SELECT 7 AS number")
         connection.close()
-        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         while process.restarts == 0 or not server.is_ready():
             process.keep_running()
@@ -89,6 +88,7 @@ def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_proc
     """One that is frozen stands for one that does not look: the next server would refuse while it lives."""
     server = server_in(folder)
     with serving(server, folder) as process:
+        assert process.pid is not None
         writer = next(each for each in psutil.Process(process.pid).children() if is_the_log_writer(each))
         writer.suspend()
         os.kill(process.pid, signal.SIGKILL)
