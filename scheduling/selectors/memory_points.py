@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Max
-
 from cluster.choices import ServerState
 from cluster.models import Agent
 from scheduling.choices import GenerationState, Purpose, RetireReason
@@ -102,7 +100,7 @@ class PointsInMemory:
     def state_bytes(self, job: Job) -> int:
         """What the job's state takes, as far as anybody has seen it: 0 where nobody has.
 
-        Before its own was seen, what those of other jobs with the same curve take: they train the same
+        Before its own was seen, the most that a state of a job with the same curve took: they train the same
         function with the same settings, so memory is set aside for the very first generation.
         """
         known = [
@@ -110,15 +108,7 @@ class PointsInMemory:
             for shards in self._copies.get(job.pk, {}).values()
         ]
         own = max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
-        return own or _bytes_of_alike(job)
-
-
-def _bytes_of_alike(job: Job) -> int:
-    """The largest durable state of other jobs with the job's curve; 0 where there is none."""
-    if job.curve_id is None:
-        return 0
-    alike = Job.objects.filter(cluster=job.cluster_id, curve=job.curve_id, checkpoint__isnull=False)
-    return int(alike.aggregate(most=Max("checkpoint__size_bytes"))["most"] or 0)
+        return own or (0 if job.curve is None else job.curve.state_bytes)
 
 
 @dataclass(frozen=True)

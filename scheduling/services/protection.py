@@ -142,7 +142,7 @@ def replace_lost_copies(server_id: int) -> list[Generation]:
     kept = Generation.objects.filter(
         purpose=Purpose.TRAINING, protection__holders__contains=[[server_id]]
     ).exclude(state=GenerationState.RETIRED)
-    generations = list(kept.select_related("job__checkpoint").order_by("pk"))
+    generations = list(kept.select_related("job__checkpoint", "job__curve").order_by("pk"))
     if not generations:
         return []
     jobs = [generation.job for generation in generations]

@@ -22,7 +22,6 @@ from scheduling.services.protection import Stores
 from scheduling.services.recovering import advance_recoveries
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.control_plane.test_memory_points import hold, holding, job_of
-from tests.factories import CheckpointFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
@@ -130,8 +129,9 @@ def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() 
 def test_memory_for_copies_is_set_aside_before_a_jobs_own_state_was_seen(servers: tuple[Server, ...]) -> None:
     """Two jobs of one function: 2 slots of 2 shards of 200 kB for each are 1.6 MB, of 1 MB."""
     earlier = job_of(start(servers[2:]))
-    earlier.checkpoint = CheckpointFactory.create(job=earlier, size_bytes=400_000)
-    earlier.save()
+    assert earlier.curve is not None
+    earlier.curve.state_bytes = 400_000
+    earlier.curve.save()
     granted = []
     for index in range(2):
         job, first = training_job(servers[0], index=index + 2)

@@ -123,11 +123,16 @@ def migrate(name: str) -> Any:
     return MigrationExecutor(connection).loader.project_state([("scheduling", name)]).apps
 
 
+def up_to_date() -> None:
+    """Bring all tables to the newest migration."""
+    executor = MigrationExecutor(connection)
+    executor.migrate(executor.loader.graph.leaf_nodes())
+
+
 @pytest.fixture
 def later() -> Iterator[None]:
     yield
-    executor = MigrationExecutor(connection)
-    executor.migrate(executor.loader.graph.leaf_nodes())
+    up_to_date()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -154,7 +159,7 @@ def test_curves_states_and_generations_of_earlier_versions_stay_of_use(
         gpu = Gpu.objects.get(server=server, index=3)
         old.assignments.create(job_id=job.pk, gpu_id=gpu.pk, rank=rank, state="held")
 
-    migrate("0018_plan_families")
+    up_to_date()
 
     assert ScalingCurve.objects.get(pk=job.curve.pk).key == new_key
     point = Checkpoint.objects.get()

@@ -74,6 +74,7 @@ def test_what_was_committed_is_there_after_kill_9(folder):
         with psycopg2.connect(server.url()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE kept AS SELECT 7 AS number")
         connection.close()
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         while process.restarts == 0 or not server.is_ready():
             process.keep_running()
