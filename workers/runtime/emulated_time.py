@@ -62,17 +62,30 @@ class EmulatedClock:
 
 
 class Overrun:
-    """How much longer than emulated a stretch of iterations took, because the host was too slow for them."""
+    """What a stretch of iterations took, and how much longer than emulated, because the host was too slow for
+    them.
+
+    It goes by emulated time, which all ranks have alike where an iteration ends. By the host's own clock, a
+    rank that hears of that end later than the others would begin in the middle of their next iteration.
+    """
 
     def __init__(self, clock: EmulatedClock) -> None:
-        """The stretch begins, without any lag of before."""
-        clock.restart()
+        """The stretch begins at an iteration's end. Lag of before is neither charged nor a gain."""
         self._clock = clock
         self._started = clock.at
         self._lost_seconds = clock.lost_seconds
+        self._lag_seconds = clock.lag_seconds
+
+    def elapsed_seconds(self) -> float:
+        """Emulated time since the beginning, and what the host is behind more than it was then."""
+        return self._clock.at - self._started + self._more_lag_seconds
 
     def share(self) -> float:
         """Seconds lost since the beginning, for each second of emulated time."""
-        lost_seconds = self._clock.lost_seconds - self._lost_seconds + self._clock.lag_seconds
-        emulated_seconds = time.monotonic() - self._started - lost_seconds
+        lost_seconds = self._clock.lost_seconds - self._lost_seconds + self._more_lag_seconds
+        emulated_seconds = self.elapsed_seconds() - lost_seconds
         return lost_seconds / emulated_seconds if emulated_seconds > 0 else 0.0
+
+    @property
+    def _more_lag_seconds(self) -> float:
+        return max(0.0, self._clock.lag_seconds - self._lag_seconds)

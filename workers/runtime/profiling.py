@@ -279,7 +279,6 @@ class ProfilingGeneration:
     ) -> Measurement:
         """Measure for `seconds`. A function too slow for LEAST_ITERATIONS is measured by as many as there is
         time for, and by one at least."""
-        # what the host lost while it warmed up is not made up for at the curve's expense
         overrun = None if runner.pace is None else Overrun(runner.pace.clock)
         started = time.perf_counter()
         count, train_seconds = 0, 0.0
@@ -292,7 +291,7 @@ class ProfilingGeneration:
             train_seconds += result.train_seconds
             self._iteration += 1
             count += 1
-        elapsed = time.perf_counter() - started
+        elapsed = time.perf_counter() - started if overrun is None else overrun.elapsed_seconds()
         return Measurement(
             elapsed / count,
             train_seconds / count,
