@@ -28,7 +28,8 @@ class _Store:
     name: str
     rack: str
     limit_bytes: int
-    #: Whether others may rely on it: it is the cluster's own, and nobody empties it.
+    #: Whether others may rely on it: it is the cluster's own, and nobody empties it. A standby server's
+    #: memory is free, and what it has it need not fetch once it takes a lost server's place.
     stays: bool
 
 
@@ -44,7 +45,9 @@ class Stores:
                 server.name,
                 server.rack,
                 server.memory_store_bytes,
-                server.usable() and server.inference_cluster_id is None and server.available_until is None,
+                (server.usable() or server.ready_to_stand_in())
+                and server.inference_cluster_id is None
+                and server.available_until is None,
             )
             for server in servers
             if server.store_port is not None

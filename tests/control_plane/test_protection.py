@@ -120,6 +120,15 @@ def test_a_job_on_one_server_keeps_its_copy_on_one_that_has_nothing_else_of_it()
     assert far.desired_version > before, "its agent hears of it"
 
 
+def test_a_standby_server_keeps_copies_and_one_that_is_drained_does_not() -> None:
+    """So a lost server's jobs go on from what the server that takes its place has."""
+    home, beside = with_store("node-a"), with_store("node-b")
+    Server.objects.filter(pk=beside.pk).update(standby=True)
+    assert start((home,)).protection["holders"] == [[home.pk, beside.pk]]
+    Server.objects.filter(pk=beside.pk).update(drain=DrainState.DRAINING)
+    assert Stores([home.cluster_id]).grant("another", [home.pk], 1_000)["replicas"] == 1
+
+
 def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() -> None:
     generation = start((with_store("node-a"),))
     assert generation.protection["replicas"] == 1
