@@ -1,6 +1,6 @@
 """What a lost server costs a job: with its state in the memory of peers, and with storage alone.
 
-    python -m benchmarks.recovery_time [--megabytes 300] [--kills 1] [--way memory|storage] [--json OUT]
+    python -m benchmarks.recovery_time [--megabytes 200] [--kills 1] [--way memory|storage] [--json OUT]
 
 For root on Linux. Two platforms, one after the other, each of four agents with one emulated GPU, in network
 namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. What durable storage gives to the two workers
@@ -87,7 +87,7 @@ class Loss:
 
 def main() -> None:
     options = argparse.ArgumentParser(prog="benchmarks.recovery_time", description=__doc__.split("\n\n")[0])
-    options.add_argument("--megabytes", type=int, default=300)
+    options.add_argument("--megabytes", type=int, default=200)
     options.add_argument("--kills", type=int, default=1, help="of each way to keep the state")
     options.add_argument("--way", choices=("memory", "storage"), help="this one alone")
     options.add_argument("--seed", type=int, default=1)
@@ -205,7 +205,9 @@ def kept(job: Job, in_memory: bool) -> bool:
     """Whether a state that the present workers wrote is kept."""
     found = job.memory_point()
     if in_memory:
-        return found["memory"] is not None and found["protection"] == "full"
+        # Before there is a plan for copies, iterations without any are stamped, and points are rarer.
+        planned = found["copies"] is not None
+        return planned and found["memory"] is not None and found["protection"] == "full"
     # Two of them: from one to the next is how often it is kept.
     return sum(point.generation == found["generation"] for point in job.checkpoints()) > 1
 
@@ -213,7 +215,8 @@ def kept(job: Job, in_memory: bool) -> bool:
 def frequency(job: Job, in_memory: bool) -> tuple[float, float]:
     """Seconds until a checkpoint is complete, and from one to the next, as the present workers keep them."""
     if in_memory:
-        return ITERATION_SECONDS, ITERATION_SECONDS
+        planned = job.memory_point()["copies"]
+        return planned["iterations"] * ITERATION_SECONDS, planned["every"] * ITERATION_SECONDS
     generation = job.memory_point()["generation"]
     points = sorted(point.iteration for point in job.checkpoints() if point.generation == generation)
     apart = [later - earlier for earlier, later in pairwise(points)]

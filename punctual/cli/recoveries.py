@@ -38,6 +38,8 @@ def memory_point(job_id: options.JobId, as_json: options.Json = False) -> None:
         point = found[name]
         text = "none" if point is None else f"iteration {point['iteration']}, {_age(point)} old"
         facts.append((f"newest {'in memory' if name == 'memory' else 'on disk'}", text))
+    if found["copies"] is not None:
+        facts.append(("copies", _copies(found["copies"])))
     output.print_facts(facts)
     kept = {one["server"]: one for one in found["holders"]}
     output.print_table(
@@ -54,6 +56,12 @@ def memory_point(job_id: options.JobId, as_json: options.Json = False) -> None:
 
 def _age(point: dict[str, float]) -> str:
     return format_duration(point["age_seconds"])
+
+
+def _copies(copies: dict[str, float | None]) -> str:
+    often = "after each iteration" if copies["every"] == 1 else f"every {copies['every']} iterations"
+    cost = copies["measured_cost"]
+    return often if cost is None else f"{often}, measured to lengthen iterations by {cost:+.1%}"
 
 
 def _lost(one: dict[str, float | None]) -> str:

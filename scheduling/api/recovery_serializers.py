@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.utils import timezone
@@ -10,7 +11,7 @@ from rest_framework import serializers
 
 from scheduling.choices import ProtectionState, RecoveryKind, StateSource
 from scheduling.models import Recovery
-from scheduling.selectors.memory_states import Holder, Loss, MemoryState, Point
+from scheduling.selectors.memory_states import CopyTraffic, Holder, Loss, MemoryState, Point
 from scheduling.selectors.recoveries import RecoverySummary, phase_spans
 
 
@@ -145,6 +146,22 @@ class LossSerializer(serializers.Serializer):
     source = serializers.ChoiceField(StateSource.choices)  # type: ignore[assignment]
 
 
+class CopiesSerializer(serializers.Serializer):
+    """When copies of points in memory are sent, and what they cost training."""
+
+    every = serializers.IntegerField(help_text="Iterations from one point to the next.")
+    iterations = serializers.IntegerField(help_text="Over which the copies of one point are spread.")
+    bytes = serializers.IntegerField(help_text="Of one point, as rank 0 sends it to all its peers.")
+    iteration_seconds = serializers.FloatField(help_text="Of an iteration without copies.")
+    idle_seconds = serializers.FloatField(help_text="Of it, in which training leaves the network alone.")
+    copy_seconds = serializers.FloatField(help_text="That one point's copies take on the network.")
+    extension_seconds = serializers.FloatField(help_text="By which they are to lengthen an iteration.")
+    measured_cost = serializers.FloatField(
+        allow_null=True,
+        help_text="By which share iterations with copies are longer; null before that is measured.",
+    )
+
+
 class MemoryPointSerializer(serializers.Serializer):
     """Where a job's newest recovery points are. `memory` and `durable` are null where there is none."""
 
@@ -159,6 +176,10 @@ class MemoryPointSerializer(serializers.Serializer):
     committed_lag = serializers.IntegerField(allow_null=True)
     holders = HolderSerializer(many=True)
     if_lost = LossSerializer(many=True)
+    copies = CopiesSerializer(
+        allow_null=True,
+        help_text="How copies are sent, as planned and measured; null before there is a plan.",
+    )
 
 
 def _counts(names: Any) -> dict[str, Any]:
@@ -194,7 +215,9 @@ class RecoverySummarySerializer(serializers.Serializer):
         return summary.recovered
 
 
-def memory_point(job: Any, state: MemoryState | None, durable: Point | None, now: Any) -> dict[str, Any]:
+def memory_point(
+    job: Any, state: MemoryState | None, durable: Point | None, traffic: CopyTraffic | None, now: Any
+) -> dict[str, Any]:
     """What `MemoryPointSerializer` shows; ``state`` is None where the job does not train."""
     in_memory = None if state is None else state.in_memory
     return {
@@ -207,7 +230,12 @@ def memory_point(job: Any, state: MemoryState | None, durable: Point | None, now
         "committed_lag": None if state is None else state.committed_lag(),
         "holders": [] if state is None else [_holder(one) for one in state.holders()],
         "if_lost": [] if state is None else [_loss(one) for one in state.losses()],
+        "copies": None if traffic is None else _copies(traffic),
     }
+
+
+def _copies(traffic: CopyTraffic) -> dict[str, Any]:
+    return asdict(traffic) | {"measured_cost": traffic.cost}
 
 
 def _point(found: Point | None, now: Any) -> dict[str, Any] | None:

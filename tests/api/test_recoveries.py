@@ -99,11 +99,27 @@ def test_where_the_newest_state_is_and_what_a_servers_death_would_cost(world: Wo
     ]  # fmt: skip
     Agent.objects.filter(server=world.server).update(memory_store={"holdings": holdings})
     told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
+    assert told["copies"] is None, "nothing is planned yet"
     assert (told["memory"]["iteration"], told["durable"]["iteration"]) == (52, 41)
     assert told["memory"]["age_seconds"] >= 3.0
     assert (told["protection"], told["committed_lag"]) == ("degraded", 1)
     assert told["holders"] == [{"server": "node-a", "ranks": [0, 1], "bytes": 20, "iteration": 52}]
     assert told["if_lost"] == [{"server": "node-a", "iterations": 12, "seconds": 6.0, "source": "durable"}]
+
+
+def test_how_copies_are_sent_and_what_they_are_measured_to_cost(world: World) -> None:
+    planned = {
+        "every": 2, "iterations": 2, "spans": 3, "bytes": 1_000, "iteration_seconds": 0.4, "idle_seconds": 0.3,
+        "copy_seconds": 0.35, "extension_seconds": 0.0, "write_seconds": 0.01,
+        "with_seconds": 0.42, "without_seconds": 0.4,
+    }  # fmt: skip
+    world.job.generations.update(copy_traffic=planned)
+    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
+    assert told.pop("measured_cost") == pytest.approx(0.05)
+    assert told == {name: planned[name] for name in told}
+    world.job.generations.update(copy_traffic=planned | {"with_seconds": None})
+    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()["copies"]
+    assert told["measured_cost"] is None
 
 
 def test_a_job_that_does_not_train_has_its_durable_state_alone(world: World) -> None:

@@ -11,7 +11,7 @@ from projects.api.base import ApiView
 from scheduling.api import recovery_serializers as shapes
 from scheduling.models import Job, Recovery
 from scheduling.selectors.jobs import job_get
-from scheduling.selectors.memory_states import durable_point, memory_state
+from scheduling.selectors.memory_states import copy_traffic, durable_point, memory_state
 from scheduling.selectors.recoveries import names_of_servers, recoveries_of
 
 
@@ -45,10 +45,12 @@ class MemoryPointView(ApiView):
         operation_id="job_memory_point",
         summary="Show a job's newest recovery points",
         description="The newest in memory and the newest durable one, which server holds which ranks' "
-        "shards, and what the death of each server would cost now.",
+        "shards, what the death of each server would cost now, and how copies are sent.",
         responses=shapes.MemoryPointSerializer,
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = job_get(self.user, job_id)
-        found = shapes.memory_point(job, memory_state(job), durable_point(job), timezone.now())
+        found = shapes.memory_point(
+            job, memory_state(job), durable_point(job), copy_traffic(job), timezone.now()
+        )
         return Response(shapes.MemoryPointSerializer(found).data)

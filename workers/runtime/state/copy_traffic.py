@@ -39,8 +39,11 @@ LEAST_PROFILED = 4
 MOST_ATTEMPTS = 3
 #: While iterations without copies are stamped a point is made no more often than this.
 PROFILING_PAUSE_SECONDS = 1.0
-#: After so many points what they cost is looked at, and one iteration is left without.
+#: After so many points what they cost is looked at.
 POINTS_BETWEEN_REVIEWS = 16
+#: After so many, one iteration is left without, so that iterations of both kinds are known. A server that is
+#: lost just then costs an iteration more.
+POINTS_BETWEEN_RESTS = 64
 LEAST_MEASURED = 6
 MEASURED_KEPT = 64
 #: What is below this part of an iteration is not told apart from chance.
@@ -192,7 +195,7 @@ class CopyTraffic:
             if self._attempts >= MOST_ATTEMPTS:
                 return True
             return self._since_point >= 2 and self._pause() >= PROFILING_PAUSE_SECONDS
-        rests = self._plan.every == 1 and self._points % POINTS_BETWEEN_REVIEWS == 0 and self._points
+        rests = self._plan.every == 1 and self._points % POINTS_BETWEEN_RESTS == 0 and self._points
         return self._since_point >= (2 if rests else self._plan.every)
 
     def sending(self) -> Sending:
