@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
+from projects.redis_connection import redis_client
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.choosing import choose_plan_family
@@ -27,7 +28,7 @@ from scheduling.services.kinds import first_kind, newcomers_kind
 from scheduling.services.lifecycle import suspend
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
-from scheduling.services.wakeups import redis_client, wake
+from scheduling.services.wakeups import wake
 
 
 @dataclass(frozen=True)

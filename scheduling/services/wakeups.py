@@ -19,10 +19,10 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 from kombu.exceptions import OperationalError
-from redis import Redis
 from redis.exceptions import RedisError
 
 from projects.models import BrowserSession
+from projects.redis_connection import redis_client
 from scheduling.models import OutboxMessage
 
 log = structlog.get_logger(__name__)
@@ -41,15 +41,6 @@ TASK_TOPICS = (
     "train_forecaster",
 )  # fmt: skip
 _PLANNER_WOKEN = "punctual:planner-woken"
-_client: Redis | None = None
-
-
-def redis_client() -> Redis:
-    """This process's Redis client. Time-outs are short: a wake-up is worth little."""
-    global _client
-    if _client is None:
-        _client = Redis.from_url(settings.REDIS_URL, socket_timeout=2.0, socket_connect_timeout=1.0)
-    return _client
 
 
 def wake(topic: str, **payload: Any) -> None:

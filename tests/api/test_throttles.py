@@ -1,0 +1,63 @@
+"""How many requests may come in a while: each is counted, whatever comes beside it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from projects.api.throttling import Throttle
+from tests.api.conftest import World
+
+
+class Submissions(APIView):
+    throttle_scope = "submissions"
+
+
+@pytest.fixture
+def asked(rf: Any) -> Request:
+    return Request(rf.post("/"))
+
+
+def rate(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(Throttle, "THROTTLE_RATES", {"submissions": text})
+
+
+def test_who_is_refused_is_told_for_how_long_and_others_are_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate(monkeypatch, "1/min")
+
+    def submit(person: Any) -> Any:
+        return world.client(person).post("/api/v1/jobs/", world.body(), format="json")
+
+    assert submit(world.colleague).status_code == 201
+    refused = submit(world.colleague)
+    assert refused.status_code == 429
+    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    assert submit(world.owner).status_code == 201
+
+
+def test_requests_that_come_at_once_are_all_counted(monkeypatch: pytest.MonkeyPatch, asked: Request) -> None:
+    rate(monkeypatch, "5/min")
+    with ThreadPoolExecutor(8) as pool:
+        allowed = list(pool.map(lambda _: Throttle().allow_request(asked, Submissions()), range(40)))
+    assert sum(allowed) == 5
+
+
+def test_a_request_counts_for_the_window_alone(monkeypatch: pytest.MonkeyPatch, asked: Request) -> None:
+    rate(monkeypatch, "1/s")
+    throttle = Throttle()
+    assert throttle.allow_request(asked, Submissions())
+    waited = 0.0
+    while not throttle.allow_request(asked, Submissions()):
+        left = throttle.wait()
+        assert left is not None
+        assert 0.0 < left <= 1.0
+        waited += left
+        time.sleep(left)
+    assert waited > 0.0, "the second came within the window"
