@@ -49,6 +49,11 @@ class User(AbstractUser):
         allowed = token is None or (Scope.OPERATE in token.scopes and token.project_ids is None)
         return allowed and self.is_active and (self.is_operator or self.is_superuser)
 
+    def reaches(self, project_id: int) -> bool:
+        """Whether the token by which the person asks, if there is one, opens the project."""
+        token = self.acting_token
+        return token is None or token.project_ids is None or project_id in token.project_ids
+
     def reachable_memberships(self) -> QuerySet[Membership]:
         """The person's memberships, within the limits of the token by which they ask."""
         own = Membership.objects.filter(user=self)

@@ -16,6 +16,7 @@ from projects.models import (
     UserQuota,
     token_digest,
 )
+from projects.prepared import PreparedRows
 
 
 def projects_visible_to(user: User) -> QuerySet[Project]:
@@ -41,6 +42,19 @@ def project_get(user: User, name: str) -> Project:
     if project is None:
         raise NotFound(f"There is no project {name} among yours.")
     return project
+
+
+_MEMBERSHIP = PreparedRows(
+    lambda user, name: (
+        Membership.objects.filter(user=user, project__name=name).select_related("project").order_by()
+    )
+)
+
+
+def own_membership(user: User, project_name: str) -> Membership | None:
+    """The person's own membership in the project of that name with the project, if they reach it."""
+    found = _MEMBERSHIP.first(user.pk, project_name)
+    return found if found is not None and user.reaches(found.project_id) else None
 
 
 def project_members(project: Project) -> QuerySet[Membership]:
@@ -96,9 +110,12 @@ def invitations_for(user: User) -> QuerySet[Invitation]:
     return waiting.select_related("project", "invited_by")
 
 
+_TOKEN = PreparedRows(lambda digest: ApiToken.objects.select_related("user").filter(digest=digest).order_by())
+
+
 def token_bearer(secret: str) -> ApiToken | None:
     """The token of that secret, if it opens the door now; its user asks within its limits."""
-    token = ApiToken.objects.select_related("user").filter(digest=token_digest(secret)).first()
+    token = _TOKEN.first(token_digest(secret))
     if token is None or not token.usable(timezone.now()) or not token.user.is_active:
         return None
     token.user.acting_token = token

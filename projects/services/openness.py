@@ -6,12 +6,14 @@ Other rooms say through :data:`project_closing` what stands against it, and clea
 from __future__ import annotations
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
 from projects.access import require_role
 from projects.errors import Conflict
 from projects.models import Project, Role, User
+from projects.prepared import PreparedRows
 
 #: Sent in the transaction, with the project's row locked: ``project`` and ``deleting``. A receiver that
 #: raises stops it.
@@ -25,7 +27,7 @@ def lock_open_project(project: Project, *, and_its_creator: bool = False) -> Pro
     Raises:
         Conflict: it is archived.
     """
-    locked = _lock_with_creator(project.pk) if and_its_creator else None
+    locked = _LOCKED_WITH_CREATOR.first(project.pk) if and_its_creator else None
     if locked is None:
         rows = Project.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
         locked = rows.get(pk=project.pk)
@@ -34,13 +36,16 @@ def lock_open_project(project: Project, *, and_its_creator: bool = False) -> Pro
     return locked
 
 
-def _lock_with_creator(project_id: int) -> Project | None:
-    """Both rows in one question, the project's first; None where it has no creator by now."""
+def _with_creator(project_id: int) -> QuerySet[Project]:
+    """Both rows, locked, the project's first; none where it has no creator by now."""
     rows = Project.objects.select_for_update(no_key=True, of=("self", "created_by"))
     # PostgreSQL locks no row that an outer join may leave out; a condition on the creator makes it an inner
     # one.
     with_creator = rows.filter(pk=project_id, created_by__username__isnull=False)
-    return with_creator.select_related("quota", "created_by__quota").order_by().first()
+    return with_creator.select_related("quota", "created_by__quota").order_by()
+
+
+_LOCKED_WITH_CREATOR = PreparedRows(_with_creator)
 
 
 @transaction.atomic

@@ -15,7 +15,7 @@ from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.errors import InvalidRequest
 from projects.models import Project, Role, User
-from projects.selectors import projects_visible_to
+from projects.selectors import own_membership, projects_visible_to
 from scheduling.api import job_fields
 from scheduling.choices import ServiceClass
 from scheduling.models import Job
@@ -149,7 +149,7 @@ def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobReque
 
 def _project(user: User, name: str | None) -> Project:
     if name is not None:
-        mine = user.reachable_memberships().filter(project__name=name).select_related("project").first()
+        mine = own_membership(user, name)
         # An operator needs no membership.
         project = mine.project if mine else projects_visible_to(user).filter(name=name).first()
         if project is None:

@@ -6,6 +6,7 @@ from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 
 from projects.errors import InvalidRequest, NotFound
 from projects.models import Project, User
+from projects.prepared import PreparedRows
 from scheduling.models import Environment, FunctionVersion
 from scheduling.selectors.visibility import visible_project_ids
 
@@ -48,28 +49,39 @@ def resolve_function(project: Project, reference: str | int) -> FunctionVersion:
     Raises:
         InvalidRequest: the project has no such function; says what it has.
     """
-    versions = FunctionVersion.objects.filter(function__project=project).select_related("function")
-    found = _by_reference(versions, reference)
+    found = _by_reference(project, reference)
     if found is None:
-        names = sorted(set(versions.values_list("function__name", flat=True)[:200]))
+        names = sorted(set(_versions_in(project.pk).values_list("function__name", flat=True)[:200]))
         known = ", ".join(names[:10]) or "none yet: upload one with POST /api/v1/functions/"
         message = f"Project {project.name} has no function {str(reference)[:100]}. It has: {known}."
         raise InvalidRequest(message, errors={"function": [message]})
     return found
 
 
-def _by_reference(versions: QuerySet[FunctionVersion], reference: str | int) -> FunctionVersion | None:
-    newest = versions.order_by("-number", "-pk")
+def _versions_in(project_id: int) -> QuerySet[FunctionVersion]:
+    """With their functions, the newest first."""
+    versions = FunctionVersion.objects.filter(function__project=project_id).select_related("function")
+    return versions.order_by("-number", "-pk")
+
+
+_NEWEST = PreparedRows(lambda project, name: _versions_in(project).filter(function__name=name)[:1])
+_NUMBERED = PreparedRows(
+    lambda project, name, number: _versions_in(project).filter(function__name=name, number=number)[:1]
+)
+
+
+def _by_reference(project: Project, reference: str | int) -> FunctionVersion | None:
+    versions = _versions_in(project.pk)
     if isinstance(reference, int):
-        return newest.filter(function=reference).first()
+        return versions.filter(function=reference).first()
     if reference.startswith("sha256:"):
         return versions.filter(bundle=reference.removeprefix("sha256:")).order_by("-pk").first()
     name, at, number = reference.partition("@")
     if at:
-        return newest.filter(function__name=name, number=int(number)).first() if _is_row_id(number) else None
-    named = newest.filter(function__name=name).first()
+        return _NUMBERED.first(project.pk, name, int(number)) if _is_row_id(number) else None
+    named = _NEWEST.first(project.pk, name)
     if named is None and _is_row_id(name):
-        return newest.filter(function=int(name)).first()
+        return versions.filter(function=int(name)).first()
     return named
 
 

@@ -12,10 +12,10 @@ from cluster.models import Gpu
 from projects.access import require_role
 from projects.errors import NotFound
 from projects.models import Role, User
+from projects.prepared import PreparedValues
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.jobs_table import gpus_now
-from scheduling.selectors.prepared import Prepared
 from scheduling.selectors.standing import with_history, without_history
 from scheduling.selectors.visibility import visible_jobs
 
@@ -35,7 +35,7 @@ def jobs_shown_to(user: User) -> QuerySet[Job]:
     )
 
 
-_EMULATED = Prepared(
+_EMULATED = PreparedValues(
     lambda kind: Gpu.objects.filter(kind=kind, emulated=True).order_by().values_list("pk")[:1]
 )
 

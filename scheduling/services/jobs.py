@@ -16,13 +16,14 @@ from redis.exceptions import RedisError
 from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
+from projects.prepared import PreparedRows
 from projects.redis_connection import redis_client
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.life_cycle.steps import PAUSED
-from scheduling.models import FunctionVersion, Job, ScalingCurve
+from scheduling.models import FunctionVersion, Job, JobEvent, ScalingCurve
 from scheduling.services.generations import let_go
 from scheduling.services.kinds import first_kind, newcomers_kind
 from scheduling.services.lifecycle import suspend
@@ -64,6 +65,9 @@ def default_cluster() -> Cluster:
     return cluster
 
 
+_CURVE = PreparedRows(lambda key: ScalingCurve.objects.filter(key=key).order_by())
+
+
 def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     """The curve under the request's key, known or not.
 
@@ -83,16 +87,19 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
         speed_neutral=version.speed_neutral,
         plan_family=family,
     )
-    return ScalingCurve.objects.get_or_create(
-        key=key,
-        defaults={
-            "function_digest": version.bundle_id,
-            "data_digest": digest,
-            "gpu_kind": gpu_kind,
-            "plan_family": family,
-            "hyperparameters": dict(request.hyperparameters),
-        },
-    )[0]
+    return (
+        _CURVE.first(key)
+        or ScalingCurve.objects.get_or_create(
+            key=key,
+            defaults={
+                "function_digest": version.bundle_id,
+                "data_digest": digest,
+                "gpu_kind": gpu_kind,
+                "plan_family": family,
+                "hyperparameters": dict(request.hyperparameters),
+            },
+        )[0]
+    )
 
 
 def _check_batch(global_batch_size: int, worker_counts: Sequence[int]) -> None:
@@ -142,7 +149,9 @@ def job_submit(
         deadline_at=request.deadline_at,
         resubmission_of=resubmission_of,
     )
-    record(job, "submitted", f"Submitted by {owner.username}.", actor=owner.username)
+    # Nobody follows it yet, so nobody is told.
+    message = f"Submitted by {owner.username}."
+    JobEvent.objects.create(job=job, kind="submitted", message=message, actor=owner.username)
     # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     return job

@@ -11,10 +11,10 @@ from django.db.models import Count, QuerySet
 
 from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
+from projects.prepared import PreparedValues
 from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
 from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.models import Job, ScalingCurve
-from scheduling.selectors.prepared import Prepared
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.records import JobNote, record_all
@@ -59,14 +59,14 @@ def first_kind(cluster: Cluster, service_class: str) -> str:
     return kinds[0]
 
 
-def _working_gpus(_: object) -> QuerySet[Gpu, tuple[int, str, int]]:
+def _working_gpus() -> QuerySet[Gpu, tuple[int, str, int]]:
     """Of the cluster that jobs go to: its id with each kind of its own GPUs and how many work."""
     default = Cluster.objects.order_by("pk").values("pk")[:1]
     own = Gpu.objects.own(default).working().order_by().values_list("server__cluster", "kind")
     return own.annotate(count=Count("pk"))
 
 
-_WORKING_GPUS = Prepared(_working_gpus)
+_WORKING_GPUS = PreparedValues(_working_gpus)
 
 
 def newcomers_kind(service_class: str) -> tuple[int, str] | None:

@@ -12,12 +12,12 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from projects.errors import QuotaExceeded
 from projects.models import Project
+from projects.prepared import PreparedValues
 from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, Purpose
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Bundle, Generation, Job
-from scheduling.selectors.prepared import Prepared
 from scheduling.services.plan_json import plan_from_json
 
 
@@ -52,8 +52,8 @@ def _unfinished_jobs(**projects: Any) -> QuerySet[Job, tuple[int, int]]:
     return found.values_list("project").annotate(count=Count("pk"))
 
 
-_UNFINISHED_IN_PROJECT = Prepared(lambda project: _unfinished_jobs(project=project))
-_UNFINISHED_OF_CREATOR = Prepared(lambda creator: _unfinished_jobs(project__created_by=creator))
+_UNFINISHED_IN_PROJECT = PreparedValues(lambda project: _unfinished_jobs(project=project))
+_UNFINISHED_OF_CREATOR = PreparedValues(lambda creator: _unfinished_jobs(project__created_by=creator))
 
 
 def check_active_jobs(project: Project) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
+from django.db.models import Q, QuerySet
+from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from cluster.models import Gpu
-from projects.models import Project, User
+from projects.models import ApiToken, Membership, Project, User
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.models import Job
-from scheduling.selectors.prepared import Prepared
 from scheduling.services.quotas import check_active_jobs
 from tests import factories as make
 from tests.api.conftest import World
@@ -40,16 +42,50 @@ def test_a_prepared_question_has_the_rows_of_the_question_it_was_made_of(world: 
     def of_project(project: Any) -> Any:
         return Job.objects.filter(project=project).exclude(state="completed").values_list("pk", "state")
 
-    jobs = Prepared(of_project)
+    jobs = PreparedValues(of_project)
     make.JobFactory.create(project=world.project, state="completed")
     for project in (world.project, world.foreign_project):
         assert jobs.ask(project.pk) == list(of_project(project))
     assert len(jobs.ask(world.project.pk)) == 1
-    kinds = Prepared(lambda kind: Gpu.objects.filter(kind=kind, emulated=True).values_list("pk"))
+    kinds = PreparedValues(lambda kind: Gpu.objects.filter(kind=kind, emulated=True).values_list("pk"))
     (kind,) = set(Gpu.objects.values_list("kind", flat=True))
     Gpu.objects.update(emulated=True)
     assert len(kinds.ask(kind)) == Gpu.objects.count()
     assert kinds.ask("'; drop table cluster_gpu; --") == []
+
+
+def test_a_prepared_question_has_the_models_and_what_is_related_to_them(world: World) -> None:
+    def of_person(user: Any, name: Any) -> QuerySet[Membership]:
+        found = Membership.objects.filter(user=user, project__name=name).select_related("project")
+        return found.annotate(of_owner=Q(role="owner"))
+
+    memberships = PreparedRows(of_person)
+    for person, project in ((world.owner, world.project), (world.stranger, world.foreign_project)):
+        (found,) = memberships.ask(person.pk, project.name)
+        assert found == Membership.objects.get(user=person, project=project)
+        with CaptureQueriesContext(connection) as captured:
+            assert found.project == project
+        assert not captured.captured_queries
+        assert found.of_owner is True  # type: ignore[attr-defined]
+    assert memberships.first(world.viewer.pk, world.project.name).of_owner is False  # type: ignore[union-attr]
+    assert memberships.first(world.stranger.pk, world.project.name) is None
+    Membership.objects.filter(user=world.owner).delete()
+    assert memberships.first(world.owner.pk, world.project.name) is None, "nothing of an answer is kept"
+
+
+def test_a_prepared_question_has_a_place_for_each_value() -> None:
+    with pytest.raises(ValueError, match="no place"):
+        PreparedValues(lambda digest, _: ApiToken.objects.filter(digest=digest)).ask("digest", "lost")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_prepared_question_locks_in_a_transaction_alone() -> None:
+    projects = PreparedRows(lambda pk: Project.objects.select_for_update().filter(pk=pk))
+    project = make.ProjectFactory.create()
+    with transaction.atomic():
+        assert projects.ask(project.pk) == [project]
+    with pytest.raises(TransactionManagementError):
+        projects.ask(project.pk)
 
 
 @pytest.mark.django_db(transaction=True)
