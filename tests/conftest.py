@@ -32,6 +32,13 @@ def _quick_passwords() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _static_files_when_asked_for() -> Iterator[None]:
+    """Each client of a test loads the middleware anew, which would look up all static files each time."""
+    with override_settings(WHITENOISE_AUTOREFRESH=True):
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all that they import stay to the end: nothing is gained by looking through them
     for garbage again and again."""
