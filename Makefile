@@ -36,15 +36,18 @@ status: ## Show the processes of the running platform
 down: ## Stop the running platform from another terminal
 	@$(PY) -m launch down
 
-# Everything runs, whatever failed before; agents are tested while the core is compiled. Pytest comes last, so that its closing line is the last one of a good run.
+# Everything runs, whatever failed before. Pytest's closing line is the last one of a good run.
 define all_tests
+$(if $(filter tests,$(T)),@$(PY) -m tests.lanes $(1),$(call some_tests,$(1)))
+endef
+
+define some_tests
 @failed=; \
 echo "compiling the decision core beside the checks (once, a minute)"; $(PY) -m launch.compile_core & compiling=$$!; \
 $(MAKE) --no-print-directory lint || failed="$$failed lint"; \
 $(MAKE) --no-print-directory check || failed="$$failed check"; \
-$(if $(filter tests,$(T)),,wait $$compiling || failed="$$failed compilation";) \
-$(PY) -m $(if $(filter tests,$(T)),tests.lanes --compiling $$compiling $(1),pytest $(1) $(T)) || failed="$$failed pytest"; \
-$(if $(filter tests,$(T)),wait $$compiling || failed="$$failed compilation";) \
+wait $$compiling || failed="$$failed compilation"; \
+$(PY) -m pytest $(1) $(T) || failed="$$failed pytest"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
 endef
 

@@ -1,16 +1,14 @@
-"""`python -m tests.lanes [--compiling PID] [pytest's arguments]`: all tests in six lanes beside each other.
+"""`python -m tests.lanes [pytest's arguments]`: all that `make test` does, several things beside each other.
 
-The end-to-end tests spend most of their time waiting for emulated accelerators, and those of agents and pages
-for workers, servers and browsers; what computes runs meanwhile. There are more lanes than processors, because
-all of them but one wait for a third of their time. Everything but the tests that are done by a clock has a
-lower priority. What the buffered lanes print comes at the end, whole.
-
-While the decision core is compiled by the process `PID`, agents are tested: they decide nothing.
+The decision core is compiled, code is linted and checked, and the tests run in lanes: some folders each, by
+a pytest of their own. The end-to-end tests spend most of their time waiting for emulated accelerators, those
+of agents and pages for workers, servers and browsers; what computes runs meanwhile, at a lower priority than
+what is done by a clock. One more than there are processors computes at a time, so that none is idle while a
+lane waits; what takes longest begins first. What each prints comes when it ends, whole.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -18,108 +16,162 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 TESTS = Path(__file__).parent
-#: What is done by a clock, and with real processes: these tests wait more than they compute.
-BY_THE_CLOCK = ("end_to_end", "chaos")
-AGENTS = ("agent",)
-#: Folders of one lane each, of about the same length. All that is not named here is in the lane that prints
-#: as it goes.
-LANES = (
-    AGENTS,
-    BY_THE_CLOCK,
-    ("control_plane", "lending/control_plane"),
-    ("api", "dashboard", "platform", "simulation/product", "streams"),
-    ("core", "policies"),
-)
-#: So low that the tests by the clock have most of the processors' time, and not so low that what is computed
-#: beside them starves.
-LOWER_PRIORITY = ["nice", "-n", "5"]
+PROJECT = TESTS.parent
+PYTEST = (sys.executable, "-m", "pytest")
+#: So low that what is done by a clock has most of the processors' time, and not so low that what is computed
+#: beside it starves.
+LOWER_PRIORITY = ("nice", "-n", "5")
+MOST_AT_ONCE = (os.cpu_count() or 1) + 1
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One run of pytest whose output is kept in ``folder``, and its temporary files too: pytest closes the
-    folder that they would otherwise have in common whenever one begins.
+    """Something that runs by itself: a pytest on some tests, or a command."""
+
+    name: str
+    #: Patterns of folders and files.
+    tests: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    #: It waits more than it computes, or others wait for it: it begins at once, and before the rest.
+    by_the_clock: bool = False
+    #: Before the decision core is compiled, it would be compiled here as well.
+    decides: bool = True
+
+    def paths(self) -> list[str]:
+        """The folders and files of its tests."""
+        return [str(path) for pattern in self.tests for path in sorted(TESTS.glob(pattern))]
+
+
+COMPILATION = Lane(
+    "compilation", command=(sys.executable, "-m", "launch.compile_core"), by_the_clock=True, decides=False
+)
+#: In the order in which they begin.
+LANES = (
+    COMPILATION,
+    Lane("agents", ("agent",), by_the_clock=True, decides=False),
+    Lane("lint", command=("make", "--no-print-directory", "lint"), decides=False),
+    Lane("checks", command=("make", "--no-print-directory", "check"), decides=False),
+    # With real processes: these tests wait more than they compute.
+    Lane("end to end", ("end_to_end", "chaos"), by_the_clock=True),
+    Lane("control plane, a to l", ("control_plane/test_[a-l]*.py", "lending/control_plane")),
+    Lane("control plane, m to z", ("control_plane/test_[m-z]*.py", "control_plane/recoveries")),
+    Lane("simulation", ("simulation",)),
+    Lane("api", ("api",)),
+    Lane("runtime", ("runtime",)),
+    Lane("core", ("core", "policies")),
+    Lane("platform", ("platform", "streams")),
+    Lane("dashboard", ("dashboard",)),
+)
+
+
+@dataclass
+class Running:
+    """A lane that has begun. What it prints goes into ``folder``, and its temporary files too: pytest closes
+    the folder that runs would otherwise have in common whenever one begins.
     """
 
-    command: list[str]
+    lane: Lane
     folder: Path
+    process: subprocess.Popen[bytes]
+    began: float = field(default_factory=time.monotonic)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    @classmethod
+    def begin(cls, lane: Lane, command: Sequence[str], folder: Path) -> Running:
         """Begin, printing into a file."""
-        self.folder.chmod(0o755)
-        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(self.folder)}
-        with (self.folder / "printed").open("wb") as output:
-            return subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        folder.chmod(0o755)
+        priority = () if lane.by_the_clock else LOWER_PRIORITY
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(folder)}
+        with (folder / "printed").open("wb") as output:
+            process = subprocess.Popen(
+                [*priority, *command], stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=PROJECT
+            )
+        return cls(lane, folder, process)
 
     def printed(self) -> str:
         """All that it has printed."""
         return (self.folder / "printed").read_text(errors="replace")
 
 
-def main(arguments: list[str]) -> int:
+@dataclass
+class Run:
+    """All lanes, those that wait, those that run, and what became of those that ended."""
+
+    commands: dict[Lane, Sequence[str]]
+    folders: ExitStack
+    running: list[Running] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    closing: list[str] = field(default_factory=list)
+
+    def go_on(self) -> bool:
+        """Begin what may begin and look at what has ended; False when nothing is left."""
+        for one in [one for one in self.running if one.process.poll() is not None]:
+            self.running.remove(one)
+            self._ended(one)
+        for lane in [lane for lane in self.commands if self._may_begin(lane)]:
+            if lane.by_the_clock or self._computing() < MOST_AT_ONCE:
+                folder = Path(self.folders.enter_context(tempfile.TemporaryDirectory(prefix="tests-")))
+                self.running.append(Running.begin(lane, self.commands.pop(lane), folder))
+        return bool(self.running)
+
+    def _may_begin(self, lane: Lane) -> bool:
+        compiling = any(one.lane == COMPILATION for one in self.running) or COMPILATION in self.commands
+        return not (lane.decides and compiling)
+
+    def _computing(self) -> int:
+        return sum(not one.lane.by_the_clock for one in self.running)
+
+    def _ended(self, one: Running) -> None:
+        printed = one.printed()
+        status = one.process.returncode
+        seconds = time.monotonic() - one.began
+        outcome = f"exit {status}" if status else "passed"
+        print(f"== {one.lane.name}: {outcome} after {seconds:.0f} s", printed, sep="\n", flush=True)
+        if status:
+            self.failed.append(one.lane.name)
+        if one.lane.tests:
+            self.closing.append(printed.strip().rsplit("\n", 1)[-1])
+
+
+def main(arguments: Sequence[str]) -> int:
     """Run all lanes; returns 0 when every one passed."""
-    own = argparse.ArgumentParser(prog="tests.lanes", add_help=False, allow_abbrev=False)
-    own.add_argument("--compiling", type=int, metavar="PID")
-    options, arguments = own.parse_known_args(arguments)
-    pytest = [sys.executable, "-m", "pytest", *arguments]
-    computing = [*LOWER_PRIORITY, *pytest]
-    commands = [
-        [*(pytest if lane in (AGENTS, BY_THE_CLOCK) else computing), *(str(TESTS / name) for name in lane)]
-        for lane in LANES
-    ]
-    ignored = [f"--ignore={TESTS / name}" for lane in LANES for name in lane]
+    print(f"beside each other: {', '.join(lane.name for lane in (*LANES, REST))}", flush=True)
     with ExitStack() as folders:
-        lanes = [
-            Lane(command, Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="tests-"))))
-            for command in commands
-        ]
-        running = [lanes[0].start()]
-        _wait_for(options.compiling)
-        running += [lane.start() for lane in lanes[1:]]
+        run = Run({lane: command_of(lane, arguments) for lane in (*LANES, REST)}, folders)
         try:
-            status, last = _stream([*computing, str(TESTS), *ignored])
-            statuses = [status, *(process.wait() for process in running)]
+            while run.go_on():
+                time.sleep(0.2)
         except KeyboardInterrupt:
-            for process in running:
-                process.wait()
+            for one in run.running:
+                one.process.wait()
             return 130
-        printed = [lane.printed() for lane in lanes]
-    print(*printed, sep="", end="", flush=True)
-    print(_together([last, *(text.strip().rsplit("\n", 1)[-1] for text in printed)]))
-    return int(any(statuses))
+    print(together(run.closing))
+    if run.failed:
+        print(f"FAILED: {', '.join(run.failed)} (see above)", file=sys.stderr)
+    return int(bool(run.failed))
 
 
-def _wait_for(pid: int | None) -> None:
-    """Until the process has ended; its parent may look at it later."""
-    with suppress(psutil.Error):
-        while pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.5)
+#: All tests that no other lane has.
+REST = Lane("rest", (".",))
 
 
-def _stream(command: list[str]) -> tuple[int, str]:
-    """Run, printing as it goes. Returns the exit status and the last line."""
-    line = last = ""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
-        assert process.stdout is not None
-        # By character: the dots of a running file are to be seen as they come.
-        while character := process.stdout.read(1):
-            print(character, end="", flush=True)
-            if character == "\n":
-                line, last = "", line
-            else:
-                line += character
-    return process.returncode, last
+def command_of(lane: Lane, arguments: Sequence[str]) -> Sequence[str]:
+    """What the lane runs, with pytest's ``arguments``."""
+    if not lane.tests:
+        return lane.command
+    if lane == REST:
+        others = [path for other in LANES for path in other.paths()]
+        return [*PYTEST, *arguments, str(TESTS), *(f"--ignore={path}" for path in others)]
+    return [*PYTEST, *arguments, *lane.paths()]
 
 
-def _together(closing: list[str]) -> str:
-    """One closing line for all lanes."""
+def together(closing: Sequence[str]) -> str:
+    """One closing line for all lanes, from those of each."""
     counts: Counter[str] = Counter()
     for line in closing:
         for number, what in re.findall(
