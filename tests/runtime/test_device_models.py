@@ -90,10 +90,24 @@ def test_other_work_is_neither_made_up_for_nor_overrun(clock: FakeTime, emulatio
     paced = _pace(emulation)
     _iterate(clock, paced, [0.03])
     clock.now += 0.05
-    paced.restart()
+    paced.passes(0.05)
     overrun = Overrun(emulation.clock)
     assert _iterate(clock, paced, [0.03]) == pytest.approx(0.1)
     assert overrun.share() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_other_work_costs_what_it_takes_and_not_what_the_host_was_behind(
+    clock: FakeTime, emulation: FakeEmulation
+) -> None:
+    """Its optimizer's step is made up for in the next iteration, whether or not something comes between."""
+    paced = _pace(emulation)
+    begun = clock.now
+    for _ in range(10):
+        _iterate(clock, paced, [0.03])
+        clock.now += 0.02 + 0.005
+        paced.passes(0.005)
+    _iterate(clock, paced, [0.03])
+    assert clock.now - begun == pytest.approx(1.1 + 10 * 0.005)
 
 
 def test_an_iteration_waits_for_what_it_receives(clock: FakeTime, emulation: FakeEmulation) -> None:

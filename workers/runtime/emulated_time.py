@@ -27,9 +27,10 @@ class EmulatedClock:
         self.lost_seconds = 0.0
         self._patience_seconds = 0.0
 
-    def restart(self) -> None:
-        """Something that is not emulated took time: go on from now."""
-        self.at = time.monotonic()
+    def passes(self, seconds: float) -> None:
+        """Something that is not emulated took so long: it takes emulated time too. What the host was behind
+        before, it is still: that is no cost of what came between."""
+        self.at += seconds
 
     def begin(self, patience_seconds: float) -> None:
         """An iteration begins; lag of more than `patience_seconds` is lost."""

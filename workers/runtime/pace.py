@@ -67,6 +67,6 @@ class Pace:
         self.clock.reach(self._emulation.received_at)
         self._iteration_seconds = max(self.compute_seconds, self.clock.at - self._started)
 
-    def restart(self) -> None:
-        """Forget the pace: something other than iterations took time."""
-        self.clock.restart()
+    def passes(self, seconds: float) -> None:
+        """Something other than iterations took so long, between two of them."""
+        self.clock.passes(seconds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -278,8 +280,8 @@ class TrainingGeneration:
         every = int(self.assignment.hyperparameters.get("evaluate_every") or 0)
         evaluated: dict[str, float] = {}
         if every and progress.iteration % every == 0 and progress.iteration != self.assignment.max_iterations:
-            evaluated = self.evaluate() if self.leads else {}
-            self._restart_pace()
+            with self._beside_the_pace():
+                evaluated = self.evaluate() if self.leads else {}
         if evaluated or progress.iteration % history_stride(self.assignment.max_iterations) == 0:
             progress.history.append([progress.iteration, {**result.values, **evaluated}])
         return evaluated
@@ -354,23 +356,28 @@ class TrainingGeneration:
     def _write_checkpoint(self) -> None:
         """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
         incomplete: then the one before it stays the newest."""
-        begun = time.monotonic()
-        self.durable.captured(begun)
-        if self.writer.idle():
-            self.writer.write_later(self._own_shard(copy=True), begun)
-        self._restart_pace()
+        with self._beside_the_pace():
+            begun = time.monotonic()
+            self.durable.captured(begun)
+            if self.writer.idle():
+                self.writer.write_later(self._own_shard(copy=True), begun)
 
     def _keep_in_memory(self, votes: Votes) -> None:
         """Copy this rank's shard into the node's store, if all ranks do."""
-        if self._memory_points is not None:
-            if self._memory_points.keep(votes, lambda: self._own_shard(copy=False)):
-                if self.assignment.copy_mode is TrafficMode.BLOCKING and self._store is not None:
-                    self._store.wait(self._store.idle, LONGEST_COPY_SECONDS)
-                self._restart_pace()
+        if self._memory_points is None:
+            return
+        with self._beside_the_pace():
+            kept = self._memory_points.keep(votes, lambda: self._own_shard(copy=False))
+            if kept and self.assignment.copy_mode is TrafficMode.BLOCKING and self._store is not None:
+                self._store.wait(self._store.idle, LONGEST_COPY_SECONDS)
 
-    def _restart_pace(self) -> None:
+    @contextmanager
+    def _beside_the_pace(self) -> Iterator[None]:
+        """Something other than iterations is done, and takes the time that it takes."""
+        begun = time.monotonic()
+        yield
         if self.runner.pace is not None:
-            self.runner.pace.restart()
+            self.runner.pace.passes(time.monotonic() - begun)
 
     # -- end
 
