@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import pickle
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.runtime.state.layout import TensorEntry, cut, put_together, slice_bytes, take_apart
@@ -17,6 +20,7 @@ from workers.runtime.state.shards import (
     STATE_FORMAT,
     UNFAIR_FORMAT,
     Shard,
+    ShardCutter,
     ShardError,
     _part,
     describe_as_bytes,
@@ -233,9 +237,64 @@ def test_what_is_sent_ahead_of_a_shard_describes_it_as_it_is_now() -> None:
                 assert counts == [value.numel() for value in shard.values]
 
 
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "nothing": lambda state: None,
+    "values": lambda state: state["model"]["0.weight"].add_(1),
+    "where a tensor lies": lambda state: state["model"].update({"0.weight": torch.randn(40, 50)}),
+    "its type": lambda state: state["model"].update({"0.weight": state["model"]["0.weight"].double()}),
+    "its shape": lambda state: state["function"].update(seen=torch.arange(9)),
+    "how it lies": lambda state: state["model"].update({"0.weight": torch.randn(50, 40).T}),
+    "which tensors there are": lambda state: state["function"].pop("seen", None),
+    "the order of tensors": lambda state: state.update(model=dict(reversed(state["model"].items()))),
+    "plain values": lambda state: state["history"].append([state["iteration"], {"loss": 0.5}]),
+    "its memory": lambda state: state["model"]["0.weight"].set_(torch.randn_like(state["model"]["0.weight"])),
+}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=8), st.booleans())
+def test_what_is_remembered_of_earlier_shards_shows_in_none(changes: list[str], residuals: bool) -> None:
+    """A rank's shards of a generation are what they would be if each were the first."""
+    state = _state()
+    own = {"compression": {"residual": torch.zeros(7)}} if residuals else {}
+    cutters = [ShardCutter(_parameters(state), rank=rank, world_size=2) for rank in range(2)]
+    for change in ["nothing", *changes]:
+        state["iteration"] += 1
+        CHANGES[change](state)
+        for rank, cutter in enumerate(cutters):
+            shard = cutter.cut(state, copy=False, own=own)
+            alone = own_shard(state, _parameters(state), rank=rank, world_size=2, copy=False, own=own)
+            assert shard.description == alone.description
+            assert describe_as_bytes(shard) == describe_as_bytes(alone)
+            assert [bytes(piece) for piece in shard.pieces()] == [bytes(piece) for piece in alone.pieces()]
+            assert shard.bytes == alone.bytes == sum(map(len, alone.pieces()))
+
+
+def test_a_shard_holds_on_to_no_memory_that_a_tensor_has_left() -> None:
+    state = _state()
+    cutter = ShardCutter(_parameters(state), rank=0, world_size=1)
+    left = []
+    for _ in range(4):
+        state["model"]["0.weight"] = torch.randn(40, 50)
+        left.append(weakref.ref(state["model"]["0.weight"].untyped_storage()))
+        cutter.cut(state, copy=False)
+    assert [one() is None for one in left] == [True, True, True, False]
+
+
+def test_a_description_with_more_than_plain_values_is_read_as_it_was() -> None:
+    state = _state()
+    state["function"]["graph"] = torch.eye(3).to_sparse()
+    shard = own_shard(state, _parameters(state), rank=0, world_size=1, copy=False)
+    read = read_description(describe_as_bytes(shard))
+    assert torch.equal(read["rest"]["function"]["graph"].to_dense(), torch.eye(3))
+    assert read["layout"] == shard.description["layout"]
+
+
 def test_a_description_that_is_none_is_refused() -> None:
     shard = own_shard(_state(), frozenset(), rank=0, world_size=1, copy=False)
-    for content in (b"", b"PK", describe_as_bytes(Shard({"lasting": 3}, []))):
+    code = b"plain\n" + pickle.dumps({"format": Path})
+    cut_off = describe_as_bytes(shard)[:-10]
+    for content in (b"", b"PK", b"plain\n", code, cut_off, describe_as_bytes(Shard({"lasting": 3}, []))):
         with pytest.raises(ShardError):
             read_description(content)
     with pytest.raises(ShardError):

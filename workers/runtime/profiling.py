@@ -33,7 +33,7 @@ from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard
 from workers.runtime.state.training_state import (
     Progress,
-    capture_shard,
+    ShardCapture,
     check_portable,
     homes_of,
     restore,
@@ -235,16 +235,14 @@ class ProfilingGeneration:
         return time.perf_counter() - started
 
     def _own_shard(self, parts: TrainingParts, level: int, *, copy: bool) -> Shard:
-        return capture_shard(
+        capture = ShardCapture(
             parts,
-            Progress(),
             generation=0,
             global_batch_size=self.assignment.global_batch_size,
             rank=self.assignment.rank,
             world_size=level,
-            copy=copy,
-            own={},
         )
+        return capture.shard(Progress(), copy=copy, own={})
 
     def _measure_validly(
         self, runner: IterationRunner, group: dist.ProcessGroup | None, seconds: float

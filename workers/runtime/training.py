@@ -47,7 +47,7 @@ from workers.runtime.state.shards import Shard
 from workers.runtime.state.sources import StateSource
 from workers.runtime.state.training_state import (
     Progress,
-    capture_shard,
+    ShardCapture,
     check_portable,
     final_weights,
     homes_of,
@@ -166,6 +166,13 @@ class TrainingGeneration:
             seed=assignment.seed,
             clip_norm=clip_norm(assignment),
             pace=build_pace(assignment, emulation, self.parts, world_size),
+        )
+        self._capture = ShardCapture(
+            self.parts,
+            generation=assignment.generation,
+            global_batch_size=assignment.global_batch_size,
+            rank=assignment.rank,
+            world_size=world_size,
         )
         self.reports = ProgressReports(self.connection, assignment.rank)
         self.writer = CheckpointWriter(self.context.box, self.connection, self.moves)
@@ -340,16 +347,7 @@ class TrainingGeneration:
 
     def _own_shard(self, *, copy: bool) -> Shard:
         begun = time.monotonic()
-        shard = capture_shard(
-            self.parts,
-            self.progress,
-            generation=self.assignment.generation,
-            global_batch_size=self.assignment.global_batch_size,
-            rank=self.assignment.rank,
-            world_size=self.assignment.world_size,
-            copy=copy,
-            own=self.synchronisation.state(),
-        )
+        shard = self._capture.shard(self.progress, copy=copy, own=self.synchronisation.state())
         self.moves.copied(shard.bytes, begun)
         return shard
 

@@ -44,6 +44,10 @@ class TensorEntry:
         """The entry of a tensor."""
         return cls(path, dtype_name(tensor.dtype), tuple(tensor.shape), replicated)
 
+    def fits(self, path: Path, tensor: Tensor) -> bool:
+        """Whether it is the entry of a tensor too, `replicated` aside."""
+        return self.path == path and self.shape == tensor.shape and self.dtype == dtype_name(tensor.dtype)
+
     @property
     def count(self) -> int:
         """Elements."""
@@ -86,36 +90,57 @@ def torch_dtype(name: str) -> torch.dtype:
     return found
 
 
-def take_apart(state: Any, replicated: Callable[[Path], bool]) -> tuple[Any, list[TensorEntry], list[Tensor]]:
+def take_apart(
+    state: Any, replicated: Callable[[Path], bool], known: Sequence[TensorEntry] = ()
+) -> tuple[Any, list[TensorEntry], list[Tensor]]:
     """A state as what is left without its tensors, the tensors' layout, and the tensors.
 
     The tensors share memory with the state. Sparse and quantised ones stay where they are: nobody can cut
     them. In the rest None stands for each tensor.
-    """
-    entries: list[TensorEntry] = []
-    tensors: list[Tensor] = []
 
-    def walk(value: Any, path: Path) -> Any:
+    Args:
+        known: the layout of an earlier state of which the same ones are replicated. Where a tensor is like
+            the one at the same place there, it has the same entry.
+    """
+    # A function within this one would be a part of itself, and keep the tensors until garbage is collected.
+    taking = _Taking(replicated, known)
+    rest = taking.walk(state, ())
+    return rest, taking.entries, taking.tensors
+
+
+class _Taking:
+    """A state that is being taken apart."""
+
+    def __init__(self, replicated: Callable[[Path], bool], known: Sequence[TensorEntry]) -> None:
+        self.entries: list[TensorEntry] = []
+        self.tensors: list[Tensor] = []
+        self._replicated = replicated
+        self._known = known
+
+    def walk(self, value: Any, path: Path) -> Any:
+        """What is left of a value without its tensors."""
         # Most of a state's thousands of values are plain, and this is done after every iteration.
         if type(value) in _PLAIN:
             return value
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
-            plain = value.detach()
-            entries.append(TensorEntry.of(path, plain, replicated=replicated(path)))
-            tensors.append(plain)
+            self._note(value, path)
             return None
         if isinstance(value, Mapping):
-            return {key: walk(inner, (*path, key)) for key, inner in value.items()}
+            return {key: self.walk(inner, (*path, key)) for key, inner in value.items()}
         if isinstance(value, list | tuple):
+            kind = list if isinstance(value, list) else tuple
             if _PLAIN.issuperset(map(type, value)):
-                return type_of(value)(value)
-            return type_of(value)(walk(inner, (*path, place)) for place, inner in enumerate(value))
+                return kind(value)
+            return kind(self.walk(inner, (*path, place)) for place, inner in enumerate(value))
         return value
 
-    def type_of(value: list[Any] | tuple[Any, ...]) -> type[list[Any]] | type[tuple[Any, ...]]:
-        return list if isinstance(value, list) else tuple
-
-    return walk(state, ()), entries, tensors
+    def _note(self, tensor: Tensor, path: Path) -> None:
+        place = len(self.entries)
+        if place < len(self._known) and self._known[place].fits(path, tensor):
+            self.entries.append(self._known[place])
+        else:
+            self.entries.append(TensorEntry.of(path, tensor, replicated=self._replicated(path)))
+        self.tensors.append(tensor.detach() if tensor.requires_grad else tensor)
 
 
 def put_together(rest: Any, tensors: Mapping[Path, Tensor]) -> Any:

@@ -12,7 +12,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path as FilePath
 from types import MappingProxyType
@@ -40,6 +40,9 @@ WHOLE_STATE_FORMAT = 1
 _UNREADABLE = (
     OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError
 )  # fmt: skip
+_UNREADABLE_DESCRIPTION = (
+    RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError
+)  # fmt: skip
 #: A description without its slices' values; what a function keeps beside its tensors counts into it.
 LARGEST_DESCRIPTION_BYTES = 256 << 20
 
@@ -58,22 +61,28 @@ class Shard:
             rank has for itself, which is cut for nobody.
         values: the slices, flat, in the same order; then what is its own.
         lasting: what of the description the next shard has too, as bytes; empty where nobody knows.
+        memory: bytes of values, by their places, where an earlier shard has had them too.
     """
 
     description: dict[str, Any]
     values: list[Tensor]
     lasting: bytes = b""
+    memory: Mapping[int, memoryview] = field(default_factory=dict)
 
     def pieces(self) -> Iterator[memoryview]:
         """The values' bytes, one after the other; they share the shard's memory."""
-        for value in self.values:
+        for place, value in enumerate(self.values):
             if value.numel():
-                yield memoryview(flat_bytes(value, 0, value.numel()).numpy())
+                yield self.memory[place] if place in self.memory else _memory_of(value)
 
     @property
     def bytes(self) -> int:
         """Bytes of all values."""
-        return sum(value.numel() * value.element_size() for value in self.values)
+        return sum(value.nbytes for value in self.values)
+
+
+def _memory_of(value: Tensor) -> memoryview:
+    return memoryview(flat_bytes(value, 0, value.numel()).numpy())
 
 
 def is_replicated(parameters: frozenset[str]) -> Callable[[tuple[Any, ...]], bool]:
@@ -100,30 +109,92 @@ def own_shard(
     copy: bool,
     own: OwnState = MappingProxyType({}),
 ) -> Shard:
-    """This rank's shard of a captured state.
+    """One rank's shard of a captured state; as `ShardCutter` cuts it."""
+    return ShardCutter(parameters, rank=rank, world_size=world_size).cut(state, copy=copy, own=own)
 
-    Args:
-        own: what this rank has for itself.
-        copy: later iterations do not change the shard. Without it, it shares the memory of tensors that are
-            on the CPU.
+
+class ShardCutter:
+    """Cuts one rank's shard out of each state of a generation.
+
+    What lasts from shard to shard is worked out once: after every iteration a state has the same thousands
+    of tensors, in the same memory.
     """
-    rest, layout, tensors = take_apart(state, is_replicated(parameters))
-    mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
-    own_layout = tuple(TensorEntry.of(path, tensor, replicated=False) for path, tensor in mine.items())
-    part = _part(tuple(layout), own_layout, rank, world_size)
-    description: dict[str, Any] = {
-        "format": STATE_FORMAT,
-        "generation": state["generation"],
-        "iteration": state["iteration"],
-        "shard": rank,
-        "world_size": world_size,
-        **part.description,
-    }
-    if rank == 0:
-        description["rest"] = deepcopy(rest) if copy else rest
-    values = [_slice(tensors[piece.entry], piece, copy=copy) for piece in part.slices]
-    values += [_slice(tensor.detach(), Slice(0, 0, tensor.numel()), copy=copy) for tensor in mine.values()]
-    return Shard(description, values, part.described)
+
+    def __init__(self, parameters: frozenset[str], *, rank: int, world_size: int) -> None:
+        """`parameters`: names of the model's."""
+        self._replicated = is_replicated(parameters)
+        self._rank = rank
+        self._world_size = world_size
+        self._layout: list[TensorEntry] = []
+        self._own_layout: list[TensorEntry] = []
+        self._part = _part((), (), rank, world_size)
+        self._views: list[_View] = []
+
+    def cut(self, state: Mapping[str, Any], *, copy: bool, own: OwnState = MappingProxyType({})) -> Shard:
+        """This rank's shard of a captured state.
+
+        Args:
+            own: what this rank has for itself.
+            copy: later iterations do not change the shard. Without it, it shares the memory of tensors that
+                are on the CPU.
+        """
+        nested = {key: value for key, value in state.items() if key != "history"}
+        rest, layout, tensors = take_apart(nested, self._replicated, self._layout)
+        if "history" in state:
+            # Plain, long, and only ever added to.
+            rest["history"] = list(state["history"])
+        mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
+        self._lay_out(layout, [TensorEntry.of(*one, replicated=False) for one in mine.items()])
+        description: dict[str, Any] = {
+            "format": STATE_FORMAT,
+            "generation": state["generation"],
+            "iteration": state["iteration"],
+            "shard": self._rank,
+            "world_size": self._world_size,
+            **self._part.description,
+        }
+        if self._rank == 0:
+            description["rest"] = deepcopy(rest) if copy else rest
+        pieces = [(tensors[piece.entry], piece) for piece in self._part.slices]
+        pieces += [(tensor.detach(), Slice(0, 0, tensor.numel())) for tensor in mine.values()]
+        if copy:
+            return Shard(description, [_slice(*one, copy=True) for one in pieces], self._part.described)
+        values = [view.of(*one) for view, one in zip(self._views, pieces, strict=True)]
+        known = {place: view.memory for place, view in enumerate(self._views) if view.memory is not None}
+        return Shard(description, values, self._part.described, known)
+
+    def _lay_out(self, layout: list[TensorEntry], own_layout: list[TensorEntry]) -> None:
+        """What the state consists of now. Entries that stayed are the same objects, so that is soon known."""
+        if layout == self._layout and own_layout == self._own_layout:
+            return
+        self._layout, self._own_layout = layout, own_layout
+        self._part = _part(tuple(layout), tuple(own_layout), self._rank, self._world_size)
+        self._views = [_View() for _ in range(len(self._part.slices) + len(own_layout))]
+
+
+class _View:
+    """A slice of a tensor that was in the same memory the last time too; nothing holds on to memory that a
+    tensor has left by the next time."""
+
+    def __init__(self) -> None:
+        self._pointer: int | None = None
+        self._value: Tensor | None = None
+        #: The slice's bytes, where they are kept.
+        self.memory: memoryview | None = None
+
+    def of(self, tensor: Tensor, piece: Slice) -> Tensor:
+        """The slice of a tensor that is described as it was before; it shares the memory of one on the
+        CPU."""
+        lasts = tensor.device.type == "cpu" and tensor.is_contiguous() and piece.count > 0
+        pointer = tensor.data_ptr() if lasts else None
+        if pointer is None or pointer != self._pointer:
+            # What is held here keeps its place: no other tensor can come to lie there.
+            self._pointer, self._value, self.memory = pointer, None, None
+            return _slice(tensor, piece, copy=False)
+        if self._value is None:
+            self._value = _slice(tensor, piece, copy=False)
+            self.memory = _memory_of(self._value)
+        return self._value
 
 
 @dataclass(frozen=True)
@@ -140,7 +211,6 @@ def cut_as(state_format: int, layout: Sequence[TensorEntry], shards: int) -> lis
     return cut(layout, shards, fair=state_format > UNFAIR_FORMAT)
 
 
-# A state has thousands of tensors, and the same ones after every iteration.
 @lru_cache(maxsize=4)
 def _part(
     layout: tuple[TensorEntry, ...], own_layout: tuple[TensorEntry, ...], rank: int, world_size: int
@@ -186,10 +256,41 @@ def describe_as_bytes(shard: Shard) -> bytes:
 _LASTING = frozenset({"layout_digest", "slices", "own", "layout"})
 
 
+#: Before a description without tensors, which needs no archive.
+_PLAIN_MARK = b"plain\n"
+
+
+class _NotPlainError(Exception):
+    """Something in a description is more than numbers, strings, lists and dicts."""
+
+
+class _PlainPickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Asked for whatever is not plain."""
+        raise _NotPlainError
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Nothing plain needs code."""
+        raise pickle.UnpicklingError(f"{module}.{name} in a plain description")
+
+
 def _as_bytes(description: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    torch.save(dict(description), buffer)
+    buffer.write(_PLAIN_MARK)
+    try:
+        _PlainPickler(buffer, protocol=4).dump(dict(description))
+    except _NotPlainError:
+        buffer = io.BytesIO()
+        torch.save(dict(description), buffer)
     return buffer.getvalue()
+
+
+def _from_bytes(content: bytes) -> Any:
+    if content.startswith(_PLAIN_MARK):
+        return _PlainUnpickler(io.BytesIO(content[len(_PLAIN_MARK) :])).load()
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def read_description(content: bytes) -> dict[str, Any]:
@@ -199,11 +300,11 @@ def read_description(content: bytes) -> dict[str, Any]:
         ShardError: it is something else.
     """
     try:
-        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        found = _from_bytes(content)
         if isinstance(found, dict) and "lasting" in found:
-            lasting = torch.load(io.BytesIO(found.pop("lasting")), map_location="cpu", weights_only=True)
+            lasting = _from_bytes(found.pop("lasting"))
             found |= {key: lasting[key] for key in _LASTING & lasting.keys()}
-    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError, AttributeError) as error:
+    except _UNREADABLE_DESCRIPTION as error:
         raise ShardError(f"a shard's description cannot be read: {error}") from error
     return _checked(found)
 

@@ -20,7 +20,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.sample_order import EMPTY_DIGEST
 from workers.runtime.state.layout import OwnState, Path
-from workers.runtime.state.shards import Shard, own_shard
+from workers.runtime.state.shards import Shard, ShardCutter
 
 
 @dataclass
@@ -62,29 +62,32 @@ def capture(
     }
 
 
-def capture_shard(
-    parts: TrainingParts,
-    progress: Progress,
-    *,
-    generation: int,
-    global_batch_size: int,
-    rank: int,
-    world_size: int,
-    copy: bool,
-    own: OwnState,
-) -> Shard:
-    """This rank's shard of the state after `progress.iteration` iterations.
+class ShardCapture:
+    """Captures one rank's shards of a generation's states."""
 
-    Args:
-        own: what this rank has for itself.
-        copy: later iterations do not change it. Without it, training must be over.
+    def __init__(
+        self, parts: TrainingParts, *, generation: int, global_batch_size: int, rank: int, world_size: int
+    ) -> None:
+        self._parts = parts
+        self._generation = generation
+        self._global_batch_size = global_batch_size
+        parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
+        self._cutter = ShardCutter(parameters, rank=rank, world_size=world_size)
 
-    Raises:
-        WorkerFailureError: the function's own state cannot be had.
-    """
-    state = capture(parts, progress, generation=generation, global_batch_size=global_batch_size)
-    parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
-    return own_shard(state, parameters, rank=rank, world_size=world_size, copy=copy, own=own)
+    def shard(self, progress: Progress, *, copy: bool, own: OwnState) -> Shard:
+        """This rank's shard of the state after `progress.iteration` iterations.
+
+        Args:
+            own: what this rank has for itself.
+            copy: later iterations do not change it. Without it, it holds until the next one.
+
+        Raises:
+            WorkerFailureError: the function's own state cannot be had.
+        """
+        state = capture(
+            self._parts, progress, generation=self._generation, global_batch_size=self._global_batch_size
+        )
+        return self._cutter.cut(state, copy=copy, own=own)
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
