@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import Exists, OuterRef, QuerySet
+
 from cluster.choices import ServerState
-from cluster.models import Agent
-from scheduling.choices import GenerationState, Purpose, RetireReason
+from cluster.models import Agent, Cluster
+from scheduling.choices import GenerationState, JobState, Purpose, RetireReason
 from scheduling.models import Generation, Job
 
 #: Ends of a generation that began to read a point and did not get as far as an iteration.
@@ -57,12 +59,7 @@ class PointsInMemory:
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         jobs = list(jobs)
-        agents = Agent.objects.filter(
-            server__cluster__in={job.cluster_id for job in jobs},
-            server__state=ServerState.UP,
-            fenced_at=None,
-            revoked_at=None,
-        ).exclude(memory_store={})
+        agents = _answering(Agent.objects.filter(server__cluster__in={job.cluster_id for job in jobs}))
         if len(jobs) == 1:
             agents = agents.filter(memory_store__holdings__contains=[{"job": jobs[0].pk}])
         wanted = {job.pk for job in jobs}
@@ -109,6 +106,42 @@ class PointsInMemory:
         ]
         own = max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
         return own or (0 if job.curve is None else job.curve.state_bytes)
+
+
+def waiting_bytes(cluster: Cluster) -> dict[int, int]:
+    """How much of the state of jobs that wait for GPUs each server has in its memory, by the server's key."""
+    # Until it has GPUs again, a job that has trained is suspended; once it has been given some, it is placed.
+    unretired = Generation.objects.filter(job=OuterRef("pk"), purpose=Purpose.TRAINING).exclude(
+        state=GenerationState.RETIRED
+    )
+    suspended = Job.objects.filter(cluster=cluster, state=JobState.SUSPENDED, paused_by_owner=False)
+    waiting = set(suspended.exclude(Exists(unretired)).values_list("pk", flat=True))
+    if not waiting:
+        return {}
+    stores = _answering(Agent.objects.filter(server__cluster=cluster)).values_list(
+        "server_id", "memory_store"
+    )
+    held = [
+        (server, entry)
+        for server, store in stores
+        for entry in store.get("holdings", ())
+        if entry["job"] in waiting
+    ]
+    newest: dict[str, int] = {}
+    for _server, entry in held:
+        newest[entry["job"]] = max(newest.get(entry["job"], 0), entry["generation"])
+    found = Counter[int]()
+    for server, entry in held:
+        if entry["generation"] == newest[entry["job"]]:
+            found[server] += entry["bytes"]
+    return dict(found)
+
+
+def _answering(agents: QuerySet[Agent]) -> QuerySet[Agent]:
+    """Those whose stores answer, as far as anybody knows."""
+    return agents.filter(server__state=ServerState.UP, fenced_at=None, revoked_at=None).exclude(
+        memory_store={}
+    )
 
 
 @dataclass(frozen=True)

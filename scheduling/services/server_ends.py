@@ -13,7 +13,7 @@ from projects.errors import InvalidRequest
 from projects.models import User
 from scheduling.services.drain import PromisesWouldBreak, promises_broken_by, record_forced
 from scheduling.services.records import lock_cluster, planning_fact_changed
-from scheduling.services.snapshots import ends_at
+from scheduling.services.servers_of_pool import ends_at
 from scheduling.services.wakeups import hint, wake
 
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from scheduling.core.question.snapshot import (
     HeldOffer,
     JobSnapshot,
     ScalingCurve,
-    ServerSnapshot,
     ServiceClass,
     Snapshot,
 )
@@ -39,7 +37,7 @@ from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
-from scheduling.services.blocking import blocked_gpus, release_bounds
+from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.claims import Claims
 from scheduling.services.failure_charges import (
@@ -48,10 +46,10 @@ from scheduling.services.failure_charges import (
     CountsOn,
     FailureCharges,
 )
-from scheduling.services.host_memory import gpus_by_server, memory_of_worker
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planner_settings import planner_settings
+from scheduling.services.servers_of_pool import servers_of_pool
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +111,7 @@ def pool_snapshot(
     """
     moment = now.timestamp()
     borrowed = borrowed_by(cluster, kind)
-    servers, gpus, addresses = _servers(cluster, kind, borrowed)
+    servers, gpus, addresses = servers_of_pool(cluster, kind, borrowed)
     own = len(gpus) - (borrowed.total if borrowed else 0)
     claims = Claims.read(cluster, addresses)
     breaking = breaking_jobs(cluster, now)
@@ -182,20 +180,6 @@ def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
     return {row["job_id"]: row["held"].total_seconds() for row in rows}
 
 
-def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
-    """When nobody may be planned any more on a server that is there until then, in seconds; infinity where
-    it stays.
-
-    Early enough for whatever has to leave: a successor prepares, takes over or the job is suspended, and the
-    agent confirms that its workers are gone.
-    """
-    if available_until is None:
-        return inf
-    bounds = release_bounds(cluster)
-    leaving_seconds = cluster.prepare_timeout_seconds + bounds.handover_seconds + bounds.suspending_seconds
-    return available_until.timestamp() - leaving_seconds
-
-
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
     """Measured levels as the core takes them, by the GPUs that they hold and lowered by the promise margin.
     None when no level can be used."""
@@ -212,50 +196,6 @@ def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: 
         memory_bytes=memory.__getitem__ if any(memory.values()) else None,
     )
     return curve if curve.levels.size else None
-
-
-@dataclass(frozen=True)
-class _ServerOfPool:
-    snapshot: ServerSnapshot
-    row: Server
-    addresses: tuple[int, ...]
-
-
-def _servers(
-    cluster: Cluster, kind: str, borrowed: Borrowed | None
-) -> tuple[list[_ServerOfPool], list[Gpu], dict[int, int]]:
-    """Servers in topology order, borrowed ones last, their GPUs, and the address of each GPU's row."""
-    by_server: dict[int, list[Gpu]] = defaultdict(list)
-    own = Gpu.objects.own(cluster).filter(kind=kind)
-    for gpu in own.select_related("server"):
-        by_server[gpu.server_id].append(gpu)
-    ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
-    ordered += [list(gpus) for gpus in borrowed.gpus] if borrowed else []
-    all_gpus = gpus_by_server([gpus[0].server_id for gpus in ordered])
-    servers: list[_ServerOfPool] = []
-    flat: list[Gpu] = []
-    addresses: dict[int, int] = {}
-    for gpus in ordered:
-        row = gpus[0].server
-        first = len(flat)
-        for gpu in sorted(gpus, key=lambda gpu: gpu.index):
-            addresses[gpu.pk] = len(flat)
-            flat.append(gpu)
-        # A suspect server keeps its work and gets none: its free GPUs are blocked, not its jobs moved.
-        usable = row.usable() or (row.state == ServerState.SUSPECT and row.open_to_training())
-        snapshot = ServerSnapshot(
-            id=row.name,
-            gpus=len(gpus),
-            usable=usable,
-            rack=row.rack,
-            on_loan=row.on_loan,
-            same_kind=row.on_loan and gpus[0].kind == kind,
-            ends_at=ends_at(row.available_until, cluster),
-            memory_bytes=memory_of_worker(row, all_gpus[row.pk]) * len(gpus),
-            standby=row.ready_to_stand_in() and all(gpu.healthy for gpu in gpus),
-        )
-        servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
-    return servers, flat, addresses
 
 
 def _jobs(

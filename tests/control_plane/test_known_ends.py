@@ -19,7 +19,8 @@ from scheduling.services.drain import PromisesWouldBreak, server_drain
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.planning import run_planner
 from scheduling.services.server_ends import server_set_end
-from scheduling.services.snapshots import ends_at, pool_snapshot
+from scheduling.services.servers_of_pool import ends_at
+from scheduling.services.snapshots import pool_snapshot
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
