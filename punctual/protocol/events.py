@@ -49,6 +49,7 @@ class ProfileLevel(Message):
 
     `overrun`: on an emulated device, by which fraction it took longer than emulated; above 0.05 the
     measurement is void as one of the device. `host_memory_bytes`: the most that one worker took of its host.
+    `state_bytes`: of the whole state; 0 where nobody looked.
     """
 
     gpus: GpuCount
@@ -57,6 +58,7 @@ class ProfileLevel(Message):
     pause_seconds: Pause
     memory_bytes: Count = 0
     host_memory_bytes: Count = 0
+    state_bytes: Count = 0
     overrun: Overrun | None = None
 
 

@@ -19,7 +19,7 @@ from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
-from scheduling.services.host_memory import raised, smallest_share, to_reserve
+from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.pauses import note_pause, tell_pause
 from scheduling.services.records import move, planning_fact_changed, record
@@ -134,13 +134,16 @@ def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
     curve.save(update_fields=list(seen))
 
 
+def _state_seen(curve: ScalingCurve, size_bytes: int) -> None:
+    """The most that a state took counts: so much memory is set aside for the next job's copies."""
+    ScalingCurve.objects.filter(pk=curve.pk, state_bytes__lt=size_bytes).update(state_bytes=size_bytes)
+
+
 def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) -> None:
     """Every shard of a state is durable: from now on the job goes on from it, unless a newer one is known."""
     iteration = checkpoint.iteration
     if generation.curve is not None:
-        ScalingCurve.objects.filter(pk=generation.curve.pk, state_bytes__lt=checkpoint.size_bytes).update(
-            state_bytes=checkpoint.size_bytes
-        )
+        _state_seen(generation.curve, checkpoint.size_bytes)
     # The pointer only moves forward, and a generation that has been replaced moves it no further
     # than where its successor began.
     current = job.checkpoint
@@ -216,6 +219,8 @@ def _profile_level(
     sentence = f"{event['gpus']} GPUs: {speed:.3g} iterations a second."
     if peak:
         sentence += f" A worker took {memory_text(peak)} of host memory at most."
+    if event["state_bytes"]:
+        _state_seen(curve, min(event["state_bytes"], memory_of_all(generation)))
     if level.void:
         sentence += (
             f" The machine was {100 * event['overrun']:.0f} % slower than the emulated device: void as a "

@@ -13,6 +13,7 @@ from django.db.models import Count, Max
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
+from punctual.protocol.limits import LARGEST_COUNT
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.core.problem.reasons import gpus_text, memory_text
 from scheduling.models import CurveLevel, Generation, Job, JobMetric
@@ -48,6 +49,16 @@ def smallest_share(cluster: Cluster, kind: str) -> float:
     gpus = gpus_by_server([server.pk for server in servers])
     shares = (memory_of_worker(server, gpus[server.pk]) for server in servers)
     return min((share for share in shares if share >= cluster.worker_memory_bytes), default=inf)
+
+
+def memory_of_all(generation: Generation) -> int:
+    """All that a generation's servers have, of hosts and of GPUs: nothing of it is larger, whatever its
+    workers say. Where a host has not said what it has, as much as can be told."""
+    gpus = Gpu.objects.filter(assignments__generation=generation)
+    hosts = dict(gpus.values_list("server_id", "server__memory_bytes"))
+    if not all(hosts.values()):
+        return LARGEST_COUNT
+    return sum(hosts.values()) + sum(gpus.values_list("memory_bytes", flat=True))
 
 
 def to_reserve(peak_bytes: int) -> int:

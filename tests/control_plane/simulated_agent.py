@@ -47,7 +47,7 @@ class SimulatedWorker:
 @dataclass
 class SimulatedAgent:
     """`speed`: iterations a second by number of GPUs, told when profiled; `memory`: what a worker then takes
-    of the host."""
+    of the host; `state_bytes`: what the state takes."""
 
     agent: Agent
     speed: Mapping[int, float]
@@ -56,6 +56,7 @@ class SimulatedAgent:
     sequence: int = 0
     desired_version: int = 0
     memory: Mapping[int, int] = field(default_factory=dict)
+    state_bytes: int = 0
 
     @classmethod
     def enrol(
@@ -235,6 +236,7 @@ class SimulatedAgent:
                     train_seconds=0.1,
                     pause_seconds=0.1,
                     host_memory_bytes=self.memory.get(level, 0),
+                    state_bytes=self.state_bytes,
                 )
             self.event(worker, "profile_done", reason="all_levels")
 

@@ -97,6 +97,8 @@ BAD = {
     "a level without numbers": ("events", lambda g: event(g, "profile_level", iterations_per_second=None)),
     "a level of 10^-30": ("events", lambda g: event(g, "profile_level", iterations_per_second=1e-30)),
     "memory below nothing": ("events", lambda g: event(g, "profile_level", host_memory_bytes=-1)),
+    "a state below nothing": ("events", lambda g: event(g, "profile_level", state_bytes=-1)),
+    "a state of 2^60 bytes": ("events", lambda g: event(g, "profile_level", state_bytes=2**60)),
     "a metric of no memory": ("metrics", lambda g: metric(g, host_memory_bytes="much")),
     "more GPUs than there are": ("events", lambda g: event(g, "profile_level", gpus=2**40)),
     "an artifact's name of 201": (

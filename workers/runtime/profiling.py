@@ -10,6 +10,7 @@ import logging
 import resource
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -28,9 +29,10 @@ from workers.runtime.parts import (
     select_device,
 )
 from workers.runtime.process_group import open_process_group, subgroup
+from workers.runtime.state.layout import OwnState
 from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.moves import StateMoves
-from workers.runtime.state.shards import Shard
+from workers.runtime.state.shards import Shard, describe_as_bytes
 from workers.runtime.state.training_state import (
     Progress,
     ShardCapture,
@@ -74,6 +76,7 @@ class LevelMeasurement:
     pause_seconds: float
     memory_bytes: int
     host_memory_bytes: int
+    state_bytes: int
     overrun: float | None
 
 
@@ -149,6 +152,7 @@ class ProfilingGeneration:
                     pause_seconds=measured.pause_seconds,
                     memory_bytes=measured.memory_bytes,
                     host_memory_bytes=measured.host_memory_bytes,
+                    state_bytes=measured.state_bytes,
                     **({} if measured.overrun is None else {"overrun": measured.overrun}),
                 )
             rate = measured.iterations_per_second if measured is not None else None
@@ -198,6 +202,7 @@ class ProfilingGeneration:
             pause_seconds=pause,
             memory_bytes=self._peak_memory(group),
             host_memory_bytes=_most_bytes(host_memory.peak_bytes(), group),
+            state_bytes=_sum_of_bytes(self._shard_bytes(parts, synchronisation.state(), level), group),
             overrun=measured.overrun,
         )
 
@@ -234,7 +239,14 @@ class ProfilingGeneration:
         runner.run(0)
         return time.perf_counter() - started
 
-    def _own_shard(self, parts: TrainingParts, level: int, *, copy: bool) -> Shard:
+    def _shard_bytes(self, parts: TrainingParts, own: OwnState, level: int) -> int:
+        """Of this rank's shard as a store keeps it, description included. Nothing of it is copied."""
+        shard = self._own_shard(parts, level, copy=False, own=own)
+        return shard.bytes + len(describe_as_bytes(shard))
+
+    def _own_shard(
+        self, parts: TrainingParts, level: int, *, copy: bool, own: OwnState = MappingProxyType({})
+    ) -> Shard:
         capture = ShardCapture(
             parts,
             generation=0,
@@ -242,7 +254,7 @@ class ProfilingGeneration:
             rank=self.assignment.rank,
             world_size=level,
         )
-        return capture.shard(Progress(), copy=copy, own={})
+        return capture.shard(Progress(), copy=copy, own=own)
 
     def _measure_validly(
         self, runner: IterationRunner, group: dist.ProcessGroup | None, seconds: float
@@ -331,6 +343,13 @@ def _most_bytes(value: int, group: dist.ProcessGroup | None) -> int:
     most = torch.tensor([value])
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
     return int(most)
+
+
+def _sum_of_bytes(value: int, group: dist.ProcessGroup | None) -> int:
+    """All of the ranks' values together."""
+    total = torch.tensor([value])
+    dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+    return int(total)
 
 
 def _most(value: float, group: dist.ProcessGroup | None) -> float:
