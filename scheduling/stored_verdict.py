@@ -3,9 +3,11 @@ answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from scheduling.core.question.decision import Verdict
@@ -13,6 +15,24 @@ from scheduling.core.question.snapshot import StoredPlan
 from scheduling.moments import rfc3339
 
 ADMITTED, DECLINED, PENDING = "admitted", "declined", "pending"
+
+
+class AnswerCode(StrEnum):
+    """Why a job was answered so, beside what the planner says (`ReasonCode`): stable codes for programs."""
+
+    QUOTA = "quota"
+    OFFER_ACCEPTED = "offer_accepted"
+    PROMISE_NOT_RESTORED = "promise_not_restored"
+    CANNOT_BE_PLANNED = "cannot_be_planned"
+    NOT_PROFILED_IN_TIME = "not_profiled_in_time"
+    AWAITS_LEVELS = "awaits_levels"
+    OTHER_KIND = "other_kind"
+    NEEDS_PROFILING = "needs_profiling"
+    PROFILING = "profiling"
+    UNDECIDED = "undecided"
+    #: Ended before it was decided.
+    CANCELLED = "cancelled"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +97,49 @@ def answered(
 ) -> StoredVerdict:
     """The planner's verdict, without its offer. ``counts_on``: what it says where it promises anything."""
     share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
-    planned = plan if verdict.admitted else None
-    finish = float(planned.finish_at) if planned is not None else float("inf")
-    finish_at = rfc3339(finish)
-    slack = None
-    if deadline_at is not None and finish_at is not None:
-        slack = round(deadline_at.timestamp() - finish, 3)
     return StoredVerdict(
         decision=ADMITTED if verdict.admitted else DECLINED,
         reason_code=str(verdict.reason_code),
         reason=verdict.reason,
         minimum_satisfactory_share=_pieces(share) if share is not None else (),
-        planned_start_at=rfc3339(_planned_start(planned)) if planned is not None else None,
-        planned_finish_at=finish_at,
-        slack_seconds=slack,
         counts_on=counts_on if verdict.promised else "",
         missing_gpus=verdict.missing_gpus,
         decision_id=decision_id,
+        **_planned_times(plan if verdict.admitted else None, deadline_at),
     )
 
 
-def _planned_start(plan: StoredPlan) -> float:
-    for start, gpus in zip(plan.start, plan.gpus, strict=True):
-        if gpus > 0:
-            return float(start)
-    return float("inf")
+def promised_on(
+    plan: StoredPlan | None, deadline_at: datetime, code: str, reason: str, *, counts_on: str
+) -> StoredVerdict:
+    """A yes that rests on a plan which is there already."""
+    return StoredVerdict(
+        decision=ADMITTED,
+        reason_code=str(code),
+        reason=reason,
+        minimum_satisfactory_share=_pieces(plan) if plan is not None else (),
+        counts_on=counts_on,
+        **_planned_times(plan, deadline_at),
+    )
+
+
+def first_gpus_at(pieces: Iterable[tuple[float, float, int]], since: float = -math.inf) -> float:
+    """When the first GPUs are had after ``since`` by a plan's pieces (start, end, GPUs), in Unix seconds;
+    infinity where none are."""
+    return next((float(start) for start, end, gpus in pieces if gpus > 0 and end > since), math.inf)
+
+
+def _planned_times(plan: StoredPlan | None, deadline_at: datetime | None) -> dict[str, Any]:
+    """When a plan starts and finishes, and how long before the deadline."""
+    if plan is None:
+        return {}
+    finish = float(plan.finish_at)
+    finish_at = rfc3339(finish)
+    slack = None
+    if deadline_at is not None and finish_at is not None:
+        slack = round(deadline_at.timestamp() - finish, 3)
+    start = first_gpus_at(zip(plan.start, plan.end, plan.gpus, strict=True))
+    return {"planned_start_at": rfc3339(start), "planned_finish_at": finish_at, "slack_seconds": slack}
 
 
 def _pieces(plan: StoredPlan) -> tuple[dict[str, Any], ...]:

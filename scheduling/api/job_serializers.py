@@ -16,7 +16,8 @@ from scheduling.moments import rfc3339
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
 from scheduling.selectors.standing import standing
 from scheduling.selectors.state_sources import sources_of_shards
-from scheduling.stored_verdict import StoredVerdict, pending
+from scheduling.services.kinds import refusals_of
+from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
 
 class ShareSerializer(serializers.Serializer):
@@ -107,8 +108,8 @@ def verdict_of(job: Job) -> StoredVerdict:
         return pending(job.state, f"The job was {job.state} before it was decided.")
     if job.state == JobState.PROFILING:
         reason = "Its speed on different numbers of GPUs is being measured."
-        return pending("profiling", reason, needs_profiling=True)
-    return pending("undecided", "Not decided yet.")
+        return pending(AnswerCode.PROFILING, reason, needs_profiling=True)
+    return pending(AnswerCode.UNDECIDED, "Not decided yet.")
 
 
 class JobFunctionSerializer(serializers.Serializer):
@@ -221,7 +222,7 @@ class JobSerializer(serializers.ModelSerializer):
     @extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
     def get_refused_kinds(self, job: Job) -> dict[str, str]:
         mask = self.context.get("mask", str)
-        return {kind: str(mask(said["reason"])) for kind, said in job.refused_kinds.items()}
+        return {kind: str(mask(said.reason)) for kind, said in refusals_of(job).items()}
 
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:

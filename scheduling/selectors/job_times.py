@@ -10,6 +10,7 @@ from typing import Any
 from scheduling.choices import JobState
 from scheduling.models import Job
 from scheduling.moments import moment
+from scheduling.stored_verdict import first_gpus_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ def planned_start_at(job: Job, now: datetime) -> datetime | None:
     """When it started, or is planned to get its first GPU; for a suspended job, its next one."""
     if job.started_at is not None and (job.state != JobState.SUSPENDED or job.finished()):
         return job.started_at
-    coming = [piece.start for piece in planned_pieces(job) if piece.gpus > 0 and piece.end > now]
-    return coming[0] if coming else job.started_at
+    pieces = ((each.start.timestamp(), each.end.timestamp(), each.gpus) for each in planned_pieces(job))
+    return moment(first_gpus_at(pieces, now.timestamp())) or job.started_at
 
 
 def planned_finish_at(job: Job) -> datetime | None:

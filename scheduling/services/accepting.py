@@ -4,9 +4,8 @@ for by then."""
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 from django.db import transaction
@@ -18,18 +17,17 @@ from projects.models import User
 from scheduling.choices import JobState, OfferState, PromiseOutcome
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Job, Offer
-from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import store_plans
 from scheduling.services.failure_charges import counts_on_sentence
 from scheduling.services.isolating import FAILURES
 from scheduling.services.offers import seconds_from_acceptance
-from scheduling.services.plan_json import plan_to_json
+from scheduling.services.plan_json import plan_from_json, plan_to_json
 from scheduling.services.quotas import PromiseQuotas, check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import asking_again, cluster_policy, held_offer_id, pool_snapshot
 from scheduling.services.wakeups import wake
-from scheduling.stored_verdict import ADMITTED, StoredVerdict
+from scheduling.stored_verdict import AnswerCode, promised_on
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +41,7 @@ class OfferTerms:
     room."""
 
     deadline_at: datetime
-    plan: dict[str, Any]
+    plan: StoredPlan
     others: dict[str, StoredPlan]
 
 
@@ -86,7 +84,7 @@ def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | N
         raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}.")
     if offer.state != OfferState.OPEN or offer.valid_until <= now:
         raise Conflict("The offer has run out; submit the job again to get a new one.")
-    terms = sooner or OfferTerms(offer.deadline_at, offer.plan, {})
+    terms = sooner or _as_offered(offer)
     successor = _admitted_successor(job, terms, actor, now)
     store_plans(terms.others)
     offer.state = OfferState.ACCEPTED
@@ -95,6 +93,13 @@ def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | N
     planning_fact_changed(cluster)
     wake("plan", trigger=f"offer accepted as {successor.pk}")
     return successor
+
+
+def _as_offered(offer: Offer) -> OfferTerms:
+    plan = plan_from_json(offer.plan)
+    if plan is None:
+        raise Conflict("The offer has no plan any more; submit the job again to get a new one.")
+    return OfferTerms(offer.deadline_at, plan, {})
 
 
 def _sooner(job: Job) -> OfferTerms | None:
@@ -131,9 +136,9 @@ def _sooner(job: Job) -> OfferTerms | None:
     plan = plans.pop(asking.id, None)
     if plan is None or not any(each.promised for each in decision.verdicts):
         return None
-    if PromiseQuotas(now).refusal(job, plan) is not None:
+    if PromiseQuotas(now, in_place_of=job.pk).refusal(job.project, plan) is not None:
         return None
-    return OfferTerms(deadline_at, plan_to_json(plan), plans)
+    return OfferTerms(deadline_at, plan, plans)
 
 
 def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime) -> Job:
@@ -142,18 +147,12 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
         "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",
         "service_class", "protection_class",
     )  # fmt: skip
-    finish = terms.plan["finish_at"]
-    verdict = replace(
-        StoredVerdict.from_json(job.verdict),
-        decision=ADMITTED,
-        reason_code="offer_accepted",
-        reason=f"The offer made to job {job.pk} was accepted; its capacity was held.",
-        planned_start_at=rfc3339(next(iter(terms.plan["start"]), None)),
-        planned_finish_at=rfc3339(finish),
-        slack_seconds=None if finish is None else terms.deadline_at.timestamp() - finish,
+    verdict = promised_on(
+        terms.plan,
+        terms.deadline_at,
+        AnswerCode.OFFER_ACCEPTED,
+        f"The offer made to job {job.pk} was accepted; its capacity was held.",
         counts_on=counts_on_sentence(job),
-        missing_gpus=0,
-        offer=None,
     )
     successor = Job.objects.create(
         owner=actor,
@@ -161,7 +160,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
         resubmission_of=job,
         promised=True,
         promise_outcome=PromiseOutcome.OPEN,
-        plan=terms.plan,
+        plan=plan_to_json(terms.plan),
         verdict=verdict.as_json(),
         decided_at=now,
         **{name: getattr(job, name) for name in copied},

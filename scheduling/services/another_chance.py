@@ -30,6 +30,7 @@ from scheduling.services.kinds import (
     ask_all_elsewhere,
     kind_left,
     kinds_to_ask,
+    refusals_of,
 )
 from scheduling.services.profiling import (
     MAXIMUM_ATTEMPTS,
@@ -40,10 +41,8 @@ from scheduling.services.profiling import (
 )
 from scheduling.services.records import JobNote, record_all
 from scheduling.services.unfit_levels import largest_unfit_levels
-from scheduling.stored_verdict import StoredVerdict, pending
+from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
-#: The code of what is answered meanwhile.
-AWAITS_LEVELS = "awaits_levels"
 #: Refusals that the job would meet on any kind of GPU.
 _FINAL = (ReasonCode.DEADLINE_PASSED, ReasonCode.NO_WORK)
 #: Refusals that more GPUs at once could cure.
@@ -106,10 +105,7 @@ def _chance(row: Job, refusal: KindRefusal, known: _Known, now: datetime) -> Cha
         return Chance(elsewhere, refusal)
     if latest is None or too_late:
         return None
-    codes = {
-        **{name: said["reason_code"] for name, said in row.refused_kinds.items()},
-        refusal.kind: refusal.code,
-    }
+    codes = {name: said.code for name, said in refusals_of(row).items()} | {refusal.kind: refusal.code}
     for kind in known.order(row):
         curve = known.curve_on(row, kind) if codes.get(kind) in CURABLE else None
         if curve is None or curve.state != CurveState.READY:
@@ -236,19 +232,19 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
     latest = decide_by(row)
     if latest is None or (row.awaits_levels and row.curve_id == curve.pk):
         return False
-    said = row.refused_kinds.get(chance.kind, {}).get("reason", chance.refusal.reason)
+    said = refusals_of(row).get(chance.kind, chance.refusal).reason
     text = (
         f"Its speed is known on up to {gpus_text(top)} only: {said}. It is measured on up to "
         f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} "
         f"UTC."
     )
-    told = StoredVerdict.from_json(row.verdict).reason_code == AWAITS_LEVELS
+    told = StoredVerdict.from_json(row.verdict).reason_code == AnswerCode.AWAITS_LEVELS
     refused = dict(row.refused_kinds)
     if chance.kind != chance.refusal.kind:
-        refused[chance.refusal.kind] = {"reason_code": chance.refusal.code, "reason": chance.refusal.reason}
+        refused[chance.refusal.kind] = chance.refusal.as_json()
     refused.pop(chance.kind, None)
     row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
-    row.verdict = pending(AWAITS_LEVELS, text).as_json()
+    row.verdict = pending(AnswerCode.AWAITS_LEVELS, text).as_json()
     if not told:
         notes.append(JobNote(row, "awaits_levels", text, {"gpus": chance.wait_for}))
     return True

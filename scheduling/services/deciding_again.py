@@ -20,7 +20,7 @@ from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import cluster_policy, pool_snapshot
-from scheduling.stored_verdict import ADMITTED, StoredVerdict, answered
+from scheduling.stored_verdict import ADMITTED, AnswerCode, StoredVerdict, answered
 
 #: Resumed jobs that one pass of the planner decides again.
 MOST_AT_ONCE = 5
@@ -79,7 +79,7 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
     refusal = "" if verdict is None else verdict.reason
     promised = verdict is not None and verdict.promised and plan is not None
     if promised and plan is not None:
-        over = PromiseQuotas(timezone.now()).refusal(job, plan)
+        over = PromiseQuotas(timezone.now(), in_place_of=job.pk).refusal(job.project, plan)
         promised, refusal = over is None, over or refusal
     job.promise_asked_again = False
     fields = ["promise_asked_again", "verdict"]
@@ -97,7 +97,7 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
     job.verdict = replace(
         StoredVerdict.from_json(job.verdict),
         decision=ADMITTED,
-        reason_code="promise_not_restored",
+        reason_code=AnswerCode.PROMISE_NOT_RESTORED,
         reason=f"It runs on without a promise after its pause: {reason}",
         minimum_satisfactory_share=(),
         slack_seconds=None,

@@ -18,7 +18,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.records import JobNote, record_all
-from scheduling.stored_verdict import pending
+from scheduling.stored_verdict import AnswerCode, pending
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,20 @@ class KindRefusal:
     kind: str
     code: str
     reason: str
+
+    def as_json(self) -> dict[str, str]:
+        """As a job's row keeps it under the kind's name."""
+        return {"reason_code": self.code, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, kind: str, kept: Mapping[str, str]) -> KindRefusal:
+        """The reverse of `as_json`."""
+        return cls(kind, kept["reason_code"], kept["reason"])
+
+
+def refusals_of(job: Job) -> dict[str, KindRefusal]:
+    """The kinds that cannot take a job while others are asked, in turn."""
+    return {kind: KindRefusal.from_json(kind, kept) for kind, kept in job.refused_kinds.items()}
 
 
 def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
@@ -120,12 +134,10 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
             f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} "
             f"GPUs now."
         )
-        job.refused_kinds = {
-            **job.refused_kinds, refusal.kind: {"reason_code": refusal.code, "reason": refusal.reason}
-        }  # fmt: skip
+        job.refused_kinds = {**job.refused_kinds, refusal.kind: refusal.as_json()}
         job.curve = curves[kind][job.pk]
         job.awaits_levels = False
-        job.verdict = pending("other_kind", text).as_json()
+        job.verdict = pending(AnswerCode.OTHER_KIND, text).as_json()
         detail = {"refused_by": refusal.kind, "gpu_kind": kind, "code": refusal.code}
         notes.append(JobNote(job, "asked_elsewhere", text, detail))
     update_rows([job for job, _, _ in asked], ["refused_kinds", "curve", "awaits_levels", "verdict"])
@@ -135,7 +147,7 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
 def all_reasons(job: Job, reason: str) -> str:
     """The last kind's refusal with those of the kinds before it; alone where there is one kind."""
     kind = job.curve.gpu_kind if job.curve is not None else ""
-    others = {name: said["reason"] for name, said in job.refused_kinds.items() if name != kind}
+    others = {name: said.reason for name, said in refusals_of(job).items() if name != kind}
     if not others:
         return reason
     return in_turn([*others.items(), (kind, reason)])

@@ -21,6 +21,7 @@ from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.another_chance import CURABLE
 from scheduling.services.borrowed import curve_on
+from scheduling.services.kinds import refusals_of
 from scheduling.services.profiling import (
     MAXIMUM_ATTEMPTS,
     MOST_WAITING_LOOKED_AT,
@@ -31,14 +32,12 @@ from scheduling.services.profiling import (
     top_level,
 )
 from scheduling.services.quotas import profiling_left
-from scheduling.stored_verdict import StoredVerdict
+from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
 #: For how long after a decline its function is measured on.
 REMEMBERED_FOR = timedelta(days=1)
 #: The latest declines that are looked at: those of a burst have their functions in common.
 MOST_DECLINES = 100
-#: Declined because nothing was known of the function's speed.
-NOT_PROFILED_IN_TIME = "not_profiled_in_time"
 
 
 def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
@@ -86,14 +85,17 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
 
 def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
     """The job's curves, by kind of GPU, of which more levels could have cured its refusal there."""
-    codes = {kind: said["reason_code"] for kind, said in job.refused_kinds.items()}
+    codes = {kind: said.code for kind, said in refusals_of(job).items()}
     if job.curve is not None:
         codes[job.curve.gpu_kind] = StoredVerdict.from_json(job.verdict).reason_code
     for kind, code in codes.items():
         curve = curve_on(job, kind)
         if curve is None or curve.complete:
             continue
-        curable = {CurveState.READY: code in CURABLE, CurveState.UNKNOWN: code == NOT_PROFILED_IN_TIME}
+        curable = {
+            CurveState.READY: code in CURABLE,
+            CurveState.UNKNOWN: code == AnswerCode.NOT_PROFILED_IN_TIME,
+        }
         if curable.get(CurveState(curve.state), False):
             yield curve
 

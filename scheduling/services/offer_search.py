@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import structlog
-from django.db.models import F
+from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import CurveState, JobState, ServiceClass
@@ -20,6 +20,8 @@ from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import kinds_to_ask
 from scheduling.services.offers import offer_create, projects_without_offer, within_horizon
 from scheduling.services.planner_lease import unmoved
+from scheduling.services.quotas import PromiseQuotas
+from scheduling.services.records import planning_fact_changed
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import asking_again, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
@@ -109,16 +111,17 @@ def _commit(
     done: list[str],
     found: dict[str, tuple[FoundOffer, ScalingCurve]],
 ) -> None:
+    quotas = PromiseQuotas(timezone.now())
     for job_id in done:
         row = rows[job_id]
         row.awaits_offer = False
         if job_id in found:
             offer, row.curve = found[job_id]
-            made = offer_create(row, offer)
+            made = offer_create(row, offer, quotas)
             row.verdict = replace(StoredVerdict.from_json(row.verdict), offer=made).as_json()
         row.save(update_fields=["awaits_offer", "verdict", "curve"])
     if found:
-        Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+        planning_fact_changed(cluster)
     if offers_wait(cluster):
         wake("plan", trigger="offers wait")
 

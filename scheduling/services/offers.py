@@ -18,6 +18,7 @@ from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Job, Offer
 from scheduling.moments import LONGEST_DEADLINE, moment
 from scheduling.services.plan_json import plan_to_json
+from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 
 
@@ -56,8 +57,13 @@ def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
     return chosen
 
 
-def offer_create(job: Job, found: FoundOffer) -> dict[str, Any]:
-    """Hold the found capacity for the job's project. Returns the offer as the verdict shows it."""
+def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str, Any] | None:
+    """Hold the found capacity for the job's project. Returns the offer as the verdict shows it; None where
+    the project may not hold so much, which the job's history says."""
+    refusal = quotas.refusal(job.project, found.plan)
+    if refusal is not None:
+        record(job, "no_offer", f"A later deadline could be kept, but is not offered: {refusal}")
+        return None
     valid_until = timezone.now() + timedelta(seconds=job.cluster.offer_hold_seconds)
     if (starts_at := moment(found.starts_at)) is not None:
         # Computing took a moment: nobody accepts when the plan should have begun already.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,10 +15,11 @@ from projects.models import Project
 from projects.prepared import PreparedValues
 from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
-from scheduling.choices import TERMINAL_STATES, Purpose
+from scheduling.choices import TERMINAL_STATES, OfferState, Purpose, ServiceClass
 from scheduling.core.question.snapshot import StoredPlan
-from scheduling.models import Bundle, Generation, Job
+from scheduling.models import Bundle, Generation, Job, Offer
 from scheduling.services.plan_json import plan_from_json
+from scheduling.stored_verdict import DECLINED, AnswerCode, StoredVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +120,29 @@ def profiling_left(project: Project, now: datetime) -> bool:
 
 
 class PromiseQuotas:
-    """What may still be promised, as one decision's verdicts are told: what is held under a limit is summed
-    up once."""
+    """What may still be promised, as one decision's verdicts are told: what is held under a limit, by open
+    promises and by open offers, is summed up once.
 
-    def __init__(self, now: datetime) -> None:
-        self._now = now.timestamp()
+    ``in_place_of``: the id of a job whose own promise and offer do not count, as it asks for another.
+    """
+
+    def __init__(self, now: datetime, *, in_place_of: str = "") -> None:
+        self._now = now
+        self._asking = in_place_of
         self._limits: dict[int, list[Limit]] = {}
         self._held: dict[str, float] = {}
 
-    def refusal(self, job: Job, plan: StoredPlan) -> str | None:
+    def refusal(self, project: Project, plan: StoredPlan) -> str | None:
         """Why the project may not be promised this plan; None when it may, and then it holds it."""
-        if job.project_id not in self._limits:
-            self._limits[job.project_id] = list(limits_on(job.project, "promised_gpu_hours"))
-        limits = self._limits[job.project_id]
+        if project.pk not in self._limits:
+            self._limits[project.pk] = list(limits_on(project, "promised_gpu_hours"))
+        limits = self._limits[project.pk]
         if not limits:
             return None
-        wanted = gpu_hours(plan, self._now)
+        wanted = gpu_hours(plan, self._now.timestamp())
         for limit in limits:
             if limit.whose not in self._held:
-                self._held[limit.whose] = self._held_under(limit, job)
+                self._held[limit.whose] = self._held_under(limit)
             held = self._held[limit.whose]
             if held + wanted > limit.amount:
                 return (
@@ -148,15 +153,31 @@ class PromiseQuotas:
             self._held[limit.whose] += wanted
         return None
 
-    def _held_under(self, limit: Limit, job: Job) -> float:
-        open_promises = Job.objects.filter(project__in=limit.project_ids, promised=True).exclude(
-            state__in=TERMINAL_STATES
-        )
-        return sum(
-            gpu_hours(stored, self._now)
-            for other in open_promises.exclude(pk=job.pk).only("plan")
-            if (stored := plan_from_json(other.plan)) is not None
-        )
+    def _held_under(self, limit: Limit) -> float:
+        promises = Job.objects.filter(project__in=limit.project_ids, promised=True)
+        promises = promises.exclude(state__in=TERMINAL_STATES).exclude(pk=self._asking)
+        # Accepting one asks for no quota again.
+        offers = Offer.objects.filter(project__in=limit.project_ids, state=OfferState.OPEN)
+        offers = offers.filter(valid_until__gt=self._now).exclude(job=self._asking)
+        held = (*promises.values_list("plan", flat=True), *offers.values_list("plan", flat=True))
+        plans = (plan_from_json(stored) for stored in held)
+        return sum(gpu_hours(plan, self._now.timestamp()) for plan in plans if plan is not None)
+
+
+def refused_by_quota(answer: StoredVerdict, refusal: str, service_class: str) -> StoredVerdict:
+    """The answer to who could be promised a deadline but for the quota: a hard deadline is declined, any
+    other job runs without a promise."""
+    unpromised = replace(answer, reason_code=AnswerCode.QUOTA, minimum_satisfactory_share=(), counts_on="")
+    if service_class != ServiceClass.SLO:
+        return replace(unpromised, reason=f"It runs without a promise: {refusal}")
+    return replace(
+        unpromised,
+        decision=DECLINED,
+        reason=refusal,
+        planned_start_at=None,
+        planned_finish_at=None,
+        slack_seconds=None,
+    )
 
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:

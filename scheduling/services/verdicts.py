@@ -16,11 +16,10 @@ from scheduling.models import Decision, Job
 from scheduling.services.failure_charges import CountsOn, class_as_json
 from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
-from scheduling.services.quotas import PromiseQuotas
+from scheduling.services.quotas import PromiseQuotas, refused_by_quota
 from scheduling.services.records import Move, move_all
-from scheduling.stored_verdict import DECLINED, StoredVerdict, answered
+from scheduling.stored_verdict import AnswerCode, StoredVerdict, answered
 
-QUOTA = "quota"
 _WRITTEN = (
     "decided_at",
     "verdict",
@@ -54,20 +53,20 @@ def apply_verdicts(
             job.protection_class = class_as_json(told)
         answer = _answer(job, verdict, plan, quotas, row, "" if told is None else told.sentence())
         job.decided_at = timezone.now()
+        over_quota = answer.reason_code == AnswerCode.QUOTA
         if answer.declined:
             refused.add(job.pk)
-            held_back = answer.reason_code == QUOTA
-            job.awaits_offer = job.pk in awaited and not held_back
-            if job.pk in offers and not held_back:
-                answer = replace(answer, offer=offer_create(job, offers[job.pk]))
+            job.awaits_offer = job.pk in awaited and not over_quota
+            if job.pk in offers and not over_quota:
+                answer = replace(answer, offer=offer_create(job, offers[job.pk], quotas))
             job.verdict = answer.as_json()
             moves.append(Move(job, JobState.DECLINED, answer.reason, {"code": answer.reason_code}))
             continue
         job.verdict = answer.as_json()
-        job.promised = verdict.promised
-        job.promise_outcome = PromiseOutcome.OPEN if verdict.promised else PromiseOutcome.NONE
+        job.promised = verdict.promised and not over_quota
+        job.promise_outcome = PromiseOutcome.OPEN if job.promised else PromiseOutcome.NONE
         job.plan = plan_to_json(plan) if plan is not None else None
-        moves.append(Move(job, JobState.ADMITTED, verdict.reason, {"code": str(verdict.reason_code)}))
+        moves.append(Move(job, JobState.ADMITTED, answer.reason, {"code": answer.reason_code}))
     move_all(moves, fields=_WRITTEN, decision=row)
     return refused
 
@@ -84,16 +83,5 @@ def _answer(
     answer = answered(verdict, plan, job.deadline_at, row.pk if row else None, counts_on=counts_on)
     if not verdict.admitted or plan is None or not verdict.promised:
         return answer
-    refusal = quotas.refusal(job, plan)
-    if refusal is None:
-        return answer
-    return replace(
-        answer,
-        decision=DECLINED,
-        reason_code=QUOTA,
-        reason=refusal,
-        planned_start_at=None,
-        planned_finish_at=None,
-        slack_seconds=None,
-        counts_on="",
-    )
+    refusal = quotas.refusal(job.project, plan)
+    return answer if refusal is None else refused_by_quota(answer, refusal, job.service_class)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
 from django.db import transaction
-from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -16,7 +16,7 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.core.question import snapshot as core
-from scheduling.core.question.decision import Verdict
+from scheduling.core.question.decision import ReasonCode
 from scheduling.core.question.validation import Unplannable, check_job
 from scheduling.models import Job, ScalingCurve
 from scheduling.moments import rfc3339
@@ -25,9 +25,11 @@ from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, cou
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
+from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planner_lease import Moved
 from scheduling.services.planning import MAXIMUM_ATTEMPTS
-from scheduling.services.records import lock_cluster, record
+from scheduling.services.quotas import PromiseQuotas, refused_by_quota
+from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import (
     Pool,
@@ -36,12 +38,20 @@ from scheduling.services.snapshots import (
     pool_snapshot,
 )
 from scheduling.services.wakeups import wake
-from scheduling.stored_verdict import ADMITTED, StoredVerdict, answered, declined, pending
+from scheduling.stored_verdict import (
+    ADMITTED,
+    AnswerCode,
+    StoredVerdict,
+    answered,
+    declined,
+    pending,
+    promised_on,
+)
 
 _TRIAL = "what-if"
 
 
-def what_if(*, project: Project, owner: User, request: JobRequest) -> StoredVerdict:
+def what_if(*, project: Project, request: JobRequest) -> StoredVerdict:
     """The verdict that a submission would get now. Stores nothing and holds no offer."""
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)
@@ -54,18 +64,18 @@ def what_if(*, project: Project, owner: User, request: JobRequest) -> StoredVerd
         if curve.state != CurveState.READY:
             unknown.append(kind)
             continue
-        answer = _asked_on(cluster, curve, request)
-        if answer.decision == ADMITTED:
+        answer = _asked_on(cluster, curve, request, project)
+        if answer.decision == ADMITTED or answer.reason_code == AnswerCode.QUOTA:
             return answer
         refusals.append((kind, answer))
     if unknown:
         where = "" if not refusals else f" on {', '.join(unknown)} GPUs, and no others can take it now"
         text = f"The function has not been measured yet{where}; submitting it measures it first."
-        return pending("needs_profiling", text, needs_profiling=True)
+        return pending(AnswerCode.NEEDS_PROFILING, text, needs_profiling=True)
     return _refused_by_all(refusals)
 
 
-def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> StoredVerdict:
+def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest, project: Project) -> StoredVerdict:
     """The verdict of one kind of GPU."""
     now = timezone.now()
     slot_at = frozen_until(cluster, now)
@@ -88,7 +98,7 @@ def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> Sto
         finishing_seconds=curve.finishing_seconds + REPORTING_SECONDS,
         failure_slack_seconds=counts_on.slack_seconds,
     )
-    return _trial_verdict(cluster, pool, trial, request.deadline_at, counts_on)
+    return _trial_verdict(cluster, pool, trial, request.deadline_at, counts_on, project)
 
 
 def _refused_by_all(refusals: list[tuple[str, StoredVerdict]]) -> StoredVerdict:
@@ -115,17 +125,22 @@ def _trial_verdict(
     trial: core.JobSnapshot,
     deadline_at: datetime | None,
     counts_on: CountsOn,
+    project: Project,
 ) -> StoredVerdict:
     try:
         check_job(trial)
     except Unplannable as fault:
-        return declined("cannot_be_planned", f"It cannot be planned: {fault.reason}.")
+        return declined(AnswerCode.CANNOT_BE_PLANNED, f"It cannot be planned: {fault.reason}.")
     policy = cluster_policy(cluster)
     settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
     decision = policy.admit(snapshot)
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
-    answer = answered(verdict, decision.plans.get(trial.id), deadline_at, counts_on=counts_on.sentence())
+    plan = decision.plans.get(trial.id)
+    answer = answered(verdict, plan, deadline_at, counts_on=counts_on.sentence())
+    quotas = PromiseQuotas(timezone.now())
+    if verdict.promised and plan is not None and (over := quotas.refusal(project, plan)) is not None:
+        answer = refused_by_quota(answer, over, trial.service_class)
     if not verdict.admitted:
         # Nothing is held, so the work begins at once.
         after = snapshot_after(snapshot, decision)
@@ -133,7 +148,11 @@ def _trial_verdict(
             after, settings=dataclasses.replace(after.settings, offer_hold_seconds=0.0)
         )
         found = policy.find_offer(after, trial)
-        if found is not None and within_horizon(found.deadline_at, snapshot.now):
+        if (
+            found is not None
+            and within_horizon(found.deadline_at, snapshot.now)
+            and quotas.refusal(project, found.plan) is None
+        ):
             seconds = seconds_from_acceptance(found.deadline_at, snapshot.now, cluster.slot_seconds)
             at_once = {
                 "deadline_at": rfc3339(found.deadline_at), "valid_until": None, "deadline_seconds": seconds
@@ -184,7 +203,26 @@ def _change_once(
     if job.paused_by_owner:
         raise Conflict(f"Job {job.pk} is paused; resume it first.")
     cluster = Cluster.objects.get(pk=job.cluster_id)
-    verdict, plans = decided_again(cluster, job, deadline_at, wanted)
+    change = _change_to(cluster, job, deadline_at, wanted)
+    if wanted == ServiceClass.SLO and not change.promised:
+        return job, change.answer, False
+    return _commit_change(cluster, job, actor, change), change.answer, True
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Another deadline or class for a job: what is answered, whether it is promised, and by which plans
+    everybody's promises hold then."""
+
+    deadline_at: datetime | None
+    service_class: str
+    answer: StoredVerdict
+    promised: bool
+    plans: Mapping[str, core.StoredPlan]
+
+
+def _change_to(cluster: Cluster, job: Job, deadline_at: datetime | None, wanted: str) -> _Change:
+    """What a change would bring. A promise is as its project's quota lets it be."""
     loosened = (
         job.promised
         and wanted == job.service_class
@@ -192,37 +230,33 @@ def _change_once(
         and job.deadline_at is not None
         and deadline_at >= job.deadline_at
     )
-    granted = loosened or wanted != ServiceClass.SLO or (verdict is not None and verdict.promised)
-    answer = (
-        answered(verdict, plans.get(job.pk), deadline_at, counts_on=counts_on_sentence(job))
-        if verdict is not None
-        else StoredVerdict(ADMITTED, "best_effort", "Its deadline is a wish from now on.")
-    )
-    if loosened:
-        text = "A later deadline keeps the promise."
-        answer = replace(answer, decision=ADMITTED, reason_code="fits", reason=text)
-    if not granted:
-        return job, answer, False
-    return _commit_change(cluster, job, actor, deadline_at, wanted, verdict, loosened, plans), answer, True
+    if loosened and deadline_at is not None:
+        text, kept = "A later deadline keeps the promise.", plan_from_json(job.plan)
+        on = counts_on_sentence(job)
+        answer = promised_on(kept, deadline_at, ReasonCode.FITS, text, counts_on=on)
+        return _Change(deadline_at, wanted, answer, True, {})
+    verdict, plans = decided_again(cluster, job, deadline_at, wanted)
+    if verdict is None:
+        answer = StoredVerdict(ADMITTED, ReasonCode.BEST_EFFORT, "It has no deadline from now on.")
+        return _Change(deadline_at, wanted, answer, False, {})
+    plan = plans.get(job.pk)
+    answer = answered(verdict, plan, deadline_at, counts_on=counts_on_sentence(job))
+    if not verdict.promised or plan is None:
+        return _Change(deadline_at, wanted, answer, False, {})
+    over = PromiseQuotas(timezone.now(), in_place_of=job.pk).refusal(job.project, plan)
+    if over is not None:
+        return _Change(deadline_at, wanted, refused_by_quota(answer, over, wanted), False, {})
+    return _Change(deadline_at, wanted, answer, True, plans)
 
 
-def _commit_change(
-    cluster: Cluster,
-    job: Job,
-    actor: User,
-    deadline_at: datetime | None,
-    wanted: str,
-    verdict: Verdict | None,
-    loosened: bool,
-    plans: dict[str, core.StoredPlan],
-) -> Job:
+def _commit_change(cluster: Cluster, job: Job, actor: User, change: _Change) -> Job:
+    deadline_at, wanted, promised = change.deadline_at, change.service_class, change.promised
     with transaction.atomic():
         current = lock_cluster(cluster.pk)
         if current.planning_version != cluster.planning_version:
             raise Moved
         job = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
         before = job.deadline_at
-        promised = loosened or bool(verdict and verdict.promised)
         job.service_class = wanted
         job.deadline_at = deadline_at
         job.late = job.late and deadline_at is not None and deadline_at <= timezone.now()
@@ -234,9 +268,9 @@ def _commit_change(
             job.promise_outcome = PromiseOutcome.NONE
         job.promised = promised
         job.promise_asked_again = False
+        job.verdict = change.answer.as_json()
         job.save()
-        if promised and not loosened:
-            store_plans(plans)
+        store_plans(change.plans)
         record(
             job,
             "deadline_changed",
@@ -244,7 +278,7 @@ def _commit_change(
             f"{wanted}).",
             actor=actor.username,
         )
-        Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+        planning_fact_changed(cluster)
         wake("plan", trigger=f"deadline of {job.pk} changed")
     job.refresh_from_db()
     return job

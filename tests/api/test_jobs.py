@@ -282,13 +282,20 @@ def test_an_offer_is_accepted_into_a_job_of_its_own(world: World) -> None:
     declined = make.JobFactory.create(
         project=world.project, owner=world.owner, function_version=world.version, state="declined",
         service_class="slo", deadline_at=timezone.now() + timedelta(minutes=1),
+        verdict={"decision": "declined", "reason_code": "capacity", "reason": "Full.", "decision_id": 7},
     )  # fmt: skip
-    make.OfferFactory.create(job=declined, plan=make.stored_plan([(0, 60, 2)], 60))
+    plan = make.stored_plan([(0, 60, 0), (60, 120, 2)], 120)
+    make.OfferFactory.create(job=declined, plan=plan)
     client = world.client(world.colleague)
     answer = client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json")
     successor = answer.json()
     assert answer.status_code == 201
     assert (successor["resubmission_of"], successor["promised"]) == (declined.pk, True)
+    verdict = successor["verdict"]
+    assert (verdict["reason_code"], verdict["decision_id"]) == ("offer_accepted", None), "no decline's"
+    assert [piece["gpus"] for piece in verdict["minimum_satisfactory_share"]] == [0, 2]
+    for told in (successor, verdict):
+        assert datetime.fromisoformat(told["planned_start_at"]).timestamp() == pytest.approx(plan["start"][1])
     assert client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json").status_code == 409
 
 

@@ -350,6 +350,6 @@ def test_work_that_would_outlast_everything_is_refused_in_words(
     tell_speed(first, 1e-5)
     asked = request_of(first)
     asked = type(asked)(**{**asked.__dict__, "max_iterations": CENTURIES})
-    verdict = what_if(project=first.project, owner=first.owner, request=asked)
+    verdict = what_if(project=first.project, request=asked)
     assert verdict.reason_code == "cannot_be_planned"
     assert "its work would take over" in verdict.reason

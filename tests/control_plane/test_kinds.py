@@ -12,7 +12,6 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster
-from projects.models import Membership
 from scheduling.choices import CurveState, JobState, OfferState
 from scheduling.core.question.snapshot import ServiceClass
 from scheduling.models import Decision, FunctionVersion, Job, Offer, ScalingCurve
@@ -190,12 +189,10 @@ def test_what_if_asks_the_kinds_in_turn_and_offers_the_earliest_deadline(
     nodes: Nodes, submit: Submit, clock: SimulatedTime, version: FunctionVersion
 ) -> None:
     job = submit(seconds=100, iterations=4000)
-    member = Membership.objects.get(project=job.project)
 
     def asked(iterations: int) -> dict[str, object]:
         return what_if(
             project=job.project,
-            owner=member.user,
             request=JobRequest(
                 function_version=version,
                 name="asked",

@@ -9,7 +9,6 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster
-from projects.models import Membership
 from scheduling.choices import CurveState, JobState, OfferState
 from scheduling.models import CurveLevel, Job, Offer, ScalingCurve
 from scheduling.services.accepting import job_accept_offer
@@ -128,8 +127,7 @@ def test_what_if_offers_what_could_be_promised_at_once(declined: Job, clock: Sim
     job_hold = Offer.objects.get(job=declined)
     job_hold.state = OfferState.EXPIRED
     job_hold.save()
-    member = Membership.objects.get(project=declined.project)
-    answer = what_if(project=declined.project, owner=member.user, request=request_of(declined)).as_json()
+    answer = what_if(project=declined.project, request=request_of(declined)).as_json()
     assert answer["decision"] == "declined"
     deadline_at = answer["offer"]["deadline_at"]
     latest = timezone.now() + timedelta(seconds=WORK_SECONDS + MORE_SECONDS)

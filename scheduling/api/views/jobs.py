@@ -375,6 +375,6 @@ class WhatIfView(ApiView):
     )
     def post(self, request: Request) -> Response:
         project, job_request = request_from(self.user, self.read(JobRequestSerializer))
-        verdict = what_if(project=project, owner=self.user, request=job_request)
+        verdict = what_if(project=project, request=job_request)
         mask = mask_for(self.user, [verdict.reason])
         return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)
