@@ -80,7 +80,7 @@ def measured_curves() -> list[ScalingCurve]:
     curves = []
     for gpu_type in table.gpu_types:
         for pair in table.measured_on(gpu_type):
-            points = table.profile(pair, [gpu_type]).by_gpu_type[gpu_type]
+            points = table.profile(pair, [gpu_type]).by_kind[gpu_type]
             rates = dict(zip(points.gpus.tolist(), points.iterations_per_second.tolist(), strict=True))
             curve = curve_from_measurements({gpus: rate for gpus, rate in rates.items() if gpus in LEVELS})
             if curve.levels.size:

@@ -23,7 +23,7 @@ def curve_key(
     speed_neutral: Iterable[str],
     plan_family: str,
 ) -> str:
-    """Digest of function, data, GPU type, every hyperparameter that may change speed or memory, and the
+    """Digest of function, data, kind of GPU, every hyperparameter that may change speed or memory, and the
     family of the runtime plans."""
     neutral = set(speed_neutral)
     counted = {name: value for name, value in hyperparameters.items() if name not in neutral}

@@ -28,7 +28,7 @@ class Cluster(models.Model):
     name = models.SlugField(max_length=64, unique=True, default="default")
 
     policy = models.CharField(max_length=40, default="punctual")
-    #: What the policy noted at its last decision: its name, and numbers by GPU type.
+    #: What the policy noted at its last decision: its name, and numbers by kind of GPU.
     policy_memory = models.JSONField(default=dict, blank=True)
     slot_seconds = models.FloatField(default=5.0)
     reserve_servers = models.PositiveIntegerField(default=0)

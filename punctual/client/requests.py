@@ -30,7 +30,7 @@ class JobOptions(TypedDict, total=False):
     `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
     `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
     `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `data` maps names to URLs or paths on the
-    nodes.
+    servers.
     """
 
     hyperparameters: Mapping[str, Any]
@@ -121,7 +121,7 @@ def parse_target(text: str) -> dict[str, Any]:
 
 
 def data_sources(data: Mapping[str, str] | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Named data as the API takes it: text with `://` is a URL, other text a path on the nodes."""
+    """Named data as the API takes it: text with `://` is a URL, other text a path on the servers."""
     if isinstance(data, Mapping):
         return [{"name": name, "url" if "://" in place else "path": place} for name, place in data.items()]
     return [dict(source) for source in data]

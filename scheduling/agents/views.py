@@ -143,7 +143,7 @@ def report(request: HttpRequest, agent: Agent) -> HttpResponse:
             409,
             "fenced",
             "Fenced",
-            "This node's work was given away; stop every worker and report an empty list.",
+            "This server's work was given away; stop every worker and report an empty list.",
         )
     return JsonResponse(dataclasses.asdict(answer))
 
@@ -151,7 +151,7 @@ def report(request: HttpRequest, agent: Agent) -> HttpResponse:
 @answers_only("GET")
 @for_agents
 def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
-    """What should be true on this node."""
+    """What should be true on this server."""
     if agent.fenced_at is not None:
         return problem(409, "fenced", "Fenced", "Report an empty list of workers first.")
     return JsonResponse(desired_state(agent.server_id))
@@ -160,20 +160,20 @@ def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
 @answers_only("GET")
 @for_agents
 def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
-    """The bytes of a function that this node was given to run."""
+    """The bytes of a function that this server was given to run."""
     needed = Assignment.objects.filter(
         gpu__server_id=agent.server_id, job__function_version__bundle_id=digest
     )
     bundle = Bundle.objects.filter(pk=digest).first() if needed.exists() else None
     if bundle is None:
-        return problem(404, "not_found", "Not found", "No work on this node needs such a function.")
+        return problem(404, "not_found", "Not found", "No work on this server needs such a function.")
     return HttpResponse(bytes(bundle.content), content_type="application/octet-stream")
 
 
 @answers_only("GET")
 @for_agents
 def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponseBase:
-    """The archive of an environment that this node needs."""
+    """The archive of an environment that this server needs."""
     needed = Assignment.objects.filter(
         gpu__server_id=agent.server_id, job__function_version__requirements_digest=digest
     )

@@ -210,7 +210,7 @@ class TerminationSerializer(StrictSerializer):
 
 
 class DataSourceSerializer(StrictSerializer):
-    """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every node mounts
+    """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every server mounts
     read-only."""
 
     name = fields.Text(max_length=100)
@@ -241,7 +241,7 @@ class DataSourceSerializer(StrictSerializer):
 
     def validate_path(self, path: str) -> str:
         if not path.startswith("/") or ".." in path.split("/"):
-            raise ValidationError("Must be an absolute path on the nodes, without ..")
+            raise ValidationError("Must be an absolute path on the servers, without ..")
         return path
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

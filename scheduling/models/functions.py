@@ -116,7 +116,7 @@ class CurveLevel(models.Model):
     train_seconds = models.FloatField(default=0.0)
     pause_seconds = models.FloatField(default=0.0)
     memory_bytes = models.BigIntegerField(default=0)
-    #: The most that one worker was seen to take of its host, and what is reserved for each; 0 where nobody
+    #: The most that one worker was seen to take of its server, and what is reserved for each; 0 where nobody
     #: looked: then it has its GPU's share.
     host_memory_bytes = models.BigIntegerField(default=0)
     reserved_memory_bytes = models.BigIntegerField(default=0)

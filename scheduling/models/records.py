@@ -35,7 +35,7 @@ class JobMetric(models.Model):
     values = models.JSONField()
     iterations_per_second = models.FloatField(default=0.0)
     train_seconds = models.FloatField(default=0.0)
-    #: The most that rank 0 has taken of its host; 0 where it was not looked at.
+    #: The most that rank 0 has taken of its server; 0 where it was not looked at.
     host_memory_bytes = models.BigIntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)
     measured_at = models.DateTimeField(default=timezone.now)

@@ -33,7 +33,7 @@ class Borrowed:
         return sum(len(server) for server in self.gpus)
 
 
-def home_kind(cluster: Cluster) -> str | None:
+def borrowing_kind(cluster: Cluster) -> str | None:
     """The kind of most of the cluster's own GPUs: its pool is the one that borrows. None without any."""
     return main_kind(Gpu.objects.known().own(cluster).by_kind())
 
@@ -44,7 +44,7 @@ def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
     by_kind: dict[str, dict[int, list[Gpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in on_loan:
         by_kind[gpu.kind][gpu.server_id].append(gpu)
-    if not by_kind or kind != home_kind(cluster):
+    if not by_kind or kind != borrowing_kind(cluster):
         return None
     chosen = main_kind({name: sum(map(len, servers.values())) for name, servers in by_kind.items()})
     assert chosen is not None

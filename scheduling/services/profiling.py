@@ -32,7 +32,7 @@ from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
-from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
+from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_made_on, curve_on
 from scheduling.services.generations import NoFreePort, create_generation
 from scheduling.services.incidents import jobs_without_port, note_no_port, note_not_measured, note_ports
 from scheduling.services.isolating import FAILURES
@@ -213,12 +213,16 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
     these are idle."""
     if not Gpu.objects.on_loan(cluster).exists():
         return None
-    home = home_kind(cluster)
-    borrowed = borrowed_by(cluster, home) if home else None
-    if home is None or borrowed is None or borrowed.kind == home:
+    borrowing = borrowing_kind(cluster)
+    borrowed = borrowed_by(cluster, borrowing) if borrowing else None
+    if borrowing is None or borrowed is None or borrowed.kind == borrowing:
         return None
     jobs = Job.objects.filter(
-        cluster=cluster, state__in=PLANNED_STATES, promised=False, curve__gpu_kind=home, paused_by_owner=False
+        cluster=cluster,
+        state__in=PLANNED_STATES,
+        promised=False,
+        curve__gpu_kind=borrowing,
+        paused_by_owner=False,
     ).select_related("curve", "function_version", "project")
     for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
         known = curve_on(job, borrowed.kind)

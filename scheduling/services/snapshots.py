@@ -1,4 +1,4 @@
-"""The planner's input, read from rows: one snapshot per GPU type (a pool)."""
+"""The planner's input, read from rows: one snapshot for each kind of GPU (a pool)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Pool:
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
-    """GPU types of the cluster's own servers, in a fixed order. Borrowed servers join one of these pools."""
+    """The cluster's own kinds of GPU in a fixed order. Borrowed servers join one of these pools."""
     return sorted(Gpu.objects.own(cluster).by_kind())
 
 
@@ -105,7 +105,7 @@ def pool_snapshot(
     reallocate_at: datetime | None = None,
     awaiting_levels: bool = False,
 ) -> Pool:
-    """Read the pool of one GPU type. ``reallocate_at``: the slot boundary from which allocations may change.
+    """The pool of one kind of GPU. ``reallocate_at``: the slot boundary from which allocations may change.
 
     ``awaiting_levels``: with the newcomers that wait until more of their curve is measured, after all others.
     """

@@ -19,7 +19,7 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "seed": settings.seed,
         "servers": first.servers,
         "gpus_per_server": first.gpus_per_server,
-        "gpu_type": ", ".join(pool.gpu_type for pool in settings.pools),
+        "gpu_type": ", ".join(pool.kind for pool in settings.pools),
         "slot_seconds": settings.slot_seconds,
         "pauses": str(settings.pauses),
         "fill": str(settings.fill),

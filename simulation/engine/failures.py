@@ -121,12 +121,12 @@ def _fewest_servers(settings: SimulationSettings) -> int:
 
 def longest_iteration_seconds(settings: SimulationSettings, workload: Workload) -> float:
     """The longest iteration of any job on any number of GPUs of these kinds; 0 without jobs."""
-    kinds = {pool.gpu_type for pool in settings.pools}
+    kinds = {pool.kind for pool in settings.pools}
     slowest = min(
         (
             float(measured.iterations_per_second.min())
             for profile in workload.profiles
-            for kind, measured in profile.by_gpu_type.items()
+            for kind, measured in profile.by_kind.items()
             if kind in kinds and measured.iterations_per_second.size
         ),
         default=float("inf"),

@@ -41,7 +41,7 @@ class KindsInTurn:
     def refuse(self, row: int, pool: PoolState) -> bool:
         """A pool refuses a row. Returns whether it is asked for on another; otherwise the refusal is
         final."""
-        self.refused.setdefault(row, set()).add(pool.size.gpu_type)
+        self.refused.setdefault(row, set()).add(pool.size.kind)
         return self._ask(row)
 
     def _ask(self, row: int) -> bool:
@@ -49,13 +49,13 @@ class KindsInTurn:
         kind = next_kind(order, self.refused.get(row, ()))
         if kind is None:
             return False
-        number = next(pool.number for pool in self.pools if pool.size.gpu_type == kind)
+        number = next(pool.number for pool in self.pools if pool.size.kind == kind)
         self.waiting.setdefault(number, []).append(row)
         return True
 
     def _order(self, *, deadline: bool) -> tuple[str, ...]:
         if len(self.pools) == 1:
-            return (self.pools[0].size.gpu_type,)
+            return (self.pools[0].size.kind,)
         there = [self._kind(pool, pool.capacity.gpus) for pool in self.pools]
         # Where every server is lost somebody has to refuse.
         kinds = there if any(kind.gpus for kind in there) else [
@@ -65,4 +65,4 @@ class KindsInTurn:
 
     def _kind(self, pool: PoolState, gpus: int) -> KindOfGpu:
         unfinished = int((self.jobs.phase[pool.own_rows(self.jobs)] == ACTIVE).sum())
-        return KindOfGpu(pool.size.gpu_type, gpus, unfinished + len(self.waiting.get(pool.number, ())))
+        return KindOfGpu(pool.size.kind, gpus, unfinished + len(self.waiting.get(pool.number, ())))

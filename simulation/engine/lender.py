@@ -240,7 +240,7 @@ def _curves_on_loan(world: World, lending: Lending) -> CurveTables:
 
 
 def _same_kind(pool: PoolSize, lending: Lending) -> bool:
-    return pool.gpu_type == lending.inference_gpu_type
+    return pool.kind == lending.inference_gpu_type
 
 
 def _require_ends_can_be_planned(world: World, sharing: SharingSettings) -> None:
@@ -251,7 +251,7 @@ def _require_ends_can_be_planned(world: World, sharing: SharingSettings) -> None
     if lending is not None and not _same_kind(world.pools[0].size, lending):
         raise ValueError(
             "--server-ends beside --inference-servers: one kind of GPU is borrowed at a time; give "
-            f"--inference-gpu-type {world.pools[0].size.gpu_type}"
+            f"--inference-gpu-type {world.pools[0].size.kind}"
         )
 
 

@@ -387,7 +387,7 @@ class Simulation(World):
         for row in np.flatnonzero((jobs.phase == ACTIVE) & jobs.promised).tolist():
             if not interrupted or self.now > jobs.deadline_at[row]:
                 self.broken[self.workload.job_id[row]] = "did not end"
-        kinds = [size.gpu_type for size in self.settings.pools]
+        kinds = [size.kind for size in self.settings.pools]
         return RunOutcome(
             settings=described(self.settings, workload),
             jobs=JobOutcomes(

@@ -26,9 +26,9 @@ class Recovery(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """Servers of one GPU type. Promises are made on one pool each; a job stays in its pool."""
+    """Servers of one kind of GPU. Promises are made on one pool each; a job stays in its pool."""
 
-    gpu_type: str
+    kind: str
     servers: int
     gpus_per_server: int
     servers_per_rack: int = 0

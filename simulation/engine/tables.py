@@ -79,10 +79,10 @@ def curve_tables(
     latency = agent_latency_seconds if charges_pauses else 0.0
     planned, measured, one_gpu = [], [], []
     for profile in workload.profiles:
-        points = _by_gpus_held(profile, profile.by_gpu_type.get(pool.gpu_type), pool)
+        points = _by_gpus_held(profile, profile.by_kind.get(pool.kind), pool)
         pause = _pause_seconds(pool, charged, points)
         planned.append(_levels(profile, points, pool, _later(pause, latency), promise_margin))
-        adapted = profile.adapted.get(pool.gpu_type)
+        adapted = profile.adapted.get(pool.kind)
         running = points if adapted is None or not adapts_batch else adapted
         measured.append(_all_points(running, pool, _pause_seconds(pool, charged, running)))
         one_gpu.append(_speed_of_one(points))

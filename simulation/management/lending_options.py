@@ -147,7 +147,7 @@ def _gpu_type(options: Mapping[str, Any], workload: Workload, scenario: Scenario
             "--inference-gpu-type is about jobs with measured curves: with a scenario its GPUs are a third "
             "as fast"
         )
-    known = sorted({name for profile in workload.profiles for name in profile.by_gpu_type})
+    known = sorted({name for profile in workload.profiles for name in profile.by_kind})
     if given not in known:
         raise ValueError(
             f"--inference-gpu-type: nothing was measured on {given!r}, only on {', '.join(known)}"

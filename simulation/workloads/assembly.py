@@ -67,13 +67,13 @@ def assemble(
 def _profile(table: ThroughputTable, gpu_types: Sequence[str], asked: Profiled) -> ModelProfile:
     pair, worker_counts, memory_bytes = asked
     profile = table.profile(pair, gpu_types)
-    by_type = profile.by_gpu_type
+    by_type = profile.by_kind
     if memory_bytes >= 0:
         by_type = {
             gpu_type: replace(points, memory_bytes=np.full(points.gpus.size, memory_bytes))
             for gpu_type, points in by_type.items()
         }
-    return replace(profile, by_gpu_type=by_type, worker_counts=worker_counts)
+    return replace(profile, by_kind=by_type, worker_counts=worker_counts)
 
 
 class _Builder:

@@ -86,12 +86,12 @@ def load_workload(
 
 def reference_gpu_type(workload: Workload) -> str:
     """The GPU type that the workload's durations and requests are about; every model was measured on it."""
-    return next(iter(workload.profiles[0].by_gpu_type))
+    return next(iter(workload.profiles[0].by_kind))
 
 
 def gpu_types_of(workload: Workload) -> tuple[str, ...]:
     """Every GPU type that one of the workload's models was measured on, the reference first."""
-    return tuple(dict.fromkeys(kind for profile in workload.profiles for kind in profile.by_gpu_type))
+    return tuple(dict.fromkeys(kind for profile in workload.profiles for kind in profile.by_kind))
 
 
 @dataclass(frozen=True, slots=True)

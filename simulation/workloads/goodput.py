@@ -52,7 +52,7 @@ def goodput_points(folder: Path, application: str, global_batch_size: int) -> di
 
 
 def _adapted(profile: ModelProfile, folder: Path) -> ModelProfile:
-    fixed = profile.by_gpu_type.get(GPU_TYPE)
+    fixed = profile.by_kind.get(GPU_TYPE)
     if fixed is None:
         return profile
     points = goodput_points(folder, profile.model, profile.global_batch_size)

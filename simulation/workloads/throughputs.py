@@ -81,7 +81,7 @@ class ThroughputTable:
                     if not needs
                     else np.array([needs.get(count, 0.0) for count in counts], dtype=np.float64),
                 )
-        return ModelProfile(model=pair[0], global_batch_size=pair[1], by_gpu_type=measured)
+        return ModelProfile(model=pair[0], global_batch_size=pair[1], by_kind=measured)
 
     def extended(self, more: Mapping[tuple[str, int], Points], source: str) -> ThroughputTable:
         """This table with pairs and GPU types that it lacks taken from ``more``."""

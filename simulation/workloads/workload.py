@@ -41,7 +41,7 @@ class ModelProfile:
 
     model: str
     global_batch_size: int
-    by_gpu_type: Mapping[str, MeasuredThroughput]
+    by_kind: Mapping[str, MeasuredThroughput]
     adapted: Mapping[str, MeasuredThroughput] = field(default_factory=dict)
     worker_counts: tuple[int, ...] = ()
 

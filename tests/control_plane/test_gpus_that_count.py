@@ -10,7 +10,7 @@ from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState,
 from cluster.models import Cluster, Gpu, Server
 from scheduling.choices import GenerationState, Purpose, ServiceClass
 from scheduling.selectors.cluster_summary import gpu_counts
-from scheduling.services.borrowed import home_kind
+from scheduling.services.borrowed import borrowing_kind
 from scheduling.services.kinds import first_kind
 from scheduling.services.utilisation import take_sample
 from simulation.live.lent import kind_of
@@ -70,11 +70,11 @@ def test_own_borrowed_and_training_gpus_are_told_apart(cluster: Cluster, every_s
 def test_the_kind_with_most_gpus_is_the_main_one_everywhere(cluster: Cluster) -> None:
     ServerFactory.create(cluster=cluster, gpus=2, gpus__kind="a100")
     ServerFactory.create(cluster=cluster, gpus=2, gpus__kind="t4")
-    assert (home_kind(cluster), first_kind(cluster, ServiceClass.SLO)) == ("a100", "a100")
+    assert (borrowing_kind(cluster), first_kind(cluster, ServiceClass.SLO)) == ("a100", "a100")
     ServerFactory.create(cluster=cluster, gpus=1, gpus__kind="t4")
     gone = ServerFactory.create(cluster=cluster, gpus=8, gpus__kind="a100", state=ServerState.REMOVED)
     assert gone.gpus.count() == 8
-    assert (home_kind(cluster), first_kind(cluster, ServiceClass.SLO)) == ("t4", "t4")
+    assert (borrowing_kind(cluster), first_kind(cluster, ServiceClass.SLO)) == ("t4", "t4")
     lender = InferenceClusterFactory.create(cluster=cluster)
     assert kind_of(lender) == ""
     InferenceServerFactory.create(cluster=cluster, inference_cluster=lender, gpus=1, gpus__kind="l4")

@@ -147,7 +147,7 @@ def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
     curves = {many: SLOW, few: FAST}
     requests = [
         Request(
-            number, iterations, number + seconds if seconds else inf, by_gpu_type=curves,
+            number, iterations, number + seconds if seconds else inf, by_kind=curves,
             service_class=ServiceClass(service_class),
         )
         for number, (service_class, seconds, iterations) in enumerate(ASKED)

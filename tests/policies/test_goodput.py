@@ -44,7 +44,7 @@ def one_bert() -> Workload:
                 iterations=60.0,
                 deadline_at=1e4,
                 batch=OWN_BATCH,
-                by_gpu_type={"T4": {1: 2.5, 2: 10.0}},
+                by_kind={"T4": {1: 2.5, 2: 10.0}},
             )
         ]
     )

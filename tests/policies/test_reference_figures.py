@@ -50,7 +50,7 @@ def cells(traces):
 @cache
 def workload(trace: str) -> Workload:
     try:
-        return load_workload(trace, gpu_type=CLUSTERS[trace][0].gpu_type)
+        return load_workload(trace, gpu_type=CLUSTERS[trace][0].kind)
     except TraceError as error:
         pytest.skip(f"the public trace is not here: {error}")
 

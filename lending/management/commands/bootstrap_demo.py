@@ -27,7 +27,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--agent", action="append", default=[], metavar="NAME", help="enrol a node of this name"
+            "--agent", action="append", default=[], metavar="NAME", help="enrol a server of this name"
         )
 
         parser.add_argument(
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="NAME",
-            help="enrol a node of that cluster",
+            help="enrol a server of that cluster",
         )
 
     @transaction.atomic

@@ -28,7 +28,7 @@ class Growers(NamedTuple):
     """Jobs that may grow onto borrowed servers, one row for each job."""
 
     #: GPUs that the job holds on owned servers.
-    at_home: IntArray
+    on_owned: IntArray
     #: Whether the job may hold borrowed GPUs.
     able: BoolArray
     #: Whether its number of borrowed GPUs may change.
@@ -57,7 +57,7 @@ def grown_onto_loans(
     held = _totals(present)
     groups, extra = _items(growers, held, relief)
     chosen = choose_items(groups, int(np.maximum(free, 0).sum())).chosen
-    wanted = np.zeros(growers.at_home.size, dtype=np.int64)
+    wanted = np.zeros(growers.on_owned.size, dtype=np.int64)
     taken = chosen != NO_ITEM
     wanted[taken] = extra[chosen[taken]]
     hosts_base = np.zeros(free.size, dtype=np.bool_)
@@ -81,14 +81,14 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
     present: list[int] = []
     speeds = growers.speeds
     for row in range(growers.able.size):
-        group_present, home = NO_ITEM, int(growers.at_home[row])
-        at_home = float(rate_of(speeds, row, home)) if growers.able[row] and home > 0 else 0.0
+        group_present, owned = NO_ITEM, int(growers.on_owned[row])
+        rate = float(rate_of(speeds, row, owned)) if growers.able[row] and owned > 0 else 0.0
         # Without a rate at its number of owned GPUs, the seconds that growth saves are unknown.
-        if at_home > 0.0:
-            now = float(growers.remaining[row]) / at_home
-            worth = home * relief + (0.0 if growers.promised[row] else 1.0)
+        if rate > 0.0:
+            now = float(growers.remaining[row]) / rate
+            worth = owned * relief + (0.0 if growers.promised[row] else 1.0)
             for entry in range(int(speeds.offsets[row]), int(speeds.offsets[row + 1])):
-                extra = int(speeds.workers[entry]) - home
+                extra = int(speeds.workers[entry]) - owned
                 same = extra == held[row]
                 if extra <= 0 or not (same or growers.may_change[row]):
                     continue

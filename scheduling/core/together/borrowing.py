@@ -60,7 +60,7 @@ def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
         return decide(problem)
     view = View.of(problem)
     rest = np.flatnonzero(~view.borrowing & ~view.kept)
-    answer = decide(part_of(view.home, rest))
+    answer = decide(part_of(view.owned, rest))
     held = Placements(view.lent.addresses, view.lent.offsets)
     role = view.sharing.fleet.role
     return _merged(problem, answer, rest, SharedPlacements(held, view.sharing.flexible, role, (), ()))
@@ -73,12 +73,12 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
     view = View.of(problem)
     # First without borrowed servers: what owned servers alone would give each job.
     others = np.flatnonzero(~view.kept)
-    at_home = reallocate(part_of(view.home, others))
-    home = Forecast.of(problem, at_home, others)
-    able = _may_borrow(view) & (home.gpus == 0) & (problem.columns.gpus == 0)
-    seated = _chosen(view, view.borrowing | able, home, rules)
+    on_owned = reallocate(part_of(view.owned, others))
+    owned = Forecast.of(problem, on_owned, others)
+    able = _may_borrow(view) & (owned.gpus == 0) & (problem.columns.gpus == 0)
+    seated = _chosen(view, view.borrowing | able, owned, rules)
     rest = np.flatnonzero((np.diff(seated.offsets) == 0) & ~view.kept)
-    answer = at_home if rest.size == others.size else reallocate(part_of(view.home, rest))
+    answer = on_owned if rest.size == others.size else reallocate(part_of(view.owned, rest))
     workers = seated
     if view.sharing.same_kind:
         answer, bearing = _bearing_growth(view, seated, answer, rest, reallocate)
@@ -91,7 +91,7 @@ class View:
     """The problem split into owned and borrowed servers."""
 
     #: The problem on owned servers.
-    home: Problem
+    owned: Problem
     #: The jobs with only their borrowed GPUs.
     lent: JobColumns
     #: What Lyra's algorithms see of the borrowed servers.
@@ -108,30 +108,30 @@ class View:
         on_loan = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
         owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
         lent = _holding(columns, on_loan, owner)
-        own = _holding(columns, ~on_loan, owner)
-        borrowing = (lent.gpus > 0) & (own.gpus == 0)
+        owned = _holding(columns, ~on_loan, owner)
+        borrowing = (lent.gpus > 0) & (owned.gpus == 0)
         # To owned servers, a job that holds only borrowed GPUs is a waiting job.
         pause_left = np.where(borrowing, 0.0, problem.jobs.pause_left[: problem.count])
         jobs = problem.jobs._replace(
-            gpus=np.concatenate((own.gpus, problem.jobs.gpus[problem.count :])),
+            gpus=np.concatenate((owned.gpus, problem.jobs.gpus[problem.count :])),
             pause_left=np.concatenate((pause_left, problem.jobs.pause_left[problem.count :])),
         )
         kept = borrowing & columns.locked
-        extended = (lent.gpus > 0) & (own.gpus > 0) & columns.promised & ~columns.at_risk
+        extended = (lent.gpus > 0) & (owned.gpus > 0) & columns.promised & ~columns.at_risk
         jobs = with_reclaim_room(jobs, extended)
         sharing = replace(sharing, flexible=sharing.flexible[on_loan])
         sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
-        stored = _pinned_at_home(problem, columns.locked & (lent.gpus > 0) & (own.gpus > 0), own.gpus)
-        return cls(problem.at_home(own, jobs, stored), lent, sharing, borrowing & ~kept, kept)
+        stored = _pinned_on_owned(problem, columns.locked & (lent.gpus > 0) & (owned.gpus > 0), owned.gpus)
+        return cls(problem.on_owned(owned, jobs, stored), lent, sharing, borrowing & ~kept, kept)
 
 
-def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
+def _pinned_on_owned(problem: Problem, rows: BoolArray, owned_gpus: IntArray) -> Plans:
     """The stored plans, but each job of ``rows`` keeps exactly its owned GPUs for one slot."""
     if not rows.any():
         return problem.stored
     stored = copy_plans(problem.stored)
     for row in np.flatnonzero(rows).tolist():
-        stored = pin_head(stored, row, own_gpus[row], problem.origin, problem.jobs.locked_until[row])
+        stored = pin_head(stored, row, owned_gpus[row], problem.origin, problem.jobs.locked_until[row])
     return stored
 
 
@@ -154,36 +154,36 @@ def _extensions(
 
     ``bearing`` marks promised jobs whose borrowed GPUs may change.
     """
-    columns, demands = view.home.columns, view.sharing.demands
+    columns, demands = view.owned.columns, view.sharing.demands
     able = _may_grow(view) & (np.diff(seated.offsets) == 0)
-    promised = _promised(view.home, answer, rest)
+    promised = _promised(view.owned, answer, rest)
     growers = Growers(
-        at_home=Forecast.of(view.home, answer, rest).gpus,
+        on_owned=Forecast.of(view.owned, answer, rest).gpus,
         able=able,
         may_change=~promised | bearing,
         promised=promised,
         remaining=demands.remaining,
         speeds=demands.lent,
-        pause_seconds=view.home.jobs.pause[: columns.count].max(axis=1),
+        pause_seconds=view.owned.jobs.pause[: columns.count].max(axis=1),
     )
     present = workers_in(view.sharing.workers(view.lent), able & ~view.borrowing)
-    relief = max(1, columns.count) / max(1, view.home.gpus)
+    relief = max(1, columns.count) / max(1, view.owned.gpus)
     return grown_onto_loans(view.sharing.fleet, seated, present, growers, relief)
 
 
 def _may_grow(view: View) -> BoolArray:
     """Marks jobs that were measured on the borrowed kind of GPU and are not in the middle of a change."""
-    columns = view.home.columns
+    columns = view.owned.columns
     undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
     able: BoolArray = ~columns.locked & ~undecided & (np.diff(view.sharing.demands.lent.offsets) > 0)
     return able
 
 
-def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+def _promised(owned: Problem, answer: Answer, rest: IntArray) -> BoolArray:
     """Marks jobs with a promise that the answer's plans keep."""
-    at_risk = home.columns.at_risk.copy()
+    at_risk = owned.columns.at_risk.copy()
     at_risk[rest[list(answer.at_risk)]] = True
-    kept: BoolArray = home.columns.promised & ~at_risk
+    kept: BoolArray = owned.columns.promised & ~at_risk
     return kept
 
 
@@ -196,26 +196,26 @@ def _bearing_growth(
     is kept if the second would cost another job its verdict, its promise or all its GPUs. Returns the answer
     with these plans, and marks of the jobs.
     """
-    bearing = _with_room(view.home, answer, rest)
-    wishing = _promised(view.home, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
+    bearing = _with_room(view.owned, answer, rest)
+    wishing = _promised(view.owned, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
     wishing[rest] &= np.diff(answer.placements.offsets) > 0
     free = int(np.where(view.sharing.fleet.on_loan, view.sharing.fleet.gpus, 0).sum()) - int(
         (seated.base + seated.flexible).sum()
     )
     if free <= 0 or not wishing.any():
         return answer, bearing
-    jobs = with_reclaim_room(view.home.jobs, wishing, GROW_AND_SHRINK)
-    roomy = reallocate(part_of(replace(view.home, jobs=jobs), rest))
+    jobs = with_reclaim_room(view.owned.jobs, wishing, GROW_AND_SHRINK)
+    roomy = reallocate(part_of(replace(view.owned, jobs=jobs), rest))
     if not _as_good(roomy, answer):
         return answer, bearing
     return roomy, bearing | wishing
 
 
-def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+def _with_room(owned: Problem, answer: Answer, rest: IntArray) -> BoolArray:
     """Marks planned jobs whose plans bear the pauses of growing and of a reclaim."""
     part = answer.problem
     planned = np.flatnonzero(answer.planned)
-    bearing = np.zeros(home.count, dtype=np.bool_)
+    bearing = np.zeros(owned.count, dtype=np.bool_)
     bearing[rest[planned]] = bears_growth(part.jobs, answer.plans, part.due - part.slack_seconds, planned)
     return bearing
 
@@ -249,7 +249,7 @@ class Forecast:
         return cls(gpus, finish)
 
 
-def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) -> WorkerMap:
+def _chosen(view: View, candidates: BoolArray, owned: Forecast, rules: TwoPhase) -> WorkerMap:
     """Workers on borrowed servers, for the candidates that end sooner there than on owned servers."""
     borrowing = view.borrowing
     for _ in range(MOST_DIVISIONS):
@@ -257,8 +257,8 @@ def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) 
         finish = _finish_on_loan(view, workers)
         there = np.diff(workers.offsets) > 0
         # A job leaves a borrowed server only for a clear gain, because a move costs more than its pause.
-        stays = finish <= np.where(borrowing, WORTH_A_MOVE * home.finish, home.finish)
-        leaves = candidates & ((there & ~stays & ((home.gpus > 0) | ~borrowing)) | (~there & borrowing))
+        stays = finish <= np.where(borrowing, WORTH_A_MOVE * owned.finish, owned.finish)
+        leaves = candidates & ((there & ~stays & ((owned.gpus > 0) | ~borrowing)) | (~there & borrowing))
         if not leaves.any():
             return workers
         candidates = candidates & ~leaves
@@ -267,13 +267,13 @@ def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) 
 
 def _finish_on_loan(view: View, workers: WorkerMap) -> FloatArray:
     """When each job ends with the workers of a map, in seconds from now; infinity without workers."""
-    demands, origin = view.sharing.demands, view.home.origin
+    demands, origin = view.sharing.demands, view.owned.origin
     finish = np.full(view.borrowing.size, np.inf)
     for row in np.flatnonzero(np.diff(workers.offsets) > 0).tolist():
         entries = slice(workers.offsets[row], workers.offsets[row + 1])
         count = int(workers.base[entries].sum() + workers.flexible[entries].sum())
         rate = float(rate_of(demands.lent, row, count))
-        pause = 0.0 if view.borrowing[row] else _pause(view.home, row, count)
+        pause = 0.0 if view.borrowing[row] else _pause(view.owned, row, count)
         if rate > 0.0:
             finish[row] = origin + pause + float(demands.remaining[row]) / rate
     return finish
@@ -287,7 +287,7 @@ def _pause(problem: Problem, row: int, gpus: int) -> float:
 
 def _may_borrow(view: View) -> BoolArray:
     """Marks jobs without a promise that were measured on the borrowed kind of GPU."""
-    columns = view.home.columns
+    columns = view.owned.columns
     undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
     measured = np.diff(view.sharing.demands.lent.offsets) > 0
     able: BoolArray = ~columns.promised & ~columns.at_risk & ~columns.locked & ~undecided & measured
@@ -317,7 +317,7 @@ def _placed(view: View, workers: WorkerMap) -> SharedPlacements:
         held_by(lent, ~aside),
         sharing.servers,
         lent.ids,
-        lambda row, gpus: _pause(view.home, row, gpus),
+        lambda row, gpus: _pause(view.owned, row, gpus),
         sharing.blocked,
     )
 
@@ -333,10 +333,10 @@ def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlac
     placements, on_loan = _side_by_side(own, shared.placements)
     marks = np.zeros(on_loan.size, dtype=np.bool_)
     marks[on_loan] = shared.flexible
-    at_home = {int(rest[row]): change for row, change in zip(answer.changed, answer.changes, strict=True)}
+    on_owned = {int(rest[row]): change for row, change in zip(answer.changed, answer.changes, strict=True)}
     there = dict(zip(shared.rows, shared.changes, strict=True))
-    order = [row for row in there if row not in at_home] + list(at_home)
-    changes = [_change(problem, row, placements, at_home.get(row), there.get(row)) for row in order]
+    order = [row for row in there if row not in on_owned] + list(on_owned)
+    changes = [_change(problem, row, placements, on_owned.get(row), there.get(row)) for row in order]
     return replace(
         answer,
         problem=problem,
@@ -364,21 +364,21 @@ def _side_by_side(own: Placements, lent: Placements) -> tuple[Placements, BoolAr
 
 
 def _change(
-    problem: Problem, row: int, placements: Placements, at_home: Change | None, there: Change | None
+    problem: Problem, row: int, placements: Placements, on_owned: Change | None, there: Change | None
 ) -> Change:
     """Combine a job's change on owned servers with its change on borrowed servers."""
     before, gpus = int(problem.columns.gpus[row]), placements.of(row)
     kind = kind_of(before, len(gpus))
-    told = at_home or there
+    told = on_owned or there
     assert told is not None
     reason = told.reason if told.kind is kind else REASONS[kind]
     if kind is ChangeKind.SUSPEND and there is not None:
         reason = "the borrowed server it runs on goes back"
     pause = 0.0
     if gpus:
-        pause = max(change.pause_seconds for change in (at_home, there) if change is not None)
+        pause = max(change.pause_seconds for change in (on_owned, there) if change is not None)
         pause = max(pause, _pause(problem, row, len(gpus)))
-    first = at_home is not None and at_home.suspend_first
+    first = on_owned is not None and on_owned.suspend_first
     return Change(problem.columns.ids[row], kind, before, len(gpus), gpus, pause, reason, first)
 
 

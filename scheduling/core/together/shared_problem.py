@@ -25,7 +25,7 @@ class SharedProblem(Problem):
     #: The servers, workers and demands that Lyra's algorithms see.
     sharing: Sharing = field(kw_only=True)
 
-    def at_home(self, columns: JobColumns, jobs: JobArrays, stored: Plans) -> Problem:
+    def on_owned(self, columns: JobColumns, jobs: JobArrays, stored: Plans) -> Problem:
         """The problem without on-loan servers, with the given jobs and stored plans."""
         facts = _facts(self) | {"columns": columns, "jobs": jobs, "stored": stored}
         return Problem(**facts)

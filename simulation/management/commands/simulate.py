@@ -267,7 +267,7 @@ def _pools(gpu_type: str, servers: int, gpus_per_server: int) -> tuple[PoolSize,
         kind, _, count = part.partition(":")
         if count and not count.isdigit():
             raise ValueError(f"--gpu-type: {part!r} should read TYPE or TYPE:SERVERS, like A100:16")
-        if any(pool.gpu_type == kind.strip() for pool in pools):
+        if any(pool.kind == kind.strip() for pool in pools):
             raise ValueError(f"--gpu-type names {kind.strip()} twice; each pool has a kind of its own")
         pools.append(PoolSize(kind.strip(), int(count) if count else servers, gpus_per_server))
     return tuple(pools)

@@ -182,7 +182,7 @@ def slo_jobs_possible_alone(spec: ElasticFlowSpec, workload: Workload) -> int:
     kind = reference_gpu_type(workload)
     fastest = []
     for profile in workload.profiles:
-        points = profile.by_gpu_type[kind]
+        points = profile.by_kind[kind]
         fits = (points.gpus <= spec.gpus) & (points.gpus <= profile.global_batch_size)
         fastest.append(float(points.iterations_per_second[fits].max()) if fits.any() else 0.0)
     rate = np.array(fastest)[workload.profile_of]
@@ -212,7 +212,7 @@ def _workload_digest(spec: ElasticFlowSpec, folder: Path | None) -> str:
     ):
         digest.update(np.ascontiguousarray(getattr(workload, column)).tobytes())
     for profile in workload.profiles:
-        for curves in (profile.by_gpu_type, profile.adapted):
+        for curves in (profile.by_kind, profile.adapted):
             for kind, points in sorted(curves.items()):
                 digest.update(f"{profile.model} {profile.global_batch_size} {kind}".encode())
                 digest.update(points.gpus.tobytes() + points.iterations_per_second.tobytes())

@@ -197,8 +197,8 @@ def test_a_job_whose_own_condition_is_met_completes_early() -> None:
 
 def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
     slow, fast = {1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}
-    jobs = [Job(0, 20, 15.0, by_gpu_type={"slow": slow, "fast": fast}) for _ in range(3)]
-    jobs.append(Job(0, 6, 100.0, by_gpu_type={"fast": fast}))
+    jobs = [Job(0, 20, 15.0, by_kind={"slow": slow, "fast": fast}) for _ in range(3)]
+    jobs.append(Job(0, 6, 100.0, by_kind={"fast": fast}))
     # Most GPUs first, in whatever order the pools are given. Three such jobs do not fit the four slow ones.
     chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
     outcome = Simulation(workload(jobs), chosen).run()
@@ -208,7 +208,7 @@ def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
 
 
 def test_a_promise_is_made_where_servers_are_left() -> None:
-    jobs = [Job(5, 20, 50.0, by_gpu_type={"slow": {1: 1.0, 2: 2.0}, "fast": {1: 3.0, 2: 6.0}})]
+    jobs = [Job(5, 20, 50.0, by_kind={"slow": {1: 1.0, 2: 2.0}, "fast": {1: 3.0, 2: 6.0}})]
     chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
     lost = [Happening(1.0, HappeningKind.SERVER_LOST, server, 1) for server in (0, 1)]
     outcome = Simulation(
@@ -224,7 +224,7 @@ def test_a_promise_is_made_where_servers_are_left() -> None:
 
 def test_work_without_a_deadline_goes_where_fewest_jobs_share_a_gpu() -> None:
     curves = {"few": {1: 1.0}, "many": {1: 1.0}}
-    jobs = [Job(number, 1000, by_gpu_type=curves) for number in range(6)]
+    jobs = [Job(number, 1000, by_kind=curves) for number in range(6)]
     chosen = replace(settings(), pools=(PoolSize("few", 1, 2), PoolSize("many", 1, 4)))
     outcome = Simulation(workload(jobs), chosen).run()
     assert outcome.jobs.pool == ("many", "few", "many", "many", "few", "many")
@@ -234,7 +234,7 @@ def test_work_without_a_deadline_goes_where_fewest_jobs_share_a_gpu() -> None:
 
 def test_efficiency_on_several_kinds_is_told_by_each_kinds_own_speeds() -> None:
     on_one_kind = {"fast": {1: 10.0, 2: 20.0}}
-    jobs = [Job(0, 12, 7, by_gpu_type={"slow": LINEAR}), Job(0, 200, 11, by_gpu_type=on_one_kind)]
+    jobs = [Job(0, 12, 7, by_kind={"slow": LINEAR}), Job(0, 200, 11, by_kind=on_one_kind)]
     chosen = replace(settings(), pools=(PoolSize("slow", 1, 2), PoolSize("fast", 1, 2)))
     outcome = Simulation(workload(jobs), chosen).run()
     # Both double their speed on two GPUs of their own kind: four speed-ups on four GPUs.

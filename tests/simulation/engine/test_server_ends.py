@@ -28,7 +28,7 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     world, rng = random_world(seed, policy=policy, lending=lending), Random(seed)
     pool = world.settings.pools[0]
     if lending and world.settings.sharing is not None and world.settings.sharing.lending is not None:
-        lent = replace(world.settings.sharing.lending, inference_gpu_type=pool.gpu_type)
+        lent = replace(world.settings.sharing.lending, inference_gpu_type=pool.kind)
         world = replace(
             world,
             settings=replace(world.settings, sharing=replace(world.settings.sharing, lending=lent)),

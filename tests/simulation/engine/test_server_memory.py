@@ -24,9 +24,9 @@ def needing(gigabytes: dict[int, float], *jobs: Job) -> Workload:
     made = workload(jobs)
     profiles = []
     for profile in made.profiles:
-        points = profile.by_gpu_type["gpu"]
+        points = profile.by_kind["gpu"]
         needs = np.array([gigabytes[count] * GB for count in points.gpus.tolist()])
-        profiles.append(replace(profile, by_gpu_type={"gpu": replace(points, memory_bytes=needs)}))
+        profiles.append(replace(profile, by_kind={"gpu": replace(points, memory_bytes=needs)}))
     return replace(made, profiles=tuple(profiles))
 
 

@@ -51,7 +51,7 @@ def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> N
     world, rng = random_world(seed), Random(seed)
     profiles = []
     for profile in world.workload.profiles:
-        points = profile.by_gpu_type["gpu"]
+        points = profile.by_kind["gpu"]
         counts = tuple(sorted(rng.sample(range(1, 17), points.gpus.size)))
         batch = 1
         for count in counts:
@@ -59,7 +59,7 @@ def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> N
         if rng.random() < 0.5:
             by_type = {"gpu": replace(points, gpus=points.gpus.copy())}
             by_type["gpu"].gpus[:] = counts
-            profile = replace(profile, by_gpu_type=by_type, worker_counts=counts, global_batch_size=batch)
+            profile = replace(profile, by_kind=by_type, worker_counts=counts, global_batch_size=batch)
         profiles.append(profile)
     size = replace(world.settings.pools[0], servers=2, gpus_per_server=gpus)
     asked = replace(world.settings, pools=(size,))

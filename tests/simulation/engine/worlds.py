@@ -31,7 +31,7 @@ class Job:
     service_class: ServiceClass | None = None
     requested_gpus: int = 1
     batch: int = 64
-    by_gpu_type: Mapping[str, Mapping[int, float]] | None = None
+    by_kind: Mapping[str, Mapping[int, float]] | None = None
 
 
 def points(curve: Mapping[int, float]) -> MeasuredThroughput:
@@ -45,7 +45,7 @@ def workload(jobs: Sequence[Job], name: str = "hand-made") -> Workload:
         ModelProfile(
             f"model-{number}",
             job.batch,
-            {kind: points(curve) for kind, curve in (job.by_gpu_type or {"gpu": job.curve or C4}).items()},
+            {kind: points(curve) for kind, curve in (job.by_kind or {"gpu": job.curve or C4}).items()},
         )
         for number, job in enumerate(jobs)
     )
@@ -123,7 +123,7 @@ def random_world(
     jobs = _random_jobs(rng, slot, servers * gpus)
     sharing = _restless_lender(rng, slot) if lending else None
     if sharing is not None:
-        jobs = [replace(job, by_gpu_type=_on_both_kinds(rng, job)) for job in jobs]
+        jobs = [replace(job, by_kind=_on_both_kinds(rng, job)) for job in jobs]
     happenings = _from_outside(rng, len(jobs), jobs[-1].at + 20 * slot)
     lent = sharing.lending.servers if sharing is not None and sharing.lending is not None else 0
     lost = rng.sample(range(servers + lent), failures)

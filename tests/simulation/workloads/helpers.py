@@ -53,7 +53,7 @@ def public_data() -> Path:
 
 def throughput_of(workload: Workload, row: int, gpu_type: str) -> float:
     """Iterations per second of a job on the GPUs it asks for."""
-    measured = workload.profiles[int(workload.profile_of[row])].by_gpu_type[gpu_type]
+    measured = workload.profiles[int(workload.profile_of[row])].by_kind[gpu_type]
     at = int(np.flatnonzero(measured.gpus == workload.requested_gpus[row])[0])
     return float(measured.iterations_per_second[at])
 
@@ -71,11 +71,11 @@ def assert_same(one: Workload, other: Workload) -> None:
         "requested_seconds",
     ):
         assert getattr(one, column).tolist() == getattr(other, column).tolist(), column
-    assert [(p.model, p.global_batch_size, list(p.by_gpu_type)) for p in one.profiles] == [
-        (p.model, p.global_batch_size, list(p.by_gpu_type)) for p in other.profiles
+    assert [(p.model, p.global_batch_size, list(p.by_kind)) for p in one.profiles] == [
+        (p.model, p.global_batch_size, list(p.by_kind)) for p in other.profiles
     ]
     for mine, theirs in zip(one.profiles, other.profiles, strict=True):
-        for gpu_type, measured in mine.by_gpu_type.items():
-            same = theirs.by_gpu_type[gpu_type]
+        for gpu_type, measured in mine.by_kind.items():
+            same = theirs.by_kind[gpu_type]
             assert measured.gpus.tolist() == same.gpus.tolist()
             assert measured.iterations_per_second.tolist() == same.iterations_per_second.tolist()

@@ -148,7 +148,7 @@ def test_pollux_jobs_train_to_the_end(tmp_path: Path) -> None:
     assert jobs.requested_seconds[:2].tolist() == pytest.approx([400 * 0.9, 200 * 1.0])
     # 2,048 samples do not fit one GPU: two steps of 1,024 that synchronise once.
     profile = jobs.profiles[int(jobs.profile_of[1])]
-    one_gpu = profile.by_gpu_type["T4"]
+    one_gpu = profile.by_kind["T4"]
     assert one_gpu.gpus[0] == 1
     assert 1 / one_gpu.iterations_per_second[0] == pytest.approx(0.9 + 0.8)
 
@@ -178,7 +178,7 @@ def test_a_gavel_job_takes_its_steps_over_the_measured_steps_per_second(tmp_path
     assert jobs.requested_gpus.tolist() == [2, 1]
     resnet = jobs.profiles[int(jobs.profile_of[0])]
     assert resnet.global_batch_size == 128
-    assert resnet.by_gpu_type["v100"].gpus.tolist() == [1, 2]
+    assert resnet.by_kind["v100"].gpus.tolist() == [1, 2]
 
 
 def test_gavels_own_trace_files_are_read(tmp_path: Path) -> None:

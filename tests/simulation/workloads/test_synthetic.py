@@ -147,7 +147,7 @@ def test_profiles_hold_every_gpu_type_with_the_reference_first() -> None:
     jobs = load_workload("itp", gpu_type="t4", options=WorkloadOptions(jobs=30))
     assert reference_gpu_type(jobs) == "T4"
     assert gpu_types_of(jobs) == ("T4", "A100", "V100")
-    assert all(set(profile.by_gpu_type) == {"T4", "A100", "V100"} for profile in jobs.profiles)
+    assert all(set(profile.by_kind) == {"T4", "A100", "V100"} for profile in jobs.profiles)
     assert jobs.iterations[0] == floor(jobs.requested_seconds[0] * throughput_of(jobs, 0, "T4"))
 
 

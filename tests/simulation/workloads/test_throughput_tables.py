@@ -17,7 +17,7 @@ LONG_HEADER = "gpu_type,model,global_batch_size,num_gpu,iterations_per_second"
 
 
 def points(profile: ModelProfile, gpu_type: str) -> dict[int, float]:
-    measured = profile.by_gpu_type[gpu_type]
+    measured = profile.by_kind[gpu_type]
     return dict(zip(measured.gpus.tolist(), measured.iterations_per_second.tolist(), strict=True))
 
 

@@ -43,7 +43,7 @@ def write_throughputs(profiles: Iterable[ModelProfile], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("gpu_type", "model", "global_batch_size", "num_gpu", "iterations_per_second"))
         for profile in profiles:
-            for gpu_type, measured in profile.by_gpu_type.items():
+            for gpu_type, measured in profile.by_kind.items():
                 for gpus, rate in zip(
                     measured.gpus.tolist(), measured.iterations_per_second.tolist(), strict=True
                 ):

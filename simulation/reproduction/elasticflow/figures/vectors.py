@@ -190,7 +190,7 @@ def _table_and_trace() -> list[Check]:
 
 
 def _rate(profile: ModelProfile, gpus: int) -> float:
-    points = profile.by_gpu_type["A100"]
+    points = profile.by_kind["A100"]
     return float(points.iterations_per_second[points.gpus.tolist().index(gpus)])
 
 
