@@ -18,7 +18,7 @@ from scheduling.core.problem.problem import ClusterCapacity, Problem, capacity_o
 from scheduling.core.question.arrays import BoolArray, Plans, no_plans
 from scheduling.core.question.columns import CurveColumns, JobColumns, regather
 from scheduling.core.question.decision import ChangeKind, Verdict
-from scheduling.core.question.host_memory import servers_with_share
+from scheduling.core.question.host_memory import servers_with_share, states_memory
 from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
 from scheduling.policies.base import Policy
 from simulation.engine.jobs import ACTIVE, JobStates
@@ -28,7 +28,6 @@ from simulation.engine.server_memory import (
     fitting,
     guaranteed_share,
     short_of_memory,
-    states_memory,
 )
 from simulation.engine.settings import PoolSize
 from simulation.engine.tables import CurveTables

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from scheduling.core.question.arrays import BoolArray, Plans
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curves
-from scheduling.core.question.host_memory import counted_on_by, levels_within, share_of
+from scheduling.core.question.host_memory import (
+    counted_on_by,
+    least_beyond,
+    levels_within,
+    share_of,
+    states_memory,
+)
 from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve, ServerSnapshot
 
 BYTES_PER_GB = 1e9
@@ -98,11 +104,6 @@ def guaranteed_share(
     return share_of(servers, least, 0.0 if needs is None else max(counted_on, default=0.0))
 
 
-def states_memory(servers: Sequence[ServerSnapshot], least: float) -> bool:
-    """Whether a server or the operator says anything about memory."""
-    return least > 0 or any(server.memory_bytes < inf for server in servers)
-
-
 def fitting(curves: CurveColumns, needs: FloatArray | None, share: float) -> CurveColumns:
     """The curves without levels on which a worker needs more than ``share`` bytes."""
     if needs is None or not (needs > share).any():
@@ -117,8 +118,8 @@ def short_of_memory(
     """Those of ``rows`` that fit on no number of GPUs: by id, the least that one worker needs, in bytes."""
     if needs is None:
         return {}
-    least = {row: needs[row, curves.levels[row] != NO_LEVEL] for row in rows.tolist()}
-    return {ids[row]: float(some.min()) for row, some in least.items() if some.size and some.min() > share}
+    found = {ids[row]: least_beyond(curve_of(curves, needs, row), share) for row in rows.tolist()}
+    return {job_id: needed for job_id, needed in found.items() if needed}
 
 
 def curve_of(curves: CurveColumns, needs: FloatArray | None, row: int) -> ScalingCurve:

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curves
-from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.curves import curve_from_measurements, power_of_two
 from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels, workers_by_gpus
 from simulation.engine.settings import Pauses, PoolSize
@@ -181,7 +181,8 @@ def _all_points(
 ) -> ScalingCurve:
     gpus: IntArray = np.zeros(0, dtype=np.int64) if points is None else points.gpus
     rates: FloatArray = np.zeros(0) if points is None else points.iterations_per_second
-    fits = (gpus <= pool.gpus) & (gpus & (gpus - 1) == 0)
+    whole_block = np.array([power_of_two(count) for count in gpus.tolist()], dtype=np.bool_)
+    fits = (gpus <= pool.gpus) & whole_block
     memory = None if points is None or points.memory_bytes is None else points.memory_bytes[fits]
     pauses = np.array([pause(int(count)) for count in gpus[fits]], dtype=np.float64)
     return ScalingCurve(gpus[fits], rates[fits], pauses, memory)

@@ -19,7 +19,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @leaf
-def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots: Slots) -> float:
+def _release_when_held(jobs: JobArrays, job: int, gpus: int, slots: Slots) -> float:
     """The slot end, in seconds from now, at which the job has stored its weights if it keeps ``gpus`` GPUs
     from the next slot on; infinity if ``gpus`` is no level."""
     if jobs.finished_at[job] < inf:
@@ -46,7 +46,7 @@ def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> fl
             continue
         held = planned_gpus(plans, job, origin)
         if held > 0:
-            release = _release_when_held(jobs, plans, job, held, slots)
+            release = _release_when_held(jobs, job, held, slots)
             if origin + TIME_TOLERANCE < release < wake:
                 wake = release
         before = held

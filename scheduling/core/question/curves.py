@@ -62,7 +62,7 @@ def _is_allowed(
     cluster_gpus: int | None,
     powers_of_two: bool,
 ) -> bool:
-    if gpus < 1 or (powers_of_two and gpus & (gpus - 1)):
+    if gpus < 1 or (powers_of_two and not power_of_two(gpus)):
         return False
     if cluster_gpus is not None and gpus > cluster_gpus:
         return False
@@ -71,6 +71,11 @@ def _is_allowed(
     if gpus > global_batch_size or global_batch_size % gpus:
         return False
     return largest_local_batch is None or global_batch_size // gpus <= largest_local_batch
+
+
+def power_of_two(gpus: int) -> bool:
+    """Whether so many GPUs are a power of two: those fill one aligned block (ElasticFlow 4.3)."""
+    return gpus > 0 and gpus & (gpus - 1) == 0
 
 
 def throughput_at(curve: ScalingCurve, gpus: int) -> float:

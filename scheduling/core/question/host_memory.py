@@ -57,7 +57,7 @@ def servers_with_share(
 
 def within_host_memory(snapshot: Snapshot) -> Snapshot:
     """The snapshot without servers below the guaranteed share and without levels above it."""
-    if not _asks(snapshot):
+    if not states_memory(snapshot.servers, snapshot.settings.worker_memory_bytes):
         return snapshot
     share = guaranteed_share(snapshot)
     return replace(
@@ -70,20 +70,23 @@ def within_host_memory(snapshot: Snapshot) -> Snapshot:
 
 def short_of_memory(snapshot: Snapshot) -> dict[str, float]:
     """Newcomers that fit on no GPU count: by id, the least host memory of one worker, in bytes."""
-    share = guaranteed_share(snapshot) if _asks(snapshot) else inf
-    return {
-        job.id: float(job.curve.memory_bytes.min())
-        for job in snapshot.jobs
-        if job.newcomer and job.curve.memory_bytes is not None and job.curve.levels.size
-        and job.curve.memory_bytes.min() > share
-    }  # fmt: skip
+    asks = states_memory(snapshot.servers, snapshot.settings.worker_memory_bytes)
+    share = guaranteed_share(snapshot) if asks else inf
+    found = {job.id: least_beyond(job.curve, share) for job in snapshot.jobs if job.newcomer}
+    return {job_id: needed for job_id, needed in found.items() if needed}
 
 
-def _asks(snapshot: Snapshot) -> bool:
-    """Whether any server or job of the snapshot states host memory."""
-    return snapshot.settings.worker_memory_bytes > 0 or any(
-        server.memory_bytes < inf for server in snapshot.servers
-    )
+def states_memory(servers: Sequence[ServerSnapshot], least: float) -> bool:
+    """Whether a server states its host memory, or the operator the ``least`` for one worker."""
+    return least > 0 or any(server.memory_bytes < inf for server in servers)
+
+
+def least_beyond(curve: ScalingCurve, share: float) -> float:
+    """The least bytes that one worker needs on any level, where no level needs at most ``share``; else 0."""
+    if curve.memory_bytes is None or not curve.levels.size:
+        return 0.0
+    least = float(curve.memory_bytes.min())
+    return least if least > share else 0.0
 
 
 def _counted_on(snapshot: Snapshot) -> Iterator[float]:
