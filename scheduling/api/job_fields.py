@@ -14,7 +14,8 @@ from rest_framework.exceptions import ValidationError
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from punctual.names import name_problem, normalised
-from scheduling.data_schemes import DATA_SCHEMES, missing_library, readable_schemes
+from punctual.protocol.storage import missing_library
+from scheduling.data_schemes import DATA_SCHEMES, readable_schemes
 
 MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
 MAXIMUM_NESTING = 4

@@ -12,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from workers.agent import storage_libraries
+from punctual.protocol.storage import missing_library
+from workers.agent.storage_libraries import usual_schemes
 from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 EMULATED_PREFIX = "emulated-"
@@ -74,7 +75,7 @@ class Configuration:
     hide: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     data_roots: tuple[Path, ...] = ()
-    data_schemes: tuple[str, ...] = field(default_factory=storage_libraries.usual_schemes)
+    data_schemes: tuple[str, ...] = field(default_factory=usual_schemes)
     data_options: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"s3": {"anon": True}, "gs": {"token": "anon"}, "abfs": {"anon": True}}
     )
@@ -184,7 +185,7 @@ def _check(values: dict[str, Any], base: Path) -> Configuration:
         checked["checkpoint_url"] = (base / checked["checkpoint_url"]).absolute().as_uri()
     checked["checkpoint_url"] = checked["checkpoint_url"].rstrip("/")
     for scheme in (checked["checkpoint_url"].partition("://")[0], *checked.get("data_schemes", ())):
-        if missing := storage_libraries.missing_library(scheme):
+        if missing := missing_library(scheme):
             raise ConfigurationError(f"{scheme}:// cannot be used on this server: {missing}")
     checked.setdefault("data", base / "agent-data")
     checked.setdefault("name", socket.gethostname())

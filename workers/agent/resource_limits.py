@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-MEMORY_EXCEEDED = "memory_exceeded"
-PROCESSES_EXCEEDED = "processes_exceeded"
+from punctual.protocol.limits import MEMORY_EXCEEDED, PROCESSES_EXCEEDED
+
 EXCEEDED = (MEMORY_EXCEEDED, PROCESSES_EXCEEDED)
 MEBIBYTE = 1024**2
 PREFIX = "punctual-"

@@ -1,24 +1,13 @@
-"""Which storage this node can read: fsspec knows many schemes and needs a library of its own for most."""
+"""Which storage jobs may read on this server unless its configuration says otherwise."""
 
 from __future__ import annotations
 
-import fsspec
+from punctual.protocol.storage import missing_library
 
-#: Taken where nothing is configured, as far as their libraries are installed.
+#: As far as their libraries are installed.
 _USUAL = ("http", "https", "s3", "gs", "abfs")
 
 
-def missing_library(scheme: str) -> str:
-    """What using ``scheme`` lacks here, in fsspec's own words; "" when nothing."""
-    if scheme in ("http", "https"):
-        return ""
-    try:
-        fsspec.get_filesystem_class(scheme)
-    except (ImportError, ValueError) as error:
-        return str(error)
-    return ""
-
-
 def usual_schemes() -> tuple[str, ...]:
-    """The schemes that jobs may declare unless the configuration says otherwise."""
+    """The schemes that jobs may declare."""
     return tuple(scheme for scheme in _USUAL if not missing_library(scheme))

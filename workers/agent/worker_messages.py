@@ -10,34 +10,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 from punctual.protocol import limits
 from punctual.protocol.events import FROM_WORKERS
-from punctual.protocol.reports import Measurement, check
+from punctual.protocol.reports import Measurement, Phase, check
 
 logger = logging.getLogger(__name__)
 
 #: What Linux's file systems take.
 LONGEST_FILE_NAME_BYTES = 255
 
-PHASES = frozenset(
-    {
-        "starting",
-        "preparing",
-        "ready",
-        "loading",
-        "training",
-        "handing_over",
-        "handed_over",
-        "suspending",
-        "suspended",
-        "finishing",
-        "completed",
-        "failed",
-        "profiling",
-    }
-)
+#: What a worker may say of itself; that it has exited is seen, not said.
+PHASES = frozenset(get_args(Phase)) - {"exited"}
 
 
 class MessageError(ValueError):

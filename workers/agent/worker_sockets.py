@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import selectors
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recovery.store.sockets import listen
 from workers.agent.worker_messages import Message, MessageError, Refusal, parse_message
+from workers.links.listening import ListeningThread
 
 logger = logging.getLogger(__name__)
 
+SOCKET_NAME = "agent.sock"
+WAITING_CONNECTIONS = 4
 LINE_LIMIT_BYTES = 1 << 20
 OUTGOING_LIMIT_BYTES = 4 << 20
 READ_BYTES = 1 << 16
@@ -36,51 +38,28 @@ class _Connection:
     paused: bool = False
 
 
-class WorkerSockets(threading.Thread):
+class WorkerSockets(ListeningThread):
     """Listens for each worker, hands its messages to `receive(key, message)`, and sends lines to it.
 
     `receive` gets None when a worker's connection is lost; it is called from this thread and must not block.
     """
 
     def __init__(self, receive: Receive) -> None:
-        super().__init__(name="worker-sockets", daemon=True)
+        super().__init__("worker-sockets")
         self._receive = receive
-        self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._lock = threading.Lock()
-        self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, _Connection] = {}
-        self._requests: list[Callable[[], None]] = []
         #: By worker: handed to `receive` and not yet handled. Guarded by the lock.
         self._waiting: dict[str, int] = {}
-        self._stopped = False
 
     def listen(self, key: str, box: Path, user_id: int | None) -> None:
         """Make `agent.sock` in the box, for the worker's user alone. Raises OSError."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.setblocking(False)
-        # Through the folder's descriptor: a socket's path may have 107 bytes at most, a data folder's is
-        # often longer.
-        folder = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            path = f"/proc/self/fd/{folder}/agent.sock"
-            (box / "agent.sock").unlink(missing_ok=True)
-            listener.bind(path)
-            os.chmod(path, 0o600)
-            if user_id is not None:
-                os.chown(path, user_id, user_id)
-        finally:
-            os.close(folder)
-        listener.listen(4)
-        self._later(lambda: self._add_listener(key, listener))
+        self.serve_listener(key, listen(box, SOCKET_NAME, user_id, WAITING_CONNECTIONS))
 
     def send(self, key: str, message: dict[str, Any]) -> None:
         """Send `message` if the worker is connected; after a reconnection the agent says everything again
         anyway."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        self._later(lambda: self._queue(key, line))
+        self.later(lambda: self._queue(key, line))
 
     def handled(self, key: str) -> None:
         """A message of that worker was dealt with: one that talks faster than the agent listens is read
@@ -91,62 +70,17 @@ class WorkerSockets(threading.Thread):
             self._waiting[key] -= 1
             waiting = self._waiting[key]
         if waiting == WAITING_MESSAGES // 2:
-            self._later(lambda: self._resume(key))
+            self.later(lambda: self._resume(key))
 
-    def forget(self, key: str) -> None:
-        """Listen for that worker no more."""
-        self._later(lambda: self._remove(key))
-
-    def stop(self) -> None:
-        """End the thread and close everything."""
-        self._stopped = True
-        self._later(lambda: None)
-        self.join()
-        self._wake_read.close()
-        self._wake_write.close()
-
-    def run(self) -> None:
-        """Serve until stopped."""
-        while not self._stopped:
-            for key, events in self._selector.select():
-                if key.fileobj is self._wake_read:
-                    self._wake_read.recv(READ_BYTES)
-                elif isinstance(key.data, _Connection):
-                    self._serve(key.data, events)
-                else:
-                    self._accept(key.data, self._listeners.get(key.data))
-            with self._lock:
-                requests, self._requests = self._requests, []
-            for request in requests:
-                request()
-        for worker in list(self._listeners):
-            self._remove(worker)
-        self._selector.close()
-
-    def _later(self, request: Callable[[], None]) -> None:
-        with self._lock:
-            self._requests.append(request)
-        self._wake_write.send(b"w")
-
-    def _add_listener(self, key: str, listener: socket.socket) -> None:
-        self._listeners[key] = listener
-        self._selector.register(listener, selectors.EVENT_READ, key)
-
-    def _accept(self, key: str, listener: socket.socket | None) -> None:
-        if listener is None:
-            return
-        try:
-            accepted, _ = listener.accept()
-        except OSError as error:
-            logger.warning("worker %s: cannot accept its connection: %s", key, error)
-            return
-        accepted.setblocking(False)
-        self._drop(key)  # the worker has reconnected; what its old connection still holds it will say again
+    def connected(self, key: str, accepted: socket.socket) -> None:
+        """The worker has come back; what its old connection still holds it will say again."""
+        self._drop(key)
         connection = _Connection(key, accepted)
         self._connections[key] = connection
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 
-    def _serve(self, connection: _Connection, events: int) -> None:
+    def serve(self, connection: _Connection, events: int) -> None:
+        """Write what waits, and take what came."""
         if self._connections.get(connection.key) is not connection:
             return
         try:
@@ -244,11 +178,8 @@ class WorkerSockets(threading.Thread):
                 self._selector.unregister(connection.socket)
             connection.socket.close()
 
-    def _remove(self, key: str) -> None:
+    def disconnect(self, key: str) -> None:
+        """Close the worker's connection; what it said and nobody handled counts no more."""
         self._drop(key)
         with self._lock:
             self._waiting.pop(key, None)
-        listener = self._listeners.pop(key, None)
-        if listener is not None:
-            self._selector.unregister(listener)
-            listener.close()

@@ -1,0 +1,118 @@
+"""One thread that listens for many workers, a socket in each worker's box, and serves what connects (standard
+library alone).
+
+Other threads ask it to do something by `later`; all sockets are its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+WAKE_BYTES = 1 << 16
+
+
+class ListeningThread(threading.Thread):
+    """Accepts workers' connections by key and waits for what they send. Its kinds say what is done with
+    it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._lock = threading.Lock()
+        self._listeners: dict[str, socket.socket] = {}
+        self._requests: list[Callable[[], None]] = []
+        self._stopped = False
+
+    def later(self, request: Callable[[], None]) -> None:
+        """Have something done by this thread, soon."""
+        with self._lock:
+            self._requests.append(request)
+        self._wake_write.send(b"w")
+
+    def serve_listener(self, key: str, listener: socket.socket) -> None:
+        """Accept whoever connects to a worker's socket."""
+        self.later(lambda: self._add_listener(key, listener))
+
+    def forget(self, key: str) -> None:
+        """Listen for that worker no more."""
+        self.later(lambda: self._remove(key))
+
+    def stop(self) -> None:
+        """End the thread and close everything."""
+        self._stopped = True
+        self.later(lambda: None)
+        self.join()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        while not self._stopped:
+            for key, events in self._selector.select(self.wait_seconds()):
+                if key.fileobj is self._wake_read:
+                    self._wake_read.recv(WAKE_BYTES)
+                elif isinstance(key.data, str):
+                    self._accept(key.data)
+                else:
+                    self.serve(key.data, events)
+            with self._lock:
+                requests, self._requests = self._requests, []
+            for request in requests:
+                request()
+            self.settle()
+        for worker in list(self._listeners):
+            self._remove(worker)
+        self._selector.close()
+
+    def wait_seconds(self) -> float | None:
+        """How long to wait for sockets at most; None for as long as it takes."""
+        return None
+
+    def settle(self) -> None:
+        """What is to be done after each look at the sockets."""
+
+    def connected(self, key: str, accepted: socket.socket) -> None:
+        """A worker has connected."""
+        raise NotImplementedError
+
+    def serve(self, connection: Any, events: int) -> None:
+        """Something can be read from a connection, or written to it."""
+        raise NotImplementedError
+
+    def disconnect(self, key: str) -> None:
+        """Close all connections of a worker."""
+        raise NotImplementedError
+
+    def _add_listener(self, key: str, listener: socket.socket) -> None:
+        self._remove(key)
+        self._listeners[key] = listener
+        self._selector.register(listener, selectors.EVENT_READ, key)
+
+    def _accept(self, key: str) -> None:
+        listener = self._listeners.get(key)
+        if listener is None:
+            return
+        try:
+            accepted, _ = listener.accept()
+        except OSError as error:
+            logger.warning("%s: worker %s: cannot accept its connection: %s", self.name, key, error)
+            return
+        accepted.setblocking(False)
+        self.connected(key, accepted)
+
+    def _remove(self, key: str) -> None:
+        self.disconnect(key)
+        listener = self._listeners.pop(key, None)
+        if listener is not None:
+            self._selector.unregister(listener)
+            listener.close()
