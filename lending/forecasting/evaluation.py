@@ -88,12 +88,10 @@ def forecast_errors(
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Servers missing in the inference cluster over a history: in how many periods, how many at worst, how
-    many on average."""
+    """Servers missing in the inference cluster over a history: in how many periods, how many at worst."""
 
     periods: int
     servers_at_worst: int
-    servers_on_average: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,5 +182,5 @@ def margin_covering(forecasts: FloatArray, truth: FloatArray, share: float) -> f
 
 def _shortfall(servers: IntArray) -> Shortfall:
     if not servers.size:
-        return Shortfall(0, 0, 0.0)
-    return Shortfall(int((servers > 0).sum()), int(servers.max()), float(servers.mean()))
+        return Shortfall(0, 0)
+    return Shortfall(int((servers > 0).sum()), int(servers.max()))

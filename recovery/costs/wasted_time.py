@@ -44,11 +44,6 @@ class Checkpointing:
         """Where it comes right before."""
         return self.checkpoint_seconds + self.period_seconds + self.retrieval_seconds
 
-    @property
-    def most_lost_work_seconds(self) -> float:
-        """Work since the last complete checkpoint, at worst."""
-        return self.checkpoint_seconds + self.period_seconds
-
 
 def in_memory(
     iteration_seconds: float, every_iterations: int = 1, retrieval_seconds: float = 0.0

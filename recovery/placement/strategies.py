@@ -56,19 +56,6 @@ class Placement:
         """How many machines there are."""
         return len(self.holders)
 
-    def receivers(self, machine: int) -> tuple[int, ...]:
-        """Peers to which a machine sends its state, nearest first."""
-        return self.holders[machine][1:]
-
-    def kept_on(self, machine: int) -> tuple[int, ...]:
-        """Machines whose state lies on a machine, its own first."""
-        others = (owner for owner, where in enumerate(self.holders) if machine in where and owner != machine)
-        return (machine, *others)
-
-    def group_of(self, machine: int) -> PlacementGroup:
-        """The group to which a machine belongs."""
-        return next(group for group in self.groups if machine in group.members)
-
     def replica_sets(self) -> frozenset[frozenset[int]]:
         """The different sets of machines that together keep somebody's state. Losing a whole one loses that
         state."""

@@ -6,7 +6,7 @@ last complete version and one for the version that is being received.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from recovery.placement.strategies import Placement
@@ -32,36 +32,6 @@ class KeptState:
     def complete_versions(self) -> frozenset[int]:
         """Versions that are wholly there."""
         return frozenset(slot.version for slot in self.slots if slot.complete and slot.version is not None)
-
-
-def slot_to_write(slots: tuple[Slot, Slot], committed: int | None) -> int:
-    """Which slot receives the next version: never that of the committed version.
-
-    ``committed``: as the sender knows it, who began nothing before that was committed (`may_begin`). An
-    incomplete slot is taken first, then the older one. Raises ValueError where both hold the committed
-    version.
-    """
-    free = [at for at, slot in enumerate(slots) if not (slot.complete and slot.version == committed)]
-    if not free:
-        raise ValueError(f"both slots hold version {committed}, which is committed")
-    return min(free, key=lambda at: (slots[at].complete, slots[at].version or 0, at))
-
-
-def may_begin(last_begun: int | None, committed: int | None) -> bool:
-    """Whether an owner may begin to send another version: the last one that it began is committed everywhere.
-
-    Otherwise the version is skipped. Points become rarer, and nothing is lost. ``last_begun``: in this
-    generation, None for none.
-    """
-    return last_begun is None or (committed is not None and committed >= last_begun)
-
-
-def committed_version(done: Mapping[int, int], owners: int) -> int | None:
-    """The newest version that every owner reported done; None while somebody reported none.
-
-    An owner is done with a version when its own copy and those of all its peers are complete.
-    """
-    return min(done.values()) if len(done) == owners else None
 
 
 def recoverable_version(kept: Iterable[KeptState], owners: int, lost: Collection[int] = ()) -> int | None:

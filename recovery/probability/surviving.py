@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import comb
 
-from recovery.placement.strategies import Strategy, place, require_replicas
+from recovery.placement.strategies import Strategy, require_replicas
 
 
 def recovery_probability(
@@ -80,11 +80,6 @@ def safe_in_ring(members: int, replicas: int, lost: int) -> int:
 
 def _sign(number: int) -> int:
     return -1 if number % 2 else 1
-
-
-def unique_sets(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> int:
-    """How many different sets of machines keep somebody's state."""
-    return len(place(machines, replicas, strategy).replica_sets())
 
 
 def upper_bound(machines: int, replicas: int) -> Fraction:

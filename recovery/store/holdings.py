@@ -112,10 +112,6 @@ class Holdings:
         """Memory taken by all."""
         return sum(holding.bytes for holding in self._holdings.values())
 
-    def used_by(self, job: str) -> int:
-        """Memory taken by one job."""
-        return sum(holding.bytes for owner, holding in self._holdings.items() if owner.job == job)
-
     def get(self, owner: Owner) -> Holding | None:
         """What is held of an owner."""
         return self._holdings.get(owner)

@@ -95,19 +95,6 @@ def read_parquet(folder: str | Path) -> RunOutcome:
         raise ResultFileError(f"{place / JOBS}: what describes the run is not whole ({error})") from error
 
 
-def read_summary(folder: str | Path) -> dict[str, Any]:
-    """The summary of a stored run, without reading its tables. Raises ResultFileError where there is none."""
-    path = Path(folder) / JOBS
-    try:
-        metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ResultFileError(f"{path} is not a readable Parquet file: {error}") from error
-    if b"punctual.summary" not in metadata:
-        raise ResultFileError(f"{path} holds no simulated run")
-    stored: dict[str, Any] = json.loads(metadata[b"punctual.summary"])
-    return stored
-
-
 def _description(outcome: RunOutcome) -> dict[str, Any]:
     apart = {"jobs", "cluster", "allocations", "loans"}
     described = {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}

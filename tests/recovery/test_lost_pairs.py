@@ -28,8 +28,8 @@ def servers(tmp_path: Path) -> Iterator[list[Server]]:
 def keep_a_point(servers: list[Server], placement: Placement) -> None:
     """Rank r's worker, on server r, has a version that is whole there and at its peers."""
     for rank, server in enumerate(servers):
-        peers = [servers[holder].as_peer for holder in placement.receivers(rank)]
-        keep = [owner for owner in range(MACHINES) if rank in placement.receivers(owner)]
+        peers = [servers[holder].as_peer for holder in placement.holders[rank][1:]]
+        keep = [owner for owner in range(MACHINES) if rank in placement.holders[owner][1:]]
         server.join(send=[{"rank": rank, "peers": peers}], keep=keep)
     for rank, server in enumerate(servers):
         write(server.worker(rank=rank), VERSION, size=BYTES)

