@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import structlog
 from django.db import transaction
 from django.utils import timezone
 
@@ -19,6 +20,8 @@ from scheduling.models import Assignment, Job
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
+
+log = structlog.get_logger(__name__)
 
 
 class PromisesWouldBreak(Conflict):
@@ -83,6 +86,7 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
         server.drain_reason = reason[:300]
         server.save(update_fields=["drain", "drain_reason"])
         record_forced(broken, "drain_forced", f"drains server {server.name}", actor)
+        log.info("server_drained", server=server.name, actor=actor.username, reason=server.drain_reason)
         planning_fact_changed(cluster)
         hint(f"cluster:{cluster.pk}", kind="servers")
         wake("plan", trigger=f"server {server.name} drains")
@@ -109,6 +113,7 @@ def server_undrain(*, server: Server, actor: User) -> Server:
     server.drain = DrainState.NONE
     server.drain_reason = ""
     server.save(update_fields=["drain", "drain_reason"])
+    log.info("server_undrained", server=server.name, actor=actor.username)
     planning_fact_changed(cluster)
     hint(f"cluster:{cluster.pk}", kind="servers")
     wake("plan", trigger=f"server {server.name} is used again")
