@@ -35,8 +35,6 @@ from scheduling.services.wakeups import hint, wake
 MAXIMUM_ATTEMPTS = 3
 #: How long ago, and how far ahead, servers may be wanted back.
 LATEST_WISH, EARLIEST_WISH = timedelta(days=1), timedelta(days=366)
-#: What `profiling` does not count as the function's fault begins so.
-_BROKEN_OFF = "profiled no further: its server is given back"
 
 
 @transaction.atomic
@@ -180,7 +178,7 @@ def _break_off_measurements(server_ids: Collection[int]) -> None:
         purpose=Purpose.PROFILING, assignments__gpu__server_id__in=server_ids
     ).exclude(state=GenerationState.RETIRED)
     for generation in measuring.distinct():
-        retire(generation, RetireReason.BROKEN_OFF, _BROKEN_OFF)
+        retire(generation, RetireReason.BROKEN_OFF, "profiled no further: its server is given back")
 
 
 def _break_off_changes(server_ids: Collection[int]) -> None:

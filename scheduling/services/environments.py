@@ -1,6 +1,6 @@
 """Environments: a function's requirements, installed once as an overlay on the runtime's packages.
 
-The installing itself is in `scheduling/environments/`; here are the rows, their lease, and the jobs that
+The installing itself is in `requirement_installer.py`; here are the rows, their lease, and the jobs that
 wait.
 """
 

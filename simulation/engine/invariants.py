@@ -216,7 +216,7 @@ class InvariantCheck:
 
 def sits_well(held: IntArray, width: int) -> bool:
     """Whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or whole
-    blocks (`core/blocks.py`)."""
+    blocks (`placement/buddy_blocks.py`)."""
     one = blocks_of((ServerSnapshot("any", width),))
     base, size = one.base, one.size
     cut = np.searchsorted(base, held % width, side="right") - 1

@@ -1,4 +1,4 @@
-"""Pages ask selectors. They put no questions to the database themselves."""
+"""Pages and streams ask selectors. They put no questions to the database themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "dashboard").rglob("*.py"))
+PAGES = sorted(path for room in ("dashboard", "streams") for path in (ROOT / room).rglob("*.py"))
 #: How a query begins, and what sends one or changes a row.
 QUERIES = {
     "objects",

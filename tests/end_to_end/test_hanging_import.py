@@ -18,7 +18,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 #: The longest that workers may measure in this test.
 MEASURING_SECONDS = 10.0
 #: From being told to end until GPUs are confirmed free, with the time between two reports
-#: (`core/release.py`).
+#: (`scheduling/core/plans/release.py`).
 CONFIRMING_SECONDS = 7.0
 #: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
 SPARE_SECONDS = 15.0
