@@ -18,14 +18,14 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import UNDECIDED_STATES, JobState
+from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Incident, Job
-from scheduling.services.generations import let_go
-from scheduling.services.records import move, record
+from scheduling.services.declining import decline
+from scheduling.services.records import record
 from scheduling.services.wakeups import hint
-from scheduling.stored_verdict import declined
+from scheduling.stored_verdict import AnswerCode
 
 log = structlog.get_logger(__name__)
 
@@ -148,12 +148,7 @@ def note_not_measured(
 def _set_aside(job: Job, message: str, now: datetime) -> None:
     log.error("job_set_aside", job=job.pk, reason=message)
     if job.state in UNDECIDED_STATES:
-        reason = f"It cannot be planned: {message}."
-        job.verdict = declined("cannot_be_planned", reason).as_json()
-        job.decided_at = now
-        let_go(job, "declined")
-        job.save()
-        move(job, JobState.DECLINED, reason, code="cannot_be_planned")
+        decline(job, AnswerCode.CANNOT_BE_PLANNED, f"It cannot be planned: {message}.", now)
         return
     if job.promised and not job.at_risk:
         job.at_risk = True

@@ -18,7 +18,7 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from projects.prepared import PreparedRows
 from projects.redis_connection import redis_client
-from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.choices import JobState, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
@@ -29,6 +29,7 @@ from scheduling.services.kinds import first_kind, newcomers_kind
 from scheduling.services.lifecycle import suspend
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
+from scheduling.services.scoring import void_promise
 from scheduling.services.wakeups import wake
 
 
@@ -204,7 +205,7 @@ def job_cancel(*, job: Job, actor: User) -> Job:
     cluster = lock_cluster(job.cluster_id)
     job = _unfinished(job)
     let_go(job, reason=f"cancelled by {actor.username}")
-    _void_promise(job, VoidReason.CANCELLED)
+    void_promise(job, VoidReason.CANCELLED)
     if job.decided_at is None:
         job.decided_at = timezone.now()
     job.save()
@@ -229,7 +230,7 @@ def job_pause(*, job: Job, actor: User) -> Job:
         raise Conflict(f"Job {job.pk} is paused already.")
     if job.state in (JobState.SUBMITTED, JobState.PROFILING):
         raise Conflict(f"Job {job.pk} has no verdict yet; cancel it, or pause it once it is admitted.")
-    _void_promise(job, VoidReason.PAUSED)
+    void_promise(job, VoidReason.PAUSED)
     job.paused_by_owner = True
     job.promise_asked_again = False
     job.promised = False
@@ -275,12 +276,6 @@ def _unfinished(job: Job) -> Job:
     if fresh.finished():
         raise Conflict(f"Job {fresh.pk} is {fresh.state} already.")
     return fresh
-
-
-def _void_promise(job: Job, reason: VoidReason) -> None:
-    if job.promise_outcome == PromiseOutcome.OPEN:
-        job.promise_outcome = PromiseOutcome.VOID
-        job.void_reason = reason
 
 
 def request_of(job: Job) -> JobRequest:

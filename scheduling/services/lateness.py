@@ -6,14 +6,14 @@ from __future__ import annotations
 from datetime import datetime
 
 from cluster.models import Cluster
-from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, PromiseOutcome
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.models import Job
-from scheduling.services.generations import let_go
+from scheduling.services.declining import decline
 from scheduling.services.kinds import all_reasons
 from scheduling.services.profiling import decide_by
-from scheduling.services.records import move, record
-from scheduling.services.scoring import function_slower_than_profile
-from scheduling.stored_verdict import declined
+from scheduling.services.records import record
+from scheduling.services.scoring import function_slower_than_profile, score_late
+from scheduling.stored_verdict import AnswerCode
 
 
 def mark_late(cluster: Cluster, now: datetime) -> int:
@@ -26,8 +26,8 @@ def mark_late(cluster: Cluster, now: datetime) -> int:
         job.late = True
         fields = ["late"]
         if job.promise_outcome == PromiseOutcome.OPEN and not function_slower_than_profile(job):
-            job.promise_outcome = PromiseOutcome.MISSED
-            fields.append("promise_outcome")
+            score_late(job)
+            fields += ["promise_outcome", "void_reason"]
         job.save(update_fields=fields)
         record(
             job,
@@ -42,7 +42,7 @@ def decline_overdue(cluster: Cluster, now: datetime) -> int:
     """Decline the undecided jobs that could not be measured by their latest time."""
     count = 0
     undecided = Job.objects.filter(
-        cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class="slo"
+        cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class=ServiceClass.SLO
     ).exclude(curve__state=CurveState.READY)
     for job in undecided.select_related("function_version", "curve"):
         latest = decide_by(job)
@@ -54,10 +54,6 @@ def decline_overdue(cluster: Cluster, now: datetime) -> int:
             "half the time to its deadline; ask for a later deadline, or submit again once the function "
             "has been measured.",
         )
-        job.verdict = declined("not_profiled_in_time", reason).as_json()
-        job.decided_at = now
-        let_go(job, "declined")
-        job.save()
-        move(job, JobState.DECLINED, reason, code="not_profiled_in_time")
+        decline(job, AnswerCode.NOT_PROFILED_IN_TIME, reason, now)
         count += 1
     return count

@@ -14,7 +14,7 @@ from typing import Any
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import GenerationState, JobState, PromiseOutcome, VoidReason
+from scheduling.choices import GenerationState, JobState, VoidReason
 from scheduling.life_cycle import events, steps
 from scheduling.life_cycle import instructions as to_do
 from scheduling.life_cycle.instructions import Fail, Instruction
@@ -29,6 +29,7 @@ from scheduling.services.generations import (
 from scheduling.services.job_facts import facts_of, generation_facts, step_bounds
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recoveries import announce_recovery, begin_recovery, words_on_going_on
+from scheduling.services.scoring import void_promise
 from scheduling.services.wakeups import wake
 
 #: Steps that follow one another at once. A generation has not as many: more would be a circle.
@@ -198,9 +199,7 @@ def _count_failure(job: Job, asked: to_do.CountFailure, cluster: Cluster) -> Non
 def _fail(job: Job, asked: Fail, cluster: Cluster) -> None:
     let_go(job, asked.reason)
     job.failure = {"reason": asked.reason, "message": asked.message, "traceback": asked.traceback}
-    if job.promise_outcome == PromiseOutcome.OPEN:
-        job.promise_outcome = PromiseOutcome.VOID
-        job.void_reason = VoidReason.FUNCTION_FAILED
+    void_promise(job, VoidReason.FUNCTION_FAILED)
     if job.decided_at is None:
         job.decided_at = timezone.now()
     job.save()

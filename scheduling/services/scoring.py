@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from statistics import median
 
-from scheduling.choices import PromiseOutcome, VoidReason
-from scheduling.models import CurveLevel, Job, JobMetric
+from scheduling.choices import PromiseOutcome, RecoveryKind, VoidReason
+from scheduling.models import CurveLevel, Job, JobMetric, Recovery
 
 #: `train()` must be slower than profiled by more than this before it is to blame for a miss.
 SLOWER_FACTOR = 1.1
@@ -22,9 +22,35 @@ def score_promise(job: Job, stored_at: datetime) -> None:
     if on_time:
         job.promise_outcome = PromiseOutcome.MET
     elif function_slower_than_profile(job):
-        job.promise_outcome, job.void_reason = PromiseOutcome.VOID, VoidReason.FUNCTION_SLOWER
+        void_promise(job, VoidReason.FUNCTION_SLOWER)
+    else:
+        score_late(job)
+
+
+def score_late(job: Job) -> None:
+    """Set the outcome of an open promise whose deadline has passed, through no fault of its function. The
+    caller saves it."""
+    if lost_beyond_reserve(job):
+        void_promise(job, VoidReason.FAILURES)
     else:
         job.promise_outcome = PromiseOutcome.MISSED
+
+
+def void_promise(job: Job, reason: VoidReason) -> None:
+    """End an open promise that nobody is to be blamed for. The caller saves ``promise_outcome`` and
+    ``void_reason``."""
+    if job.promise_outcome == PromiseOutcome.OPEN:
+        job.promise_outcome, job.void_reason = PromiseOutcome.VOID, reason
+
+
+def lost_beyond_reserve(job: Job) -> bool:
+    """Whether the job lost more servers since its promise than that counts on (contracts 6). Servers that
+    said before that they would leave were planned for."""
+    failures = Recovery.objects.filter(job=job, kind=RecoveryKind.HARDWARE)
+    if job.decided_at is not None:
+        failures = failures.filter(detected_at__gte=job.decided_at)
+    lost = sum(len(servers) for servers in failures.values_list("lost_servers", flat=True))
+    return lost > job.cluster.reserve_servers
 
 
 def function_slower_than_profile(job: Job) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import DrainState, ServerState
@@ -25,6 +26,7 @@ from scheduling.choices import (
     GenerationState,
     JobState,
     PromiseOutcome,
+    VoidReason,
 )
 from scheduling.core.placement.buddy_blocks import NOWHERE
 from scheduling.core.plans.release import UNKNOWN_SECONDS
@@ -343,8 +345,8 @@ class RandomDay:
             )
 
     def _promises_are_kept(self) -> None:
-        missed = Job.objects.filter(promise_outcome=PromiseOutcome.MISSED).exclude(pk__in=self.paused_ever)
-        for job in missed:
+        broken = Q(promise_outcome=PromiseOutcome.MISSED) | Q(void_reason=VoidReason.FAILURES)
+        for job in Job.objects.filter(broken).exclude(pk__in=self.paused_ever):
             raise AssertionError(f"{self._where()}: the promise to {job.pk} was broken")
 
     def _bound(self) -> float:
