@@ -91,6 +91,14 @@ class Cluster(models.Model):
         return self.name
 
 
+class ServerQuerySet(models.QuerySet["Server"]):
+    """Which servers count."""
+
+    def known(self) -> ServerQuerySet:
+        """Those that are part of their cluster; what an operator removed has only a history."""
+        return self.exclude(state=ServerState.REMOVED)
+
+
 class Server(models.Model):
     """One machine with GPUs (or declared CPU slots)."""
 
@@ -137,6 +145,8 @@ class Server(models.Model):
     #: Grows when the desired state of this server changes.
     desired_version = models.BigIntegerField(default=1)
     created_at = models.DateTimeField(default=timezone.now)
+
+    objects = ServerQuerySet.as_manager()
 
     class Meta:
         ordering = ["id"]
@@ -230,6 +240,12 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
     def working(self) -> GpuQuerySet:
         """Healthy ones of servers that were not given up: capacity, though perhaps not at this moment."""
         return self.known().filter(healthy=True).exclude(server__state=ServerState.DOWN)
+
+    def measurable(self, cluster: Cluster, kind: str) -> GpuQuerySet:
+        """Of a kind, on which functions are measured: the cluster's own; of a kind of which it has none,
+        those on loan."""
+        owned = self.known().own(cluster).filter(kind=kind)
+        return owned if owned.exists() else self.on_loan(cluster).filter(kind=kind)
 
     def usable(self) -> GpuQuerySet:
         """Those on which new work may be planned now, as `Server.usable` says of a server."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from projects.errors import NotFound
 
@@ -17,7 +16,7 @@ def cluster_shown() -> Cluster | None:
 
 def servers_known() -> QuerySet[Server]:
     """Servers that are part of the cluster, with agents and GPUs at hand."""
-    return Server.objects.exclude(state=ServerState.REMOVED).select_related("agent").prefetch_related("gpus")
+    return Server.objects.known().select_related("agent").prefetch_related("gpus")
 
 
 def server_get(server_id: int) -> Server:

@@ -79,8 +79,8 @@ def agent_counts() -> AgentCounts:
 def servers_without_sandbox() -> list[str]:
     """Names of servers whose agent runs users' code without a sandbox: every page warns of them."""
     return list(
-        Server.objects.filter(sandbox="none", agent__revoked_at__isnull=True)
-        .exclude(state=ServerState.REMOVED)
+        Server.objects.known()
+        .filter(sandbox="none", agent__revoked_at__isnull=True)
         .order_by("name")
         .values_list("name", flat=True)
     )

@@ -75,7 +75,7 @@ def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
     """
     servers = list(
         Server.objects.filter(cluster_id=inference_cluster.cluster_id)
-        .exclude(state=ServerState.REMOVED)
+        .known()
         .prefetch_related("gpus")
         .order_by("id")
     )

@@ -11,7 +11,7 @@ from django.db.models import Count, Min
 from cluster.choices import DrainState, ServerState, Whitelist
 from cluster.models import Agent, Cluster, Gpu, Server
 from cluster.selectors.utilisation import USES
-from scheduling.choices import JobState, PromiseOutcome
+from scheduling.choices import PLANNED_STATES, JobState, PromiseOutcome
 from scheduling.models import Job, OutboxMessage
 from scheduling.selectors.gpu_uses import count_uses
 
@@ -55,7 +55,7 @@ def promises_by_outcome() -> dict[str, int]:
 
 def promises_in_danger() -> dict[str, int]:
     """Promised jobs that no plan saves, and unfinished jobs beyond their deadline."""
-    unfinished = Job.objects.filter(state__in=("admitted", "running", "suspended"))
+    unfinished = Job.objects.filter(state__in=PLANNED_STATES)
     return {
         "at_risk": unfinished.filter(promised=True, at_risk=True).count(),
         "late": unfinished.filter(late=True).count(),
@@ -64,7 +64,7 @@ def promises_in_danger() -> dict[str, int]:
 
 def servers_by_state() -> dict[str, int]:
     """Servers that training may use by state; those being emptied count as draining beside it."""
-    servers = Server.objects.filter(whitelist=Whitelist.TRAINING).exclude(state=ServerState.REMOVED)
+    servers = Server.objects.known().filter(whitelist=Whitelist.TRAINING)
     counts = dict(servers.values_list("state").annotate(count=Count("pk")).order_by())
     known = {state: counts.get(state, 0) for state in ServerState.values if state != ServerState.REMOVED}
     return {**known, "draining": servers.exclude(drain=DrainState.NONE).count()}

@@ -82,7 +82,7 @@ def _phase(assignment: Assignment) -> str:
 def servers_with_occupants(user: User) -> list[ServerCells]:
     """Every server that is part of the cluster, by name, with its GPUs."""
     held = occupants(user)
-    servers = Server.objects.exclude(state=ServerState.REMOVED).prefetch_related("gpus").order_by("name")
+    servers = Server.objects.known().prefetch_related("gpus").order_by("name")
     return [
         ServerCells(
             id=server.id,

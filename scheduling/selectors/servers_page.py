@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django.db.models import F, OuterRef, Subquery
 
-from cluster.choices import ServerState
 from cluster.links import LinkView, links_of
 from cluster.models import Server
 from projects.models import User
@@ -44,10 +43,7 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
     """All servers that are part of the cluster, by name."""
     held = occupants(user)
     servers = (
-        Server.objects.exclude(state=ServerState.REMOVED)
-        .select_related("agent", "cluster")
-        .prefetch_related("gpus")
-        .order_by("name")
+        Server.objects.known().select_related("agent", "cluster").prefetch_related("gpus").order_by("name")
     )
     cards = []
     reserved = _reserved_bytes()

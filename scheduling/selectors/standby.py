@@ -47,7 +47,7 @@ class Standby:
 def pool_servers(cluster: Cluster) -> list[PoolServer]:
     """The cluster's own servers with GPUs, as the choice of standby servers knows them."""
     own = Server.objects.filter(cluster=cluster, inference_cluster__isnull=True)
-    servers = list(own.exclude(state=ServerState.REMOVED).order_by("name"))
+    servers = list(own.known().order_by("name"))
     kinds: defaultdict[int, list[str]] = defaultdict(list)
     sound: dict[int, bool] = {}
     for server_id, kind, healthy in Gpu.objects.filter(server__in=servers).values_list(

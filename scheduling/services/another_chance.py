@@ -191,8 +191,8 @@ class _Known:
 
     def _servers_of(self, kind: str) -> tuple[list[int], np.ndarray]:
         if kind not in self._servers:
-            own = Gpu.objects.known().own(self._cluster).filter(kind=kind)
-            gpus = list(own.select_related("server").order_by("server__rack", "server_id", "index"))
+            measurable = Gpu.objects.measurable(self._cluster, kind).select_related("server")
+            gpus = list(measurable.order_by("server__rack", "server_id", "index"))
             counts: dict[int, int] = {}
             for gpu in gpus:
                 counts[gpu.server_id] = counts.get(gpu.server_id, 0) + 1

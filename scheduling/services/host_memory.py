@@ -11,7 +11,6 @@ from math import ceil, inf
 
 from django.db.models import Count, Max
 
-from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
 from punctual.protocol.limits import LARGEST_COUNT
 from scheduling.choices import GenerationState, JobState, Purpose
@@ -45,7 +44,7 @@ def smallest_share(cluster: Cluster, kind: str) -> float:
     """What every server of the cluster's own with GPUs of that kind guarantees a worker; infinity where
     nobody said."""
     own = Server.objects.filter(cluster=cluster, inference_cluster__isnull=True, gpus__kind=kind).distinct()
-    servers = list(own.exclude(state=ServerState.REMOVED))
+    servers = list(own.known())
     gpus = gpus_by_server([server.pk for server in servers])
     shares = (memory_of_worker(server, gpus[server.pk]) for server in servers)
     return min((share for share in shares if share >= cluster.worker_memory_bytes), default=inf)

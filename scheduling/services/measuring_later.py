@@ -77,8 +77,7 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
                 continue
             seen.add(curve.pk)
             if curve.gpu_kind not in gpus:
-                owned = Gpu.objects.known().own(cluster).filter(kind=curve.gpu_kind)
-                gpus[curve.gpu_kind] = owned.count()
+                gpus[curve.gpu_kind] = Gpu.objects.measurable(cluster, curve.gpu_kind).count()
             if known_up_to(curve) * 2 <= gpus[curve.gpu_kind] and _may_be_measured(job, curve, now):
                 yield job, curve
 

@@ -410,7 +410,7 @@ def find_block(
         return [level for level in possible if level > max(above, unfit)]
 
     # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
-    if not levels_on(Gpu.objects.filter(server__cluster=cluster).count()):
+    if not levels_on(Gpu.objects.measurable(cluster, kind or on_own.gpu_kind).count()):
         return None
     pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
     levels = levels_on(len(pool.gpus))

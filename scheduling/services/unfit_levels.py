@@ -68,7 +68,7 @@ def level_did_not_fit(
     generation.retired_because, generation.retire_reason = RetireReason.MEASURED, reason[:300]
     generation.save(update_fields=["profile", "retired_because", "retire_reason"])
     record(job, "profiled", f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
-    gpus = Gpu.objects.known().filter(server__cluster=cluster, kind=curve.gpu_kind).count()
+    gpus = Gpu.objects.measurable(cluster, curve.gpu_kind).count()
     levels = measurable_levels(job.global_batch_size, gpus, job.function_version.worker_counts)
     larger = [level for level in levels if level > unfit]
     if known:

@@ -65,6 +65,15 @@ def test_own_borrowed_and_training_gpus_are_told_apart(cluster: Cluster, every_s
     assert set(Gpu.objects.for_training().values_list("pk", flat=True)) == of(
         [server for server in known if server.whitelist == Whitelist.TRAINING]
     )
+    assert set(Server.objects.known()) == set(known)
+    kind = Gpu.objects.earliest("pk").kind
+    assert set(Gpu.objects.measurable(cluster, kind).values_list("pk", flat=True)) == of(
+        [server for server in known if server.inference_cluster_id is None]
+    ), "what is measured on borrowed servers of the cluster's own kind proves nothing"
+    Gpu.objects.filter(server__inference_cluster__isnull=False).update(kind="lent alone")
+    assert set(Gpu.objects.measurable(cluster, "lent alone").values_list("pk", flat=True)) == of(
+        [server for server in known if server.on_loan]
+    )
 
 
 def test_the_kind_with_most_gpus_is_the_main_one_everywhere(cluster: Cluster) -> None:
