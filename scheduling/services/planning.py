@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 from django.db import OperationalError, transaction
-from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -44,7 +43,7 @@ from scheduling.services.profiling import (
     undecided_jobs,
     unmeasurable_jobs,
 )
-from scheduling.services.records import lock_cluster
+from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.slots import frozen_until, slot_and_wake
 from scheduling.services.snapshots import MOST_NEWCOMERS, Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
@@ -220,7 +219,7 @@ def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, i
             fail_unmeasurable(cluster)
             changed += 1
         if changed:
-            Cluster.objects.filter(pk=cluster_id).update(planning_version=F("planning_version") + 1)
+            planning_fact_changed(cluster)
             cluster = Cluster.objects.get(pk=cluster_id)
     return cluster, changed
 
@@ -235,7 +234,7 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
         verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class)
         with unmoved(cluster, epoch):
             restore_promise(job, verdict, plans)
-            Cluster.objects.filter(pk=cluster_id).update(planning_version=F("planning_version") + 1)
+            planning_fact_changed(cluster)
     return len(waiting)
 
 
@@ -332,7 +331,7 @@ def _measure(cluster: Cluster, epoch: int) -> int:
     with unmoved(cluster, epoch) as current:
         if start_measurement(measurement, current, epoch) is None:
             return 0
-        Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+        planning_fact_changed(cluster)
     return 1
 
 
