@@ -58,6 +58,19 @@ JOB_COLOURS = {
 }
 
 
+class JobEventKind(models.TextChoices):
+    """Kinds of lines in a job's history that something here reads again; so are its states and the kinds of
+    its changes. All other kinds are for people, and for programs outside."""
+
+    AT_RISK = "at_risk", "At risk"
+    PAUSED = "paused", "Paused"
+    SUSPENDING = "suspending", "Suspending"
+    INTERRUPTED = "interrupted", "Interrupted"
+    RESCALED = "rescaled", "Rescaled"
+    BROKEN_OFF = "broken_off", "Broken off"
+    REPORT_REFUSED = "report_refused", "Report refused"
+
+
 class PromiseOutcome(models.TextChoices):
     NONE = "none", "No promise"
     OPEN = "open", "Open"
@@ -85,6 +98,10 @@ class GenerationState(models.TextChoices):
     HANDOVER = "handover", "Handover"
     LIVE = "live", "Live"
     RETIRED = "retired", "Retired"
+
+
+#: Of a generation that does not train yet.
+COMING_STATES = (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER)
 
 
 class RetireReason(models.TextChoices):

@@ -11,9 +11,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 #: A usage sample says nothing about a moment that is more periods away than this.
 STALE_PERIODS = 2.5
+
+
+class MoveKind(StrEnum):
+    """How servers moved: the lines of the history that tell of moves are of these kinds."""
+
+    LENT = "lent"
+    ASKED_BACK = "asked_back"
+    RETURNED = "returned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +35,10 @@ class ServerStay:
 
 @dataclass(frozen=True, slots=True)
 class ServerMove:
-    """Servers that moved at a time, and how many were on loan and on their way back afterwards.
-
-    ``kind``: `lent`, `asked_back` or `returned`.
-    """
+    """Servers that moved at a time, and how many were on loan and on their way back afterwards."""
 
     at: datetime
-    kind: str
+    kind: MoveKind
     servers: tuple[str, ...]
     on_loan: int
     reclaiming: int
@@ -183,9 +189,9 @@ def borrowed_spans(
     spans = []
     for move in moves:
         for server in move.servers:
-            if move.kind == "lent":
+            if move.kind == MoveKind.LENT:
                 left_at[server] = move.at
-            elif move.kind == "returned":
+            elif move.kind == MoveKind.RETURNED:
                 begun = left_at.pop(server, since if server not in moved else move.at)
                 spans.append(Span(server, begun, move.at))
             elif server not in moved:

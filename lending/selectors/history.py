@@ -34,6 +34,7 @@ from cluster.selectors.utilisation import USES, utilisation_series
 from lending.core.history import (
     CombinedPoint,
     InferenceSide,
+    MoveKind,
     ServerCounts,
     ServerMove,
     ServerStay,
@@ -48,7 +49,6 @@ from lending.models import InferenceCluster, LendingEvent, ReclaimedServer, Recl
 
 MAXIMUM_POINTS = 600
 """More samples than this are averaged before they are drawn."""
-MOVES = ("lent", "asked_back", "returned")
 _BUSY_USES = tuple(use for use in USES if use not in ("idle", "unavailable"))
 _ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -207,7 +207,7 @@ def servers_history(
 
 def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[ServerMove]:
     """Moves between two times, oldest first, after the last one before them."""
-    moves = inference_cluster.events.filter(kind__in=MOVES, happened_at__lte=until).order_by(
+    moves = inference_cluster.events.filter(kind__in=[*MoveKind], happened_at__lte=until).order_by(
         "happened_at", "id"
     )
     before = moves.filter(happened_at__lt=since).last()
@@ -216,7 +216,7 @@ def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime
 
 def _move(row: LendingEvent) -> ServerMove:
     return ServerMove(
-        row.happened_at, row.kind, tuple(row.detail.get("servers", ())), row.on_loan, row.reclaiming
+        row.happened_at, MoveKind(row.kind), tuple(row.detail.get("servers", ())), row.on_loan, row.reclaiming
     )
 
 

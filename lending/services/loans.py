@@ -17,6 +17,7 @@ from django.utils import timezone
 from cluster.choices import LendingState, ServerState
 from cluster.models import Server
 from lending.choices import LoanState, OrderSource
+from lending.core.history import MoveKind
 from lending.models import InferenceCluster, LoanOrder
 from lending.services.transitions import move_servers, note_event
 from projects.errors import Conflict, InvalidRequest
@@ -163,7 +164,7 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
     servers = [server for order in due for server in offered[order.pk]]
     names = [server.name for server in servers]
     note_event(
-        inference_cluster, "lent", f"Lent {len(names)}: {', '.join(names)}.", now,
+        inference_cluster, MoveKind.LENT, f"Lent {len(names)}: {', '.join(names)}.", now,
         servers=names, orders=[str(order.pk) for order in due],
     )  # fmt: skip
     planning_fact_changed(cluster)

@@ -19,14 +19,24 @@ from django.utils import timezone
 from cluster.choices import LendingState
 from cluster.models import Cluster
 from lending.choices import OrderSource, ReclaimState
+from lending.core.history import MoveKind
 from lending.models import InferenceCluster, ReclaimedServer, ReclaimOrder
 from lending.services.loans import OrderReused, hint_orders, withdraw_offers
 from lending.services.reclaiming_choice import ReclaimChoice, choose
 from lending.services.transitions import move_servers, note_event
 from projects.errors import Conflict, InvalidRequest
-from scheduling.choices import AssignmentState, GenerationState, Purpose, RetireReason
+from scheduling.choices import (
+    COMING_STATES,
+    AssignmentState,
+    GenerationState,
+    JobEventKind,
+    JobState,
+    Purpose,
+    RetireReason,
+)
+from scheduling.core.question.decision import ChangeKind
 from scheduling.models import Assignment, Generation, Job, JobEvent
-from scheduling.services.generations import COMING_STATES, retire
+from scheduling.services.generations import retire
 from scheduling.services.lifecycle import break_off_change
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import hint, wake
@@ -159,7 +169,7 @@ def _commit(
     _break_off_changes([server.pk for server in choice.servers])
     names = [server.name for server in choice.servers]
     note_event(
-        inference_cluster, "asked_back",
+        inference_cluster, MoveKind.ASKED_BACK,
         f"{order.count} asked back, {len(names)} chosen: {', '.join(names) or 'none'}.", now,
         order=str(order.pk), servers=names, withdrawn=order.withdrawn,
     )  # fmt: skip
@@ -214,7 +224,11 @@ def return_servers(inference_cluster: InferenceCluster) -> int:
         ReclaimedServer.objects.filter(pk__in=[one.pk for one in coming]).update(returned_at=now)
         names = [one.server.name for one in coming]
         note_event(
-            inference_cluster, "returned", f"Returned {len(names)}: {', '.join(names)}.", now, servers=names
+            inference_cluster,
+            MoveKind.RETURNED,
+            f"Returned {len(names)}: {', '.join(names)}.",
+            now,
+            servers=names,
         )
         for order in {one.reclaim_order_id: one.reclaim_order for one in coming}.values():
             if not order.servers.filter(returned_at__isnull=True).exists():
@@ -258,14 +272,15 @@ def _fate(kinds: Collection[str]) -> str:
     """What became of one job, by the kinds of its events. A change broken off before it trained took no
     running work."""
     seen = set(kinds)
-    broken_off = "broken_off" in seen
-    if {"suspending", "interrupted"} & seen or ("suspended" in seen and not broken_off):
+    broken_off = JobEventKind.BROKEN_OFF in seen
+    suspended = JobState.SUSPENDED in seen and not broken_off
+    if suspended or {JobEventKind.SUSPENDING, JobEventKind.INTERRUPTED} & seen:
         return "preempted"
-    if {"shrink", "migrate"} & seen:
+    if {ChangeKind.SHRINK, ChangeKind.MIGRATE} & seen:
         return "rescaled"
     if broken_off:
         return "held back"
-    return "rescaled" if {"grow", "rescaled"} & seen else "undisturbed"
+    return "rescaled" if {ChangeKind.GROW, JobEventKind.RESCALED} & seen else "undisturbed"
 
 
 @transaction.atomic

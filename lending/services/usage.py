@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.choices import LendingState
-from lending.choices import OrderSource
+from lending.choices import OrderSource, ReclaimState
 from lending.forecasting.forecaster import WINDOW, Forecaster, ForecasterError
 from lending.forecasting.persistence import Persistence
 from lending.forecasting.registry import load_forecaster
@@ -200,7 +200,9 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
 def _wanted(inference_cluster: InferenceCluster, usage: float, forecast: float | None, now: datetime) -> int:
     lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
     being_returned = inference_cluster.servers_in(LendingState.RECLAIMING)
-    asked = sum(inference_cluster.reclaim_orders.filter(state="pending").values_list("count", flat=True))
+    asked = sum(
+        inference_cluster.reclaim_orders.filter(state=ReclaimState.PENDING).values_list("count", flat=True)
+    )
     on_loan = lent.count() + being_returned
     counts = {"on_loan": on_loan, "being_returned": min(on_loan, being_returned + asked)}
     rule = inference_cluster.rule()

@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from recovery.placement.strategies import Placement, Strategy, place
 
 #: Bound on the exchanges that are tried, so that the order of a thousand machines takes a moment.
 MOST_EXCHANGES_TRIED = 20_000
+
+
+class Domain(NamedTuple):
+    """One failure domain with a name. ``kind``: ``rack`` or ``power``."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +34,20 @@ class FailureDomains:
     rack: str = ""
     power: str = ""
 
-    def names(self) -> tuple[str, ...]:
-        """The domains that have a name, each with its kind."""
-        named = (("rack", self.rack), ("power", self.power))
-        return tuple(f"{kind} {name}" for kind, name in named if name)
+    def named(self) -> tuple[Domain, ...]:
+        """The domains that have a name."""
+        return tuple(one for one in (Domain("rack", self.rack), Domain("power", self.power)) if one.name)
 
 
-def shared_domains(domains: Sequence[FailureDomains], machines: Sequence[int]) -> tuple[str, ...]:
+def shared_domains(domains: Sequence[FailureDomains], machines: Sequence[int]) -> tuple[Domain, ...]:
     """Failure domains in which all of these machines lie."""
-    first, *others = (domains[machine].names() for machine in machines)
-    return tuple(name for name in first if all(name in names for names in others))
+    first, *others = (domains[machine].named() for machine in machines)
+    return tuple(one for one in first if all(one in named for named in others))
 
 
 def fatal_domains(domains: Sequence[FailureDomains], placement: Placement) -> tuple[str, ...]:
     """Failure domains whose loss loses somebody's state, in order of their names."""
-    found = {name for held in placement.replica_sets() for name in shared_domains(domains, sorted(held))}
+    found = {str(one) for held in placement.replica_sets() for one in shared_domains(domains, sorted(held))}
     return tuple(sorted(found))
 
 
@@ -114,6 +124,6 @@ def _exchange(order: list[int], domains: Sequence[FailureDomains], placement: Pl
 
 def _shared(domains: Sequence[FailureDomains], machines: Sequence[int]) -> tuple[int, int]:
     """How many domains hold all of these machines, and how many pairs of them share one."""
-    counts = Counter(name for machine in machines for name in domains[machine].names())
+    counts = Counter(one for machine in machines for one in domains[machine].named())
     whole = sum(count == len(machines) for count in counts.values())
     return whole, sum(count * (count - 1) // 2 for count in counts.values())

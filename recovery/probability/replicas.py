@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import exp, expm1
 
-from recovery.placement.domains import FailureDomains
+from recovery.placement.domains import FailureDomains, shared_domains
 from recovery.placement.memory import Machine, placed_on
 from recovery.placement.strategies import Placement
 from recovery.probability.standby import SECONDS_PER_DAY
@@ -20,6 +20,9 @@ from recovery.probability.standby import SECONDS_PER_DAY
 DAYS_PER_MONTH = 30.0
 #: More copies than this cost more memory and link than they are worth; the published choice is 2.
 MOST_REPLICAS = 4
+
+
+MACHINE = "machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,9 @@ class FailureRates:
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)}")
 
-    def of_domain(self, name: str) -> float:
-        """Failures a day of a domain, by its name with its kind."""
-        return self.rack_a_day if name.startswith("rack ") else self.power_a_day
+    def of_kind(self, kind: str) -> float:
+        """Failures a day of a ``machine``, or of a domain of the kind ``rack`` or ``power``."""
+        return {MACHINE: self.machine_a_day, "rack": self.rack_a_day, "power": self.power_a_day}[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +93,11 @@ def fallbacks_a_day(placement: Placement, domains: Sequence[FailureDomains], rat
     is a bound; it is close while fall-backs are rare.
     """
     sets = placement.replica_sets()
-    alone = {name for held in sets for name in _covering(domains, sorted(held))}
-    total = sum(rates.of_domain(name) for name in alone)
+    alone = {one for held in sets for one in shared_domains(domains, sorted(held))}
+    total = sum(rates.of_kind(one.kind) for one in alone)
     if placement.replicas == 1:
         total += placement.machines * rates.machine_a_day
     return total + sum(_rest_lost_a_day(_pattern(domains, sorted(held)), rates) for held in sets)
-
-
-def _covering(domains: Sequence[FailureDomains], machines: Sequence[int]) -> list[str]:
-    first, *others = (set(domains[machine].names()) for machine in machines)
-    return sorted(first.intersection(*others))
 
 
 Pattern = tuple[tuple[str, frozenset[int]], ...]
@@ -107,12 +105,12 @@ Pattern = tuple[tuple[str, frozenset[int]], ...]
 
 def _pattern(domains: Sequence[FailureDomains], machines: Sequence[int]) -> Pattern:
     """The failures that touch a set of machines: their kind, and which members of the set they take."""
-    taken: dict[str, set[int]] = {}
+    taken: dict[tuple[str, str], set[int]] = {}
     for member, machine in enumerate(machines):
-        taken[f"machine {member}"] = {member}
-        for name in domains[machine].names():
-            taken.setdefault(name, set()).add(member)
-    return tuple(sorted((name.split(" ")[0], frozenset(members)) for name, members in taken.items()))
+        taken[MACHINE, str(member)] = {member}
+        for one in domains[machine].named():
+            taken.setdefault(one, set()).add(member)
+    return tuple(sorted((kind, frozenset(members)) for (kind, _), members in taken.items()))
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +118,7 @@ def _rest_lost_a_day(pattern: Pattern, rates: FailureRates) -> float:
     everybody = frozenset().union(*(members for _, members in pattern))
     total = 0.0
     for kind, taken in pattern:
-        rate = rates.machine_a_day if kind == "machine" else rates.of_domain(f"{kind} ")
+        rate = rates.of_kind(kind)
         if rate > 0.0 and taken != everybody:
             total += rate * _all_lost(pattern, everybody - taken, rates)
     return total
@@ -132,10 +130,6 @@ def _all_lost(pattern: Pattern, machines: frozenset[int], rates: FailureRates) -
     probability = 0.0
     for count in range(len(machines) + 1):
         for alive in combinations(sorted(machines), count):
-            quiet = sum(
-                rates.machine_a_day if kind == "machine" else rates.of_domain(f"{kind} ")
-                for kind, members in pattern
-                if members & set(alive)
-            )
+            quiet = sum(rates.of_kind(kind) for kind, members in pattern if members & set(alive))
             probability += (-1) ** count * exp(-quiet * rates.recovery_seconds / SECONDS_PER_DAY)
     return max(0.0, probability)

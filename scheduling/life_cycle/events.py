@@ -10,6 +10,7 @@ from scheduling.choices import (
     PLANNED_STATES,
     GenerationState,
     Goal,
+    JobEventKind,
     JobState,
     Purpose,
     RetireReason,
@@ -62,7 +63,7 @@ def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruct
     gpus = f"{coming.world_size} GPU{'s' if coming.world_size > 1 else ''}"
     text = f"Trains on {gpus} from iteration {iteration}."
     if job.state == JobState.RUNNING:
-        found.append(Record("rescaled", text, number))
+        found.append(Record(JobEventKind.RESCALED, text, number))
     else:
         found.append(MoveTo(JobState.RUNNING, text, number))
     return [*found, TellPlanner(f"{job.id} trains on {gpus}")]
@@ -85,7 +86,7 @@ def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instructio
             found.append(MoveTo(JobState.SUSPENDED, f"Suspended: {reason}."))
     if live is not None and live.goal == Goal.TRAIN:
         found.append(TellToSuspend(live.number, bounds.suspend_seconds))
-        found.append(Record("suspending", f"Gives up its GPUs: {reason}.", live.number))
+        found.append(Record(JobEventKind.SUSPENDING, f"Gives up its GPUs: {reason}.", live.number))
     return found
 
 
@@ -109,7 +110,7 @@ def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
     found: list[Instruction] = [
         Retire(coming.number, RetireReason.LET_GO, reason),
         NoPause(),
-        Record("broken_off", text, coming.number),
+        Record(JobEventKind.BROKEN_OFF, text, coming.number),
     ]
     if live is None and job.state == JobState.RUNNING:
         found.append(AwaitServers(job.iterations_done))
@@ -135,7 +136,9 @@ def lost(
         return []
     found: list[Instruction] = [
         Retire(generation.number, because, reason),
-        Record("interrupted", f"Generation {generation.number} was lost: {reason}.", generation.number),
+        Record(
+            JobEventKind.INTERRUPTED, f"Generation {generation.number} was lost: {reason}.", generation.number
+        ),
     ]
     if trained:
         found.append(BeginRecovery(generation.number, reason))

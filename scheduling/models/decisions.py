@@ -56,7 +56,7 @@ class Offer(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["project"], condition=Q(state="open"), name="project_has_one_open_offer"
+                fields=["project"], condition=Q(state=OfferState.OPEN), name="project_has_one_open_offer"
             )
         ]
 

@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
-from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.models.functions import ScalingCurve
 from scheduling.models.jobs import Job
 
@@ -68,21 +68,25 @@ class Generation(models.Model):
             models.UniqueConstraint(fields=["job", "number"], name="generation_number_once_per_job"),
             models.UniqueConstraint(
                 fields=["job"],
-                condition=Q(purpose="training", state="live"),
+                condition=Q(purpose=Purpose.TRAINING, state=GenerationState.LIVE),
                 name="job_trains_one_generation",
             ),
             models.UniqueConstraint(
                 fields=["job"],
-                condition=Q(purpose="training", state__in=["preparing", "ready", "handover"]),
+                condition=Q(purpose=Purpose.TRAINING, state__in=[*COMING_STATES]),
                 name="job_prepares_one_successor",
             ),
             models.UniqueConstraint(
                 fields=["job"],
-                condition=Q(purpose="profiling") & ~Q(state="retired"),
+                condition=Q(purpose=Purpose.PROFILING) & ~Q(state=GenerationState.RETIRED),
                 name="job_profiles_once_at_a_time",
             ),
         ]
-        indexes = [models.Index(fields=["state"], condition=~Q(state="retired"), name="generation_unretired")]
+        indexes = [
+            models.Index(
+                fields=["state"], condition=~Q(state=GenerationState.RETIRED), name="generation_unretired"
+            )
+        ]
 
     def measured_curve(self) -> ScalingCurve | None:
         """The curve that its figures belong on; None where that holds figures of other plans."""
@@ -120,10 +124,14 @@ class Assignment(models.Model):
             ExclusionConstraint(
                 name="gpu_has_one_owner",
                 expressions=[("gpu", RangeOperators.EQUAL), ("job", RangeOperators.NOT_EQUAL)],
-                condition=Q(state__in=["held", "clearing"]),
+                condition=Q(state__in=[AssignmentState.HELD, AssignmentState.CLEARING]),
             ),
         ]
-        indexes = [models.Index(fields=["gpu"], condition=~Q(state="released"), name="assignment_unreleased")]
+        indexes = [
+            models.Index(
+                fields=["gpu"], condition=~Q(state=AssignmentState.RELEASED), name="assignment_unreleased"
+            )
+        ]
 
 
 class Worker(models.Model):

@@ -71,16 +71,16 @@ class Recovery(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "failed_generation"], name="recovery_once_per_generation"),
             models.UniqueConstraint(
-                fields=["job"], condition=Q(outcome="open"), name="job_recovers_once_at_a_time"
+                fields=["job"], condition=Q(outcome=RecoveryOutcome.OPEN), name="job_recovers_once_at_a_time"
             ),
             models.CheckConstraint(
-                condition=Q(outcome="open", ended_at__isnull=True)
-                | ~Q(outcome="open") & Q(ended_at__isnull=False),
+                condition=Q(outcome=RecoveryOutcome.OPEN, ended_at__isnull=True)
+                | ~Q(outcome=RecoveryOutcome.OPEN) & Q(ended_at__isnull=False),
                 name="ended_recovery_has_a_time",
             ),
         ]
         indexes = [
-            models.Index(fields=["job"], condition=Q(outcome="open"), name="recovery_open"),
+            models.Index(fields=["job"], condition=Q(outcome=RecoveryOutcome.OPEN), name="recovery_open"),
             models.Index(fields=["detected_at"], name="recovery_detected_at"),
         ]
 

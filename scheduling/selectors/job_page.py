@@ -11,7 +11,7 @@ from django.db.models import F, IntegerField, Max, Min, QuerySet
 from django.db.models.functions import Mod
 
 from projects.models import User
-from scheduling.choices import GenerationState, OfferState, Purpose
+from scheduling.choices import AssignmentState, GenerationState, OfferState, Purpose
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import (
     Artifact,
@@ -107,7 +107,11 @@ def visible_job(user: User, job_id: str) -> Job | None:
 
 def gpu_kinds(job: Job) -> list[tuple[str, bool]]:
     """(kind, emulated) of the GPUs the job holds now."""
-    held = job.assignments.filter(state="held").values_list("gpu__kind", "gpu__emulated").distinct()
+    held = (
+        job.assignments.filter(state=AssignmentState.HELD)
+        .values_list("gpu__kind", "gpu__emulated")
+        .distinct()
+    )
     return sorted(held)
 
 

@@ -13,7 +13,7 @@ from projects.access import require_role
 from projects.errors import NotFound
 from projects.models import Role, User
 from projects.prepared import PreparedValues
-from scheduling.choices import AssignmentState
+from scheduling.choices import AssignmentState, Purpose
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.jobs_table import gpus_now
 from scheduling.selectors.standing import with_history, without_history
@@ -107,7 +107,7 @@ def jobs_matching(jobs: QuerySet[Job], filters: Mapping[str, Any]) -> QuerySet[J
 def training_history(job: Job) -> QuerySet[Generation]:
     """Generations that trained, in order, with the servers and GPUs they had."""
     return (
-        Generation.objects.filter(job=job, purpose="training", live_at__isnull=False)
+        Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False)
         .prefetch_related("assignments__gpu__server")
         .order_by("number")
     )

@@ -11,11 +11,10 @@ from datetime import datetime
 
 from django.db.models import Prefetch, QuerySet
 
-from scheduling.choices import JobState, PromiseOutcome, VoidReason
+from scheduling.choices import JobEventKind, JobState, PromiseOutcome, VoidReason
 from scheduling.models import Job, JobEvent
 from scheduling.selectors.job_times import planned_finish_at
 
-_INTERRUPTED, _AT_RISK = "interrupted", "at_risk"
 _HISTORY_ATTRIBUTE = "history_of_a_miss"
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _VOID = {
@@ -58,7 +57,7 @@ def standing(job: Job, now: datetime) -> JobStanding:
 def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
     """The jobs with what their standings need of their history, in one more query however many missed."""
     missed = JobEvent.objects.filter(
-        kind__in=(_INTERRUPTED, _AT_RISK), job__promise_outcome=PromiseOutcome.MISSED
+        kind__in=(JobEventKind.INTERRUPTED, JobEventKind.AT_RISK), job__promise_outcome=PromiseOutcome.MISSED
     )
     return jobs.prefetch_related(
         Prefetch("events", missed.order_by("happened_at", "id"), to_attr=_HISTORY_ATTRIBUTE)
@@ -75,7 +74,11 @@ def _history(job: Job) -> list[JobEvent]:
     """Interruptions of the job, and since when it was at risk, in order."""
     read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)
     if read is None:
-        return list(job.events.filter(kind__in=(_INTERRUPTED, _AT_RISK)).order_by("happened_at", "id"))
+        return list(
+            job.events.filter(kind__in=(JobEventKind.INTERRUPTED, JobEventKind.AT_RISK)).order_by(
+                "happened_at", "id"
+            )
+        )
     return read
 
 
@@ -116,7 +119,7 @@ def _plan(job: Job) -> str:
 def _why(job: Job) -> str:
     """What its history knows of the cause."""
     history = _history(job)
-    if lost := [told for told in history if told.kind == _INTERRUPTED]:
+    if lost := [told for told in history if told.kind == JobEventKind.INTERRUPTED]:
         often = "once" if len(lost) == 1 else f"{len(lost)} times"
         return f"It was interrupted {often}; the last time: {lost[-1].message}{_plan(job)}"
     if history:

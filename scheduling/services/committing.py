@@ -14,7 +14,7 @@ from pathlib import Path
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import Goal
+from scheduling.choices import Goal, JobEventKind
 from scheduling.core.question.decision import ChangeKind, FoundOffer
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.recording import pack_snapshot
@@ -198,7 +198,7 @@ def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refus
     update_rows(changed, ["plan"])
 
 
-_RISK = ("at_risk", "No plan meets its deadline any more; it runs on as well as it can.")
+_RISK = (JobEventKind.AT_RISK, "No plan meets its deadline any more; it runs on as well as it can.")
 _SAFE_AGAIN = ("safe_again", "Its deadline can be met again.")
 
 

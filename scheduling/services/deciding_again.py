@@ -10,7 +10,14 @@ from datetime import datetime
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, GenerationState, PromiseOutcome, ServiceClass
+from scheduling.choices import (
+    PLANNED_STATES,
+    UNDECIDED_STATES,
+    GenerationState,
+    Goal,
+    PromiseOutcome,
+    ServiceClass,
+)
 from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import Verdict
 from scheduling.models import Generation, Job
@@ -68,7 +75,7 @@ def jobs_to_decide_again(cluster: Cluster) -> list[str]:
     if not jobs.exists():  # as in most passes
         return []
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
-    leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal="train")
+    leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal=Goal.TRAIN)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))
     return list(settled.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
 

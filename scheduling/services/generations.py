@@ -13,7 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan
@@ -29,7 +29,6 @@ from scheduling.services.recovery_points import start_from_checkpoint, start_fro
 from scheduling.services.wakeups import wake_agents
 
 #: A successor or a generation that takes over: everything before `live`.
-COMING_STATES = (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER)
 
 
 def live_generation(job: Job) -> Generation | None:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.models import Cluster
-from scheduling.choices import GenerationState, Goal, JobState, Purpose
+from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, Purpose
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Worker
 from scheduling.services.blocking import release_bounds
-from scheduling.services.generations import COMING_STATES, hold_gpus
+from scheduling.services.generations import hold_gpus
 
 
 def step_bounds(cluster: Cluster) -> StepBounds:

@@ -18,7 +18,7 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from projects.prepared import PreparedRows
 from projects.redis_connection import redis_client
-from scheduling.choices import JobState, ServiceClass, VoidReason
+from scheduling.choices import JobEventKind, JobState, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
@@ -236,7 +236,7 @@ def job_pause(*, job: Job, actor: User) -> Job:
     job.promised = False
     job.plan = None
     job.save()
-    record(job, "paused", f"Paused by {actor.username}; the state is kept.", actor=actor.username)
+    record(job, JobEventKind.PAUSED, f"Paused by {actor.username}; the state is kept.", actor=actor.username)
     suspend(job, PAUSED)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"paused {job.pk}")

@@ -16,10 +16,19 @@ import structlog
 
 from cluster.choices import ServerState
 from cluster.models import Cluster
-from scheduling.choices import PLANNED_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
+from scheduling.choices import (
+    COMING_STATES,
+    PLANNED_STATES,
+    AssignmentState,
+    GenerationState,
+    Goal,
+    JobEventKind,
+    JobState,
+    Purpose,
+)
 from scheduling.models import Assignment, Generation, Job
 from scheduling.services.blocking import release_bounds
-from scheduling.services.generations import COMING_STATES, coming_generation, let_go
+from scheduling.services.generations import coming_generation, let_go
 from scheduling.services.lifecycle import give_up, lose_generation
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recoveries import words_on_going_on
@@ -90,7 +99,7 @@ def _paused_but_holding(look: _Look) -> str:
     job, live = look.job, look.live
     if not job.paused_by_owner or job.finished() or not look.training:
         return ""
-    paused = job.events.filter(kind="paused").order_by("-happened_at").first()
+    paused = job.events.filter(kind=JobEventKind.PAUSED).order_by("-happened_at").first()
     bounds = release_bounds(look.cluster)
     longest = bounds.handover_seconds + bounds.suspending_seconds
     if paused is None or (look.now - paused.happened_at).total_seconds() <= longest:

@@ -11,13 +11,13 @@ from django.db import transaction
 from cluster.models import Agent
 from punctual.protocol.limits import clean_text
 from punctual.protocol.reports import RefusedItem
+from scheduling.choices import JobEventKind
 from scheduling.models import Job, JobEvent
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.records import record
 
 log = structlog.get_logger(__name__)
 
-KIND = "report_refused"
 #: Notes in one job's history; what is refused beyond is in the log alone.
 NOTES_OF_A_JOB = 20
 #: Refused items that an answer names and the log tells one by one.
@@ -48,6 +48,9 @@ def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
 def note(job_id: str, message: str) -> None:
     """Add a line to the job's history, unless it has enough of the kind."""
     job = Job.objects.filter(pk=job_id).first()
-    if job is None or JobEvent.objects.filter(job=job, kind=KIND).count() >= NOTES_OF_A_JOB:
+    if (
+        job is None
+        or JobEvent.objects.filter(job=job, kind=JobEventKind.REPORT_REFUSED).count() >= NOTES_OF_A_JOB
+    ):
         return
-    record(job, KIND, clean_text(message, 1000))
+    record(job, JobEventKind.REPORT_REFUSED, clean_text(message, 1000))

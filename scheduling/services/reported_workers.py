@@ -12,7 +12,7 @@ from django.db import transaction
 from cluster.choices import LendingState
 from cluster.models import Agent, Cluster
 from punctual.protocol.reports import CheckedItem, RefusedItem
-from scheduling.choices import GenerationState
+from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Generation, Job, Worker
 from scheduling.selectors.own_work import OwnWork, Place
 from scheduling.services.generations import hold_gpus, release_cleared
@@ -69,7 +69,10 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
     listed = reported.by_place
     changed = [place for place, entry in listed.items() if _differs(known.get(place), entry)]
     vanished = [] if reported.unclear else [place for place in known if place not in listed]
-    clearing = not reported.unclear and agent.server.gpus.filter(assignments__state="clearing").exists()
+    clearing = (
+        not reported.unclear
+        and agent.server.gpus.filter(assignments__state=AssignmentState.CLEARING).exists()
+    )
     if not changed and not vanished and not clearing:
         return
     with transaction.atomic():

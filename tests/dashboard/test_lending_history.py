@@ -15,6 +15,7 @@ from dashboard.figures import inference_usage, lending_servers
 from lending.core.history import (
     CombinedPoint,
     InferenceSide,
+    MoveKind,
     ServerCounts,
     ServerMove,
     ServerStay,
@@ -39,7 +40,7 @@ def at(minutes: float) -> datetime:
 
 
 def move(minutes: float, kind: str, servers: str, on_loan: int, reclaiming: int = 0) -> ServerMove:
-    return ServerMove(at(minutes), kind, tuple(servers.split()), on_loan, reclaiming)
+    return ServerMove(at(minutes), MoveKind(kind), tuple(servers.split()), on_loan, reclaiming)
 
 
 LENT_AND_BACK = [
