@@ -1,4 +1,4 @@
-"""Elastic allocation: Algorithm 2 of ElasticFlow (section 4.2; spec 2.6 and 2.7).
+"""Elastic allocation and best effort: Algorithm 2 of ElasticFlow (sections 4.2 and 4.4; spec 2.6 and 2.7).
 
 Best effort and other jobs without a promise are filled first, each at its lowest level (section 4.4). Then
 Algorithm 2 grants the GPUs that are still free in the next slot, one level at a time, to the job that saves
