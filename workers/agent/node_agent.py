@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from workers.agent import clock
 from workers.agent.agent_state import AgentState, Credential
 from workers.agent.assignments import Assignments
+from workers.agent.calls import Calls
 from workers.agent.configuration import Configuration
-from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
+from workers.agent.control_plane import ControlPlane, RequestRefused, Unreachable
 from workers.agent.decisions import (
     ForgetWorker,
     KillWorker,
@@ -24,6 +23,7 @@ from workers.agent.decisions import (
 from workers.agent.desired_state import DesiredState, DesiredStateError, parse_desired_state
 from workers.agent.durable_files import write_waiting
 from workers.agent.durable_store import DurableStore
+from workers.agent.ending import Ending
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.link_copies import LinkCopies
@@ -52,7 +52,6 @@ TICK_SECONDS = 0.25
 GATHERING_SECONDS = 0.02
 # After a restart, living workers reconnect within a moment; until then their phase is what was last heard.
 RECONNECTION_SECONDS = 1.0
-KILL_SECONDS = 5.0
 
 
 class NodeAgent:
@@ -67,7 +66,7 @@ class NodeAgent:
         self._control_plane = ControlPlane(
             configuration.server_url, credential.credential, lease_seconds=credential.lease_seconds
         )
-        self._calls = ThreadPoolExecutor(2, thread_name_prefix="control-plane")
+        self._calls = Calls(self._loop, self._fence, self._revoke)
         runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
         accelerators = find_accelerators(configuration)
         sandboxing = Sandboxing(configuration, runtime, len(accelerators))
@@ -88,16 +87,7 @@ class NodeAgent:
         self._pool = WorkerPool(
             configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery, self._links
         )
-        memory_bytes = store_bytes(configuration.memory_store_bytes)
-        self._memory = MemoryStore(
-            configuration.data / "memory",
-            memory_bytes,
-            memory_bytes // max(1, len(accelerators)),
-            configuration.interface or configuration.address,
-            None
-            if emulation is None
-            else {"rates": emulation.links.to_message(), "rack": configuration.rack},
-        )
+        self._memory = _memory_store(configuration, len(accelerators))
         if self._links is not None:
             # The store's copies share the links with what workers send.
             self._links.listen("store", configuration.data / "memory")
@@ -126,6 +116,9 @@ class NodeAgent:
             on_metrics=self._reporter.add_metrics,
             changed=self._report_soon,
         )
+        self._ending = Ending(
+            self._pool, self._assignments, self._outbox, self._uploads, configuration.stop_seconds
+        )
         self._wakeups = WakeupFollower(
             configuration.stream_url,
             credential.credential,
@@ -139,12 +132,8 @@ class NodeAgent:
         self._fetch_again = True
         self._desired: DesiredState | None = None
         self._lost: list[dict[str, Any]] = []
-        self._outage_since: float | None = None
         self._fenced = False
         self._fences = 0
-        self._stopping: str | None = None
-        self._stop_deadline = 0.0
-        self._revoked = False
 
     def run(self) -> bool:
         """Work until stopped. True: stopped in order; False: the credential was revoked."""
@@ -163,16 +152,16 @@ class NodeAgent:
             self._report_due = clock.boot_time_seconds() + RECONNECTION_SECONDS
         self._wakeups.start()
         logger.info("agent %s runs", self._configuration.name)
-        while not self._finished():
+        while not self._ending.finished():
             self._tick()
             self._loop.run_for(self._pause_seconds())
         self._close()
-        return not self._revoked
+        return not self._ending.revoked
 
     def stop(self, *, stop_workers: bool) -> None:
         """End the agent; may be called from a signal handler. With `stop_workers` they store their state and
         end first."""
-        self._loop.post(lambda: self._begin_stop("workers" if stop_workers else "agent"))
+        self._loop.post(lambda: self._ending.begin("workers" if stop_workers else "agent"))
 
     def _hear(self, key: str, message: Message | None) -> None:
         self._assignments.hear(key, message)
@@ -189,11 +178,11 @@ class NodeAgent:
         self._pool.forget_warm()
         if self._fenced and not any(record.alive for record in self._pool.records.values()):
             self._leave_fence()
-        if self._stopping is None and not self._fenced:
+        if self._ending.what is None and not self._fenced:
             self._reconcile()
             if self._has_lease():
                 self._pool.keep_warm(self._lease_deadline)
-        if not self._fenced and not self._revoked:
+        if not self._fenced and not self._ending.revoked:
             self._memory.look(self._pool.records.values(), self._lease_deadline, self._desired)
         self._fetch_desired()
         self._report()
@@ -215,11 +204,11 @@ class NodeAgent:
             self._fetch_again = True
 
     def _fetch_desired(self) -> None:
-        if not self._fetch_again or self._fetching or self._stopping is not None or self._fenced:
+        if not self._fetch_again or self._fetching or self._ending.what is not None or self._fenced:
             return
         self._fetch_again, self._fetching = False, True
         fences = self._fences
-        self._call(self._control_plane.desired, lambda body: self._obey(body, fences), self._not_fetched)
+        self._calls.ask(self._control_plane.desired, lambda body: self._obey(body, fences), self._not_fetched)
 
     def _not_fetched(self) -> None:
         self._fetching = False
@@ -314,7 +303,7 @@ class NodeAgent:
             return
         self._reporting = True
         lease_deadline = self._lease_deadline
-        self._call(
+        self._calls.ask(
             lambda: self._send(report, lease_deadline),
             lambda answer: self._reported(report, answer),
             self._not_reported,
@@ -334,7 +323,7 @@ class NodeAgent:
 
     def _reported(self, report: Report, answer: dict[str, Any]) -> None:
         self._reporting = False
-        self._note_answer()
+        self._calls.answered()
         lease_seconds = answer.get("lease_seconds")
         if not isinstance(lease_seconds, (int, float)) or lease_seconds < 0:
             logger.error("the answer to a report grants no lease: %s", answer)
@@ -349,7 +338,7 @@ class NodeAgent:
 
     def _report_refused(self, report: Report, error: RequestRefused) -> None:
         """What the report says is one thing, that this agent lives another."""
-        self._note_answer()
+        self._calls.answered()
         if error.lease_seconds is not None:
             self._renew_lease(report, error.lease_seconds)
         self._reporter.refused(report, str(error))
@@ -358,58 +347,6 @@ class NodeAgent:
         # From when the report was sent: the control plane counts from when it came, which is later.
         self._lease_deadline = max(self._lease_deadline, report.sent_boot_seconds + lease_seconds)
         self._pool.renew(self._lease_deadline)
-
-    def _call(
-        self,
-        call: Callable[[], dict[str, Any]],
-        done: Callable[[dict[str, Any]], None],
-        failed: Callable[[], None],
-        refused: Callable[[RequestRefused], None] | None = None,
-    ) -> None:
-        """Ask the control plane in a thread, and go on in the main one."""
-
-        def run() -> None:
-            try:
-                answer = call()
-            except Unreachable as error:
-                reason = str(error)
-                self._loop.post(lambda: self._note_outage(reason))
-                self._loop.post(failed)
-            except Fenced as error:
-                reason = str(error)
-                self._loop.post(failed)
-                self._loop.post(lambda: self._fence(reason))
-            except CredentialRevoked as error:
-                reason = str(error)
-                self._loop.post(failed)
-                self._loop.post(lambda: self._revoke(reason))
-            except RequestRefused as error:
-                refusal = error
-                self._loop.post(failed)
-                self._loop.post(
-                    lambda: refused(refusal) if refused else logger.error("control plane: %s", refusal)
-                )
-            except (
-                Exception
-            ):  # a fault of the agent's own: it must show, and must not stop the reports for ever
-                logger.exception("a call to the control plane failed")
-                self._loop.post(failed)
-            else:
-                self._loop.post(lambda: done(answer))
-
-        self._calls.submit(run)
-
-    def _note_outage(self, reason: str) -> None:
-        """Say once that the control plane does not answer, not with every attempt."""
-        if self._outage_since is None:
-            self._outage_since = clock.boot_time_seconds()
-            logger.warning("the control plane does not answer: %s", reason)
-
-    def _note_answer(self) -> None:
-        if self._outage_since is not None:
-            seconds = clock.boot_time_seconds() - self._outage_since
-            logger.info("the control plane answers again after %.1f s", seconds)
-            self._outage_since = None
 
     # Ends
 
@@ -420,7 +357,7 @@ class NodeAgent:
         self._fences += 1
         self._desired = None
         self._memory.forget_everything()
-        self._kill_all("the node was fenced")
+        self._pool.kill_all("the node was fenced")
 
     def _leave_fence(self) -> None:
         self._fenced = False
@@ -433,66 +370,35 @@ class NodeAgent:
         self._report_due = clock.boot_time_seconds()
 
     def _revoke(self, reason: str) -> None:
-        if not self._revoked:
-            logger.error("the credential is revoked (%s): ending every worker", reason)
-            self._revoked = True
+        if not self._ending.revoked:
             self._memory.end()
-            self._kill_all("the agent's credential was revoked")
-            self._stop_deadline = clock.boot_time_seconds() + KILL_SECONDS
-
-    def _begin_stop(self, what: str) -> None:
-        if self._stopping is not None:
-            return
-        logger.info("stopping; the workers %s", "stop too" if what == "workers" else "go on")
-        self._stopping = what
-        self._stop_deadline = clock.boot_time_seconds() + self._configuration.stop_seconds
-        if what == "workers":
-            for record in self._pool.records.values():
-                assignment = record.assignment
-                if (
-                    assignment is not None
-                    and assignment.purpose == "training"
-                    and record.phase in ("loading", "training")
-                ):
-                    self._assignments.set_goal(record, "suspend", None)
-                elif record.phase not in (
-                    "suspending",
-                    "finishing",
-                    "handing_over",
-                    "completed",
-                    "suspended",
-                ):
-                    self._pool.kill(record, "the agent stops")
-
-    def _finished(self) -> bool:
-        now = clock.boot_time_seconds()
-        alive = any(record.alive for record in self._pool.records.values())
-        if self._revoked:
-            return not alive or now >= self._stop_deadline
-        if self._stopping != "workers":
-            return self._stopping is not None
-        busy = alive or len(self._outbox) > 0 or self._uploads.any_pending()
-        overdue = now >= self._stop_deadline
-        if overdue and alive:
-            self._kill_all("the agent stops, and it did not store its state in time")
-        return not busy or (overdue and not alive) or now >= self._stop_deadline + KILL_SECONDS
-
-    def _kill_all(self, reason: str) -> None:
-        for record in self._pool.records.values():
-            self._pool.kill(record, reason)
+            self._ending.revoke(reason)
 
     def _close(self) -> None:
         self._wakeups.stop()
         self._uploads.stop()
         self._assignments.close()
-        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._calls.close()
         self._sockets.stop()
         self._link_copies.close()
         if self._links is not None:
             self._links.stop()
         if self._nursery is not None:
             self._nursery.close()
-        if self._stopping == "workers":
+        if self._ending.what == "workers":
             self._memory.end()
         self._memory.close()
         self._control_plane.close()
+
+
+def _memory_store(configuration: Configuration, accelerators: int) -> MemoryStore:
+    """The in-memory store of this server, whose room its workers share."""
+    memory_bytes = store_bytes(configuration.memory_store_bytes)
+    emulation = configuration.emulate
+    return MemoryStore(
+        configuration.data / "memory",
+        memory_bytes,
+        memory_bytes // max(1, accelerators),
+        configuration.interface or configuration.address,
+        None if emulation is None else {"rates": emulation.links.to_message(), "rack": configuration.rack},
+    )

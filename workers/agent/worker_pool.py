@@ -254,6 +254,11 @@ class WorkerPool:
         if record.launcher is not None:
             record.launcher.ask_to_kill()
 
+    def kill_all(self, reason: str) -> None:
+        """End every worker, now."""
+        for record in self.records.values():
+            self.kill(record, reason)
+
     def renew(self, deadline: float) -> None:
         """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about
         to be.
