@@ -1,0 +1,256 @@
+"""What workers ask of their store: room for their shards, to have them kept, and shards of before.
+
+What they say is untrusted: a worker may write its own shards, and read those of earlier generations of its
+job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from recovery.store import wire
+from recovery.store.allowances import SUB_BUFFERS, Sending
+from recovery.store.calls import Sent
+from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Slot, Version
+from recovery.store.memory import checksums, chunk_checksums
+from recovery.store.peers import Elsewhere, Peers
+from recovery.store.wire import Inbox, Message, WireError, boot_seconds
+
+logger = logging.getLogger(__name__)
+
+LARGEST_DESCRIPTION_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Served:
+    """A worker as its agent describes it: where its socket is, and whose shards it may write."""
+
+    key: str
+    box: str
+    user_id: int | None
+    owner: Owner
+    world_size: int
+    limit_bytes: int
+
+    @classmethod
+    def from_message(cls, entry: Mapping[str, Any]) -> Served:
+        """As the agent says it. Raises KeyError, TypeError and ValueError."""
+        owner = Owner(str(entry["job"]), int(entry["generation"]), int(entry["rank"]))
+        user_id = None if entry["user_id"] is None else int(entry["user_id"])
+        size, most = int(entry["world_size"]), int(entry["limit_bytes"])
+        return cls(str(entry["key"]), str(entry["box"]), user_id, owner, size, most)
+
+
+@dataclass(eq=False)
+class Connection:
+    """A worker's, or with no `served` an agent's."""
+
+    socket: socket.socket
+    inbox: Inbox
+    served: Served | None
+
+
+class Serving(Protocol):
+    """What the store's loop does for whoever answers a worker."""
+
+    def send(
+        self, connection: Connection, message: Mapping[str, Any], descriptors: tuple[int, ...] = (), /
+    ) -> None:
+        """Send an answer, and hand descriptors over."""
+
+    def in_background(self, work: Callable[[], Any], then: Callable[[Any], None], /) -> None:
+        """Compute in a thread, and go on in the loop's own with the result, or None where there is none."""
+
+    def require_lease(self) -> None:
+        """Raises RefusedError where the lease of this server is over."""
+
+
+class WorkerRequests:
+    """Answers workers, in the thread that owns what is held."""
+
+    def __init__(self, server: Serving, holdings: Holdings, peers: Peers) -> None:
+        self._server = server
+        self._holdings = holdings
+        self._peers = peers
+        #: Where versions that are not here were found, for those who asked.
+        self._elsewhere: dict[Owner, Elsewhere] = {}
+
+    def forget_unreachable(self) -> None:
+        """Peers have changed: what lies at none of them is found nowhere."""
+        self._elsewhere = {o: some for o, some in self._elsewhere.items() if self._peers.may_have(o)}
+
+    def answer(self, connection: Connection, served: Served, message: Message) -> None:
+        """Do what a worker asks for, or say why not. Raises WireError for what makes no sense."""
+        for what, handle in (
+            ("reserve", self._reserve),
+            ("begin", self._begin),
+            ("end", self._end),
+            ("allow", self._allow),
+            ("find", self._find),
+            ("open", self._open),
+        ):
+            if what not in message:
+                continue
+            try:
+                self._server.require_lease()
+                handle(connection, served, message)
+            except RefusedError as error:
+                logger.info("%s of %s is refused: %s", what, served.owner, error)
+                self._server.send(connection, {"refused": str(error), "what": what})
+            return
+        raise WireError("no request")
+
+    def _reserve(self, connection: Connection, served: Served, message: Message) -> None:
+        size = wire.number(message, "reserve")
+        committed = wire.optional_number(message, "committed")
+        slots = self._holdings.reserve(served.owner, served.world_size, size, committed, served.limit_bytes)
+        regions = [slot.region for slot in slots if slot.region is not None]
+        if len(regions) < SLOTS:
+            raise RefusedError("the store is still reading what was written before")
+        held = [None if slot.version is None else slot.version.iteration for slot in slots]
+        sizes = [region.size for region in regions]
+        descriptors = tuple(region.descriptor for region in regions)
+        self._server.send(connection, {"slots": sizes, "holds": held}, descriptors)
+
+    def _begin(self, connection: Connection, served: Served, message: Message) -> None:
+        place = wire.number(message, "begin", SLOTS - 1)
+        self._holdings.begin(served.owner, place, wire.optional_number(message, "committed"))
+
+    def _end(self, connection: Connection, served: Served, message: Message) -> None:
+        place = wire.number(message, "end", SLOTS - 1)
+        iteration, size = wire.number(message, "iteration"), wire.number(message, "bytes")
+        description_bytes = wire.number(message, "description_bytes", LARGEST_DESCRIPTION_BYTES)
+        buffers = SUB_BUFFERS if message.get("buffers") is None else wire.number(message, "buffers")
+        sending = Sending.bounded(
+            wire.amount(message, "pause_seconds"), wire.amount(message, "seconds"), buffers
+        )
+        region = self._holdings.end(served.owner, place, iteration, size, description_bytes)
+        # A descriptor of its own: the slot may be given back while it is read.
+        descriptor = region.open_to_read()
+        self._peers.expect(served.owner, sending)
+
+        def compute() -> Version:
+            try:
+                found = checksums(descriptor, size)
+            finally:
+                os.close(descriptor)
+            return Version(iteration, size, description_bytes, found, boot_seconds())
+
+        self._server.in_background(compute, partial(self._checked, connection, served, place, sending))
+
+    def _allow(self, connection: Connection, served: Served, message: Message) -> None:
+        within = None if message.get("within") is None else wire.amount(message, "within")
+        takes = wire.amount(message, "takes")
+        self._peers.allow(served.owner, wire.number(message, "allow"), within, takes)
+
+    def _checked(
+        self,
+        connection: Connection,
+        served: Served,
+        place: int,
+        sending: Sending,
+        version: Version | None,
+    ) -> None:
+        if version is None:
+            self._holdings.unreadable(served.owner, place)
+            self._server.send(connection, {"refused": "what was written cannot be read", "what": "end"})
+        elif self._holdings.checked(served.owner, place, version):
+            self._peers.copy(
+                served.owner,
+                place,
+                version,
+                sending,
+                partial(self._whole, connection, served.owner, version.iteration),
+            )
+
+    def _whole(self, connection: Connection, owner: Owner, iteration: int, sent: list[Sent]) -> None:
+        whole = {"complete": iteration, **self._peers.copies_of(owner)}
+        copied = {
+            "peers": len(sent),
+            "bytes": sum(one.bytes for one in sent),
+            "seconds": max((one.seconds for one in sent), default=0.0),
+            "startup_seconds": max((one.startup_seconds for one in sent), default=0.0),
+        }
+        self._server.send(connection, {**whole, "copied": copied} if sent else whole)
+
+    def _asked_for(self, served: Served, message: Message, what: str) -> tuple[Owner, Holding | None]:
+        """A shard of an earlier generation of the worker's own job."""
+        generation = wire.number(message, "generation")
+        if generation >= served.owner.generation:
+            raise RefusedError(f"generation {generation} is none before {served.owner.generation}")
+        owner = Owner(served.owner.job, generation, wire.number(message, what))
+        return owner, self._holdings.get(owner)
+
+    def _find(self, connection: Connection, served: Served, message: Message) -> None:
+        """Say which versions are still what they were when they were complete; others are forgotten."""
+        owner, holding = self._asked_for(served, message, "find")
+        self._holdings.freeze(owner.job, owner.generation)
+        checking = [
+            (slot.region.open_to_read(), slot.version)
+            for slot in ([] if holding is None else holding.slots)
+            if slot.region is not None and slot.version is not None
+        ]
+
+        def compare() -> list[tuple[int, bool]]:
+            found = []
+            for descriptor, version in checking:
+                try:
+                    whole = chunk_checksums(descriptor, version.bytes) == version.checksums.chunks
+                    found.append((version.iteration, whole))
+                finally:
+                    os.close(descriptor)
+            return found
+
+        self._server.in_background(compare, partial(self._compared, connection, owner))
+
+    def _compared(self, connection: Connection, owner: Owner, found: list[tuple[int, bool]] | None) -> None:
+        for iteration, whole in found or []:
+            if not whole:
+                logger.error("iteration %d of %s is not what it was: forgotten", iteration, owner)
+                self._holdings.drop(owner, iteration)
+        here = {iteration for iteration, whole in found or [] if whole}
+
+        def answer(elsewhere: Elsewhere) -> None:
+            if elsewhere:
+                self._elsewhere[owner] = elsewhere
+            self._server.send(connection, {"found": sorted(here | set(elsewhere)), "rank": owner.rank})
+
+        self._peers.find(owner, answer)
+
+    def _open(self, connection: Connection, served: Served, message: Message) -> None:
+        owner, holding = self._asked_for(served, message, "open")
+        iteration = wire.number(message, "iteration")
+        slot = None if holding is None else holding.slot_of(iteration)
+        found = self._elsewhere.get(owner, {}).get(iteration)
+        if slot is not None or found is None:
+            self._hand_out(connection, owner, slot)
+            return
+
+        def fetched(brought: Slot | None, problem: str) -> None:
+            try:
+                if brought is None:
+                    raise RefusedError(f"rank {owner.rank}'s shard could not be fetched: {problem}")
+                self._hand_out(connection, owner, brought)
+            except RefusedError as error:
+                self._server.send(connection, {"refused": str(error), "what": "open"})
+
+        # Once for each answer that was given: a worker that asks on does not fill memory.
+        del self._elsewhere[owner][iteration]
+        self._peers.fetch(owner, *found, fetched)
+
+    def _hand_out(self, connection: Connection, owner: Owner, slot: Slot | None) -> None:
+        if slot is None or slot.region is None or slot.version is None:
+            raise RefusedError(f"rank {owner.rank} has no such version here")
+        descriptor = slot.region.open_to_read()
+        version = slot.version
+        sizes = {"bytes": version.bytes, "description_bytes": version.description_bytes}
+        try:
+            self._server.send(connection, {"opened": sizes, "rank": owner.rank}, (descriptor,))
+        finally:
+            os.close(descriptor)
