@@ -25,6 +25,7 @@ from workers.agent.durable_files import write_waiting
 from workers.agent.durable_store import DurableStore
 from workers.agent.ending import Ending
 from workers.agent.event_outbox import EventOutbox
+from workers.agent.hearing import Hearing
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.link_copies import LinkCopies
 from workers.agent.main_loop import MainLoop
@@ -97,6 +98,15 @@ class NodeAgent:
             self._loop,
             self._stored,
         )
+        self._hearing = Hearing(
+            self._pool,
+            self._sockets,
+            self._uploads,
+            self._outbox,
+            greeted=self._greeted,
+            on_metrics=self._reporter.add_metrics,
+            changed=self._report_soon,
+        )
         self._assignments = Assignments(
             configuration,
             self._pool,
@@ -109,11 +119,10 @@ class NodeAgent:
                 carry=self._link_copies.received,
             ),
             self._uploads,
-            self._outbox,
+            self._hearing,
             self._loop,
             sandbox_shows_paths=sandboxing.mode == "namespaces",
             keeps_state=self._memory.enabled,
-            on_metrics=self._reporter.add_metrics,
             changed=self._report_soon,
         )
         self._ending = Ending(
@@ -147,7 +156,7 @@ class NodeAgent:
             if record.assignment is not None:
                 self._assignments.resume(record)
                 if not record.alive:
-                    self._assignments.ended(record)
+                    self._hearing.ended(record)
         if any(record.alive for record in self._pool.records.values()):
             self._report_due = clock.boot_time_seconds() + RECONNECTION_SECONDS
         self._wakeups.start()
@@ -164,17 +173,20 @@ class NodeAgent:
         self._loop.post(lambda: self._ending.begin("workers" if stop_workers else "agent"))
 
     def _hear(self, key: str, message: Message | None) -> None:
-        self._assignments.hear(key, message)
+        self._hearing.hear(key, message)
         self._sockets.handled(key)
 
+    def _greeted(self, record: WorkerRecord, warm: bool) -> None:
+        self._assignments.greeted(record, warm)
+
     def _stored(self, result: StoredUpload) -> None:
-        self._assignments.stored(result)
+        self._hearing.stored(result)
 
     def _tick(self) -> None:
         """Leases first: whatever else waits, a node that has slept must not act on what it knew before."""
         write_waiting()
         for record in self._pool.poll():
-            self._assignments.ended(record)
+            self._hearing.ended(record)
         self._pool.forget_warm()
         if self._fenced and not any(record.alive for record in self._pool.records.values()):
             self._leave_fence()
