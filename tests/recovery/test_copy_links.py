@@ -177,8 +177,8 @@ def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
 ) -> None:
     worker = first.worker()
     write(worker, 7, size=1000)
-    wait_until(lambda: worker.fits(1000, 7), "there is room")
     for iteration, pause_seconds in ((8, 0.1), (9, SECONDS)):
+        wait_until(lambda: worker.fits(1000, iteration - 1), "there is room")  # noqa: B023
         assert worker.write(
             iteration, [content(iteration, 1000)], size=1000, description_bytes=0, committed=iteration - 1,
             sending=Sending(pause_seconds, SECONDS),
