@@ -13,6 +13,7 @@ from recovery.points.readers import choose_readers
 from recovery.points.sources import Tier, choose_sources, copies_to_restore, lost_if_gone
 from recovery.points.versions import KeptState, Slot, protected_groups, recoverable_version
 from recovery.store import holdings
+from recovery.store.memory import Checksums
 
 
 def everywhere(placement, version):
@@ -114,7 +115,9 @@ def test_protection_is_full_degraded_or_none_by_group():
 def slot_to_write(slots, committed):
     """The slot that a store writes over next."""
     kept = [
-        holdings.Slot(version=holdings.Version(slot.version, 0, 0, (), 0.0) if slot.complete else None)
+        holdings.Slot(
+            version=holdings.Version(slot.version, 0, 0, Checksums((), ""), 0.0) if slot.complete else None
+        )
         for slot in slots
     ]
     return holdings.Holding(1, kept, committed).oldest()
