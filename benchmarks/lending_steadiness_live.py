@@ -17,19 +17,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.lending_live import (
-    LAST_SAMPLE,
-    LIVE_DAY,
-    OWNED_SERVERS,
-    PERIOD_SECONDS,
-    SEED,
-    Figures,
-    Scene,
-    Setting,
-    print_run,
-    run,
-    start_training,
-)
+from benchmarks.lending.figures import Figures, print_run
+from benchmarks.lending.scene import Scene, Setting, start_training
+from benchmarks.lending_live import LAST_SAMPLE, LIVE_DAY, OWNED_SERVERS, PERIOD_SECONDS, SEED, run
 from benchmarks.lending_steadiness import headroom
 from launch import Platform, PlatformSettings
 from simulation.inference.catalogue import available_usage

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.lending_live import away_from_home, lent_seconds, union_seconds, was_needed
+from benchmarks.lending.figures import away_from_home, lent_seconds, union_seconds, was_needed
 from lending.core.lending_rule import LendingRule
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)

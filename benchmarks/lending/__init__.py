@@ -1,0 +1,1 @@
+"""What the benchmarks of lending on a running platform share."""
