@@ -26,7 +26,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from workers.runtime.local_agent import LocalAgent, Message
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_worker import Message
 
 HERE = Path(__file__).resolve().parents[1]
 FUNCTION = Path(__file__).with_name("large_state.py")

@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.state_pause import PeakGrowth
 from tests.runtime.conftest import emulated
-from workers.runtime.local_agent import LOOPBACK, LocalAgent, Message
+from workers.runtime.local_agent import LOOPBACK, LocalAgent
+from workers.runtime.local_worker import Message
 from workers.runtime.process_group import listen_on
 
 LARGE_STATE = Path(__file__).parents[2] / "benchmarks" / "large_state.py"

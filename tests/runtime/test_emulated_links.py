@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
-from workers.runtime.local_agent import LocalAgent, Message
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_worker import Message
 from workers.runtime.profiling import VOID_OVERRUN
 
 WIDE = FUNCTIONS / "wide.py"

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.device_models import DeviceModel
-from workers.runtime.local_agent import LocalAgent, Message
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_worker import Message
 from workers.runtime.profiling import WARM_UP_ITERATIONS
 
 COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)

@@ -10,48 +10,26 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
+from punctual.protocol.staged import STAGED
 from workers.links.rates import ServerLinks
 from workers.links.server import LinkServer
+from workers.runtime.local_worker import (
+    Launch,
+    LocalWorker,
+    Message,
+    start_process,
+)
 from workers.runtime.synchronisation.plan import content_digest
 
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_STAGED = (
-    "punctual", "recovery/costs", "recovery/store", "recovery/traffic", "workers/links", "workers/runtime",
-)  # fmt: skip
-
-Message = dict[str, Any]
-
-
-class WorkerProcess(Protocol):
-    """The part of `subprocess.Popen` that is needed of a worker's process."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
-
-
-Launch = Callable[[Path, Mapping[str, str]], WorkerProcess]
-
-
-class WorkerEndedError(RuntimeError):
-    """A worker ended, or was silent for too long, before it said what was waited for."""
 
 
 def free_port() -> int:
@@ -62,164 +40,15 @@ def free_port() -> int:
 
 
 def stage_packages(target: Path) -> Path:
-    """Copy what a worker may import (`punctual`, `workers.runtime`) out of the repository."""
-    for name in _STAGED:
-        shutil.copytree(_REPOSITORY / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("recovery/__init__.py", "workers/__init__.py"):
-        shutil.copy(_REPOSITORY / name, target / name)
+    """Copy what a worker may import out of the repository."""
+    for name in STAGED:
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if (_REPOSITORY / name).is_dir():
+            shutil.copytree(_REPOSITORY / name, path, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(_REPOSITORY / name, path)
     return target
-
-
-class LocalWorker:
-    """One worker process, its box and its socket."""
-
-    def __init__(self, box: Path, process: WorkerProcess, auto_store: bool) -> None:
-        self.box = box
-        self.process = process
-        self.messages: list[Message] = []
-        self.auto_store = auto_store
-        self.auto_acknowledge = True
-        self._changed = threading.Condition()
-        self._connection: socket.socket | None = None
-        self.listen()
-
-    def listen(self) -> None:
-        """Open the agent's socket and take the worker's connections."""
-        path = self.box / "agent.sock"
-        path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen(1)
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def hang_up(self) -> None:
-        """Behave like an agent that is gone: close the socket and the connection."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._changed:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with self._changed:
-                self._connection = connection
-            self._read(connection)
-
-    def _read(self, connection: socket.socket) -> None:
-        try:
-            with connection.makefile("rb") as lines:
-                for line in lines:
-                    self._take(json.loads(line))
-        except (OSError, ValueError):
-            return
-
-    def _take(self, message: Message) -> None:
-        with self._changed:
-            self.messages.append(message)
-            self._changed.notify_all()
-        if "event" in message and self.auto_acknowledge:
-            self.send({"acknowledged": [message["event"]["id"]]})
-        if "file" in message and self.auto_store:
-            self.send({"stored": message["file"]["path"]})
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; a worker that is just gone does not hear it."""
-        try:
-            if self._connection is not None:
-                self._connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            return
-
-    def goal(self, goal: str, start: Mapping[str, Any] | None = None) -> None:
-        """Tell the worker a goal."""
-        self.send({"goal": goal, "start": start})
-
-    def wait_for(
-        self, wanted: Callable[[Message], bool], seconds: float = 60.0, *, after: int = 0
-    ) -> Message:
-        """The first message from place `after` on that is wanted.
-
-        Raises:
-            WorkerEndedError: the worker ended without it, or `seconds` went by.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            with self._changed:
-                found = next((message for message in self.messages[after:] if wanted(message)), None)
-                if found is not None:
-                    return found
-                if self.process.poll() is not None or time.monotonic() > deadline:
-                    break
-                self._changed.wait(0.1)
-        failures = [event for event in self.of_kind("event") if event["kind"] == "failed"]
-        if failures:
-            raise WorkerEndedError(f"{failures[0]['message']}\n{failures[0]['traceback']}")
-        raise WorkerEndedError(
-            f"worker (exit code {self.process.poll()}) never said it; last: "
-            f"{self.messages[-3:]}\n{self.log()}"
-        )
-
-    def wait_for_phase(self, phase: str, seconds: float = 60.0) -> Message:
-        """The message that reports `phase`."""
-        return self.wait_for(lambda message: message.get("phase") == phase, seconds)
-
-    def wait_for_event(self, kind: str, seconds: float = 60.0) -> Message:
-        """The event of this kind."""
-        found = self.wait_for(lambda message: message.get("event", {}).get("kind") == kind, seconds)
-        return dict(found["event"])
-
-    def wait_for_file(self, kind: str, seconds: float = 60.0) -> Message:
-        """The announcement of a checkpoint or of the final folder."""
-        found = self.wait_for(lambda message: message.get("file", {}).get("kind") == kind, seconds)
-        return dict(found["file"])
-
-    def of_kind(self, name: str) -> list[Any]:
-        """All contents of messages of one sort: `phase`, `metrics`, `event`, `file`, `hello`."""
-        with self._changed:
-            return [message[name] for message in self.messages if name in message]
-
-    def log(self) -> str:
-        """The end of what the worker wrote to stdout and stderr."""
-        path = self.box.parent / f"{self.box.name}.log"
-        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
-
-    def end(self, seconds: float = 20.0) -> int:
-        """Wait for the worker to exit by itself; returns the exit code."""
-        return self.process.wait(seconds)
-
-    def kill(self) -> None:
-        """End the worker whatever it does."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.hang_up_quietly()
-
-    def hang_up_quietly(self) -> None:
-        """Close the sockets of a worker that is gone."""
-        try:
-            self.hang_up()
-        except OSError:
-            return
-
-
-def start_process(box: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a worker as an agent does, without the sandbox."""
-    with (box.parent / f"{box.name}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "workers.runtime", "--box", str(box)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            cwd=box,
-        )
 
 
 class LocalAgent:

@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workers.runtime.local_agent import Generation, LocalAgent, Message, WorkerEndedError
+from workers.runtime.local_agent import Generation, LocalAgent
+from workers.runtime.local_worker import Message, WorkerEndedError
 
 _PATIENCE_SECONDS = 3600.0
 
