@@ -7,8 +7,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from django.db import connections
 from django.test import override_settings
 from hypothesis import settings
+
+from tests.plugins.embedded_servers import template
 
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying", "tests.plugins.running_platform"]
 
@@ -30,6 +33,12 @@ def _quick_passwords() -> Iterator[None]:
     shared."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings() -> None:
+    """Pytest-django makes the test database with these settings."""
+    connections["default"].settings_dict["TEST"]["TEMPLATE"] = template()
 
 
 @pytest.fixture(scope="session", autouse=True)

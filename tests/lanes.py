@@ -1,10 +1,10 @@
 """`python -m tests.lanes [pytest's arguments]`: all that `make test` does, several things beside each other.
 
-The decision core is compiled, code is linted and checked, and the tests run in lanes: some folders each, by
-a pytest of their own. The end-to-end tests spend most of their time waiting for emulated accelerators, those
-of agents and pages for workers, servers and browsers; what computes runs meanwhile, at a lower priority than
-what is done by a clock. One more than there are processors computes at a time, so that none is idle while a
-lane waits; what takes longest begins first. What each prints comes when it ends, whole.
+The decision core is compiled, a database made, code linted and checked, and the tests run in lanes: some
+folders each, by a pytest of their own. The end-to-end tests spend most of their time waiting for emulated
+accelerators, those of agents and pages for workers, servers and browsers; what computes runs meanwhile, at a
+lower priority than what is done by a clock. One more than there are processors computes at a time, so that
+none is idle while a lane waits; what takes longest begins first. What each prints comes when it ends, whole.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.plugins.embedded_servers import CLUSTER_VARIABLE
 
 TESTS = Path(__file__).parent
 PROJECT = TESTS.parent
@@ -40,8 +42,8 @@ class Lane:
     command: tuple[str, ...] = ()
     #: It waits more than it computes, or others wait for it: it begins at once, and before the rest.
     by_the_clock: bool = False
-    #: Before the decision core is compiled, it would be compiled here as well.
-    decides: bool = True
+    #: It begins once the core is compiled and the database is there: it would make them again.
+    prepared: bool = True
 
     def paths(self) -> list[str]:
         """The folders and files of its tests."""
@@ -49,14 +51,22 @@ class Lane:
 
 
 COMPILATION = Lane(
-    "compilation", command=(sys.executable, "-m", "launch.compile_core"), by_the_clock=True, decides=False
+    "compilation", command=(sys.executable, "-m", "launch.compile_core"), by_the_clock=True, prepared=False
 )
+#: In a folder of its own, from which test databases are copied.
+DATABASE = Lane(
+    "database",
+    command=(sys.executable, "-m", "tests.plugins.migrated_cluster"),
+    by_the_clock=True,
+    prepared=False,
+)
+PREPARATIONS = (COMPILATION, DATABASE)
 #: In the order in which they begin.
 LANES = (
-    COMPILATION,
-    Lane("agents", ("agent",), by_the_clock=True, decides=False),
-    Lane("lint", command=("make", "--no-print-directory", "lint"), decides=False),
-    Lane("checks", command=("make", "--no-print-directory", "check"), decides=False),
+    *PREPARATIONS,
+    Lane("agents", ("agent",), by_the_clock=True, prepared=False),
+    Lane("lint", command=("make", "--no-print-directory", "lint"), prepared=False),
+    Lane("checks", command=("make", "--no-print-directory", "check"), prepared=False),
     # With real processes: these tests wait more than they compute.
     Lane("end to end", ("end_to_end", "chaos"), by_the_clock=True),
     Lane("control plane, a to l", ("control_plane/test_[a-l]*.py", "lending/control_plane")),
@@ -82,11 +92,11 @@ class Running:
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def begin(cls, lane: Lane, command: Sequence[str], folder: Path) -> Running:
-        """Begin, printing into a file."""
+    def begin(cls, lane: Lane, command: Sequence[str], folder: Path, **environment: str) -> Running:
+        """Begin, printing into a file. ``environment``: what it has beside this process's."""
         folder.chmod(0o755)
         priority = () if lane.by_the_clock else LOWER_PRIORITY
-        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(folder)}
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(folder), **environment}
         with (folder / "printed").open("wb") as output:
             process = subprocess.Popen(
                 [*priority, *command], stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=PROJECT
@@ -104,6 +114,7 @@ class Run:
 
     commands: dict[Lane, Sequence[str]]
     folders: ExitStack
+    environment: dict[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     closing: list[str] = field(default_factory=list)
@@ -116,12 +127,15 @@ class Run:
         for lane in [lane for lane in self.commands if self._may_begin(lane)]:
             if lane.by_the_clock or self._computing() < MOST_AT_ONCE:
                 folder = Path(self.folders.enter_context(tempfile.TemporaryDirectory(prefix="tests-")))
-                self.running.append(Running.begin(lane, self.commands.pop(lane), folder))
+                command = self.commands.pop(lane)
+                if lane == DATABASE:
+                    command = [*command, str(folder)]
+                self.running.append(Running.begin(lane, command, folder, **self.environment))
         return bool(self.running)
 
     def _may_begin(self, lane: Lane) -> bool:
-        compiling = any(one.lane == COMPILATION for one in self.running) or COMPILATION in self.commands
-        return not (lane.decides and compiling)
+        under_way = {*self.commands, *(one.lane for one in self.running)}
+        return not (lane.prepared and under_way.intersection(PREPARATIONS))
 
     def _computing(self) -> int:
         return sum(not one.lane.by_the_clock for one in self.running)
@@ -134,6 +148,8 @@ class Run:
         print(f"== {one.lane.name}: {outcome} after {seconds:.0f} s", printed, sep="\n", flush=True)
         if status:
             self.failed.append(one.lane.name)
+        elif one.lane == DATABASE:
+            self.environment[CLUSTER_VARIABLE] = str(one.folder)
         if one.lane.tests:
             self.closing.append(printed.strip().rsplit("\n", 1)[-1])
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests import lanes
-from tests.lanes import COMPILATION, LANES, REST, TESTS, Lane, Run, command_of, together
+from tests.lanes import COMPILATION, DATABASE, LANES, REST, TESTS, Lane, Run, command_of, together
+from tests.plugins.embedded_servers import CLUSTER_VARIABLE
 
 
 @pytest.fixture
@@ -64,17 +65,28 @@ def test_a_lane_that_fails_is_named_and_the_others_run(
     assert "style: exit 2" in told
 
 
-def test_nothing_that_decides_begins_before_the_core_is_compiled(folders: ExitStack, tmp_path: Path) -> None:
+def test_what_is_to_find_the_core_compiled_begins_when_it_is(folders: ExitStack, tmp_path: Path) -> None:
     begun, compiled = tmp_path / "begun", tmp_path / "compiled"
     waits = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.01)\n"
     commands = {
         COMPILATION: (sys.executable, "-c", f"{waits}open({str(compiled)!r}, 'x').close()"),
         Lane("core", ("core",)): (sys.executable, "-c", f"open({str(compiled)!r}).close()"),
-        Lane("style", decides=False): (sys.executable, "-c", f"open({str(begun)!r}, 'x').close()"),
+        Lane("style", prepared=False): (sys.executable, "-c", f"open({str(begun)!r}, 'x').close()"),
     }
     run = Run(dict(commands), folders)
     finish(run)
     assert run.failed == []
+
+
+def test_lanes_are_told_where_the_database_is_that_they_copy(folders: ExitStack) -> None:
+    copies = f"import os; assert os.path.isdir(os.environ[{CLUSTER_VARIABLE!r}])"
+    run = Run({DATABASE: prints("made"), Lane("core", ("core",)): (sys.executable, "-c", copies)}, folders)
+    finish(run)
+    assert run.failed == []
+    failing = Run({DATABASE: prints("no room", 1), Lane("core"): prints("its own")}, folders)
+    finish(failing)
+    assert failing.failed == ["database"]
+    assert CLUSTER_VARIABLE not in failing.environment
 
 
 def test_only_so_many_compute_at_once(folders: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,12 @@ from launch.privileges import child_setup, unprivileged_identity
 from launch.valkey import EmbeddedValkey
 from launch.waiting import wait_until
 
+#: Names the folder of a cluster to be copied, which has the database `TEMPLATE` with the schema in place
+#: (migrated_cluster.py): not every lane of tests makes its own and applies all migrations.
+CLUSTER_VARIABLE = "PUNCTUAL_TEST_CLUSTER"
+TEMPLATE = "migrated"
+
+_template: str | None = None
 _folder: Path | None = None
 _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
@@ -35,7 +41,7 @@ def pytest_load_initial_conftests() -> None:
     redis_url = os.environ.get("PUNCTUAL_TEST_REDIS_URL")
     if database_url is None or redis_url is None:
         folder = _make_folder()
-        database_url = database_url or _start_postgresql(folder)
+        database_url = database_url or _own_postgresql(folder)
         redis_url = redis_url or _start_valkey(folder)
     # For processes that a test starts or xdist forks as well.
     os.environ["PUNCTUAL_TEST_DATABASE_URL"] = os.environ["DATABASE_URL"] = database_url
@@ -58,7 +64,22 @@ def _make_folder() -> Path:
     return _folder
 
 
-def _start_postgresql(folder: Path) -> str:
+def _own_postgresql(folder: Path) -> str:
+    global _template
+    if made := os.environ.get(CLUSTER_VARIABLE):
+        # With its owner, which may be somebody else.
+        subprocess.run(["cp", "-a", str(Path(made) / "postgresql"), str(folder)], check=True)
+        _template = TEMPLATE
+    return start_postgresql(folder)
+
+
+def template() -> str | None:
+    """The database that test databases are copies of; None where they are made from nothing."""
+    return _template
+
+
+def start_postgresql(folder: Path) -> str:
+    """Serve the cluster in `folder/postgresql`, which is made if it is not there. Returns its address."""
     identity = unprivileged_identity()
     if identity.user_id is not None:
         folder.chmod(0o711)
