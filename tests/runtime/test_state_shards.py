@@ -292,7 +292,7 @@ def test_a_description_with_more_than_plain_values_is_read_as_it_was() -> None:
 
 def test_a_description_that_is_none_is_refused() -> None:
     shard = own_shard(_state(), frozenset(), rank=0, world_size=1, copy=False)
-    code = b"plain\n" + pickle.dumps({"format": Path})
+    code = b"plain\n" + pickle.dumps({**shard.description, "surprise": Path})
     cut_off = describe_as_bytes(shard)[:-10]
     for content in (b"", b"PK", b"plain\n", code, cut_off, describe_as_bytes(Shard({"lasting": 3}, []))):
         with pytest.raises(ShardError):
