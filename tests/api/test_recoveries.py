@@ -109,8 +109,8 @@ def test_where_the_newest_state_is_and_what_a_servers_death_would_cost(world: Wo
 
 def test_how_copies_are_sent_and_what_they_are_measured_to_cost(world: World) -> None:
     planned = {
-        "every": 2, "iterations": 2, "spans": 3, "bytes": 1_000, "iteration_seconds": 0.4, "idle_seconds": 0.3,
-        "copy_seconds": 0.35, "extension_seconds": 0.0, "write_seconds": 0.01,
+        "every": 2, "iterations": 2, "spans": 3, "bytes": 1_000, "iteration_seconds": 0.4,
+        "idle_seconds": 0.3, "copy_seconds": 0.35, "extension_seconds": 0.0, "write_seconds": 0.01,
         "with_seconds": 0.42, "without_seconds": 0.4,
     }  # fmt: skip
     world.job.generations.update(copy_traffic=planned)
