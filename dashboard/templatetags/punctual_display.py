@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from django import template
 from django.utils import timezone
@@ -112,6 +113,13 @@ def percent(share: float | None) -> str:
 def number(value: int) -> str:
     """A whole number with its thousands apart."""
     return f"{value:,}"
+
+
+@register.filter
+def pairs(mapping: Mapping[Any, Any] | None) -> Iterable[tuple[Any, Any]]:
+    """Keys with their values; nothing where there are none yet. ``mapping.items`` in a template reads the key of that name first, and people
+    and their code choose the keys of labels, hyperparameters and metrics."""
+    return () if mapping is None else mapping.items()
 
 
 @register.simple_tag

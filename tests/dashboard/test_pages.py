@@ -170,6 +170,25 @@ def test_what_agents_and_users_report_is_escaped_everywhere(scenario: Scenario, 
             assert "<img" not in json.dumps(json.loads(text)), address
 
 
+@pytest.mark.parametrize("key", ["items", "keys", "values", "get", "0"])
+def test_keys_that_people_choose_are_only_keys(scenario: Scenario, as_user: LogIn, key: str) -> None:
+    """A template asks a mapping for a key before it asks for a method."""
+    job = scenario.running
+    job.labels = {key: "label-of-that-name"}
+    job.hyperparameters = {key: 17.25}
+    job.final_metrics = {key: 0.8125}
+    job.save()
+    client = as_user(scenario.owner)
+    assert "label-of-that-name" in client.get("/jobs/").content.decode()
+    page = client.get(f"/jobs/{job.id}/").content.decode()
+    for shown in (
+        f"{key}=label-of-that-name",
+        f"<dt>{key}</dt><dd>17.25</dd>",
+        f"Final {key}</dt><dd>0.8125<",
+    ):
+        assert shown in page, shown
+
+
 def test_the_content_security_policy_allows_no_foreign_and_no_inline_script(
     scenario: Scenario, as_user: LogIn
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections import Counter
@@ -35,3 +36,12 @@ def test_no_two_things_of_the_core_have_one_name() -> None:
     )
     assert found["Admission"] == 1, "the core's files are not read"
     assert [name for name, count in found.items() if count > 1] == []
+
+
+def test_no_template_reads_a_mapping_by_its_methods() -> None:
+    """A key of the method's name would stand before it: who chooses keys would break the page."""
+    templates = list(PROJECT.glob("*/templates/**/*.html"))
+    assert len(templates) > 20, "templates are not read"
+    method = re.compile(r"\{[{%][^}]*\w\.(items|keys|values)\b")
+    found = [file.name for file in templates if method.search(file.read_text())]
+    assert found == [], "use the filter `pairs`"
