@@ -74,6 +74,8 @@ def note_set_aside(
     known = set(breaking_jobs(cluster, now))
     messages = {**unplannable, **breaking}
     for job in Job.objects.filter(pk__in=reasons).select_related("cluster"):
+        if job.finished():
+            continue  # since the question was read
         kind, message = reasons[job.pk], messages[job.pk]
         if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
             continue  # left out by what was found before: not seen anew

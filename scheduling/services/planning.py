@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,7 +30,7 @@ from scheduling.services.another_chance import Chance, chances, end_waiting, giv
 from scheduling.services.committing import commit_decision
 from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
-from scheduling.services.isolating import answered, set_aside
+from scheduling.services.isolating import SetAside, answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
 from scheduling.services.measuring_later import measurement_after_decline
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
@@ -62,6 +63,8 @@ BESIDE_REALLOCATION = 0.25
 A_BURST = 32
 #: Offers that one pass looks for: each reads the question anew.
 MOST_OFFERS = 2
+#: A pass that took longer than this over finding jobs that break every plan leaves the rest to the next one.
+SETTING_ASIDE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,18 +101,24 @@ def run_planner(trigger: str = "") -> int:
 
 
 def _run_pass(cluster_id: int, trigger: str) -> int:
-    commits = 0
+    began = time.perf_counter()
+    most_work = MOST_WORK // (INTERPRETER_SLOWNESS if INTERPRETED else 1)
     with planner_lease(cluster_id) as epoch:
         if epoch is None:
             return 0
-        for attempt in range(MAXIMUM_ATTEMPTS):
+        commits, attempt = 0, 0
+        while attempt < MAXIMUM_ATTEMPTS:
             try:
                 # Where facts keep moving, a shorter pass is more likely to be committed.
-                most_work = MOST_WORK // (INTERPRETER_SLOWNESS if INTERPRETED else 1)
                 commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work // 2**attempt)
                 break
+            except SetAside:
+                commits += 1
+                if time.perf_counter() - began > SETTING_ASIDE_SECONDS:
+                    wake("plan", trigger="jobs were set aside")
+                    return commits
             except Moved:
-                continue
+                attempt += 1
         note_good_pass(cluster_id)
     return commits
 
@@ -250,9 +259,8 @@ def _decide(
     computed = []
     for kind in pool_kinds(cluster):
         pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
-        computed.append(
-            answered(pool, lambda one: _compute(cluster, one, policy, most_work, reallocate=reallocate))[1]
-        )
+        ask = partial(_compute, cluster, policy=policy, most_work=most_work, reallocate=reallocate)
+        computed.append(answered(cluster, epoch, pool, ask))
     rows = []
     with unmoved(cluster, epoch) as current:
         for result in computed:

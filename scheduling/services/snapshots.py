@@ -84,12 +84,10 @@ class Pool:
     charges: FailureCharges
     #: Jobs left out because their rows say what cannot be planned, and why.
     unplannable: Mapping[str, str] = field(default_factory=dict)
-    #: Jobs left out because no plan could be computed with them, and what was seen.
+    #: Jobs left out because no plan could be computed with them a short while ago, and what was seen.
     breaking: Mapping[str, str] = field(default_factory=dict)
     #: On what the promise of each of these jobs counts.
     counts_on: Mapping[str, CountsOn] = field(default_factory=dict)
-    #: The questions that had no answer with each of these, where that was in this pass.
-    unanswered: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
