@@ -117,16 +117,16 @@ def _sooner(job: Job) -> OfferTerms | None:
     if deadline_at >= offer.deadline_at:
         return None
     pool = pool_snapshot(cluster, job.curve.gpu_kind, now, reallocate_at=frozen_until(cluster, now))
-    asking = asking_again(pool, job, job.curve, cluster.promise_margin)
-    if asking is None:
-        return None
-    asking = dataclasses.replace(
-        asking, newcomer=True, deadline_at=deadline_at.timestamp(), submitted_at=now.timestamp()
-    )
     settled = tuple(each for each in pool.snapshot.jobs if not each.newcomer)
     held = tuple(each for each in pool.snapshot.held_offers if each.id != held_offer_id(job.pk))
-    snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, asking), held_offers=held)
     try:
+        asking = asking_again(pool, job, job.curve, cluster.promise_margin)
+        if asking is None:
+            return None
+        asking = dataclasses.replace(
+            asking, newcomer=True, deadline_at=deadline_at.timestamp(), submitted_at=now.timestamp()
+        )
+        snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, asking), held_offers=held)
         decision = cluster_policy(cluster).admit(snapshot)
     except FAILURES:
         # What was offered still stands.

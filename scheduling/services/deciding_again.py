@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Protocol
 
 from django.utils import timezone
 
@@ -19,25 +20,36 @@ from scheduling.choices import (
     ServiceClass,
 )
 from scheduling.core.question import snapshot as core
-from scheduling.core.question.decision import Verdict
+from scheduling.core.question.decision import Decision, Verdict
 from scheduling.models import Generation, Job
 from scheduling.services.failure_charges import counts_on_sentence
+from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 from scheduling.services.slots import frozen_until
-from scheduling.services.snapshots import cluster_policy, pool_snapshot
+from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
 from scheduling.stored_verdict import ADMITTED, AnswerCode, StoredVerdict, answered
 
 #: Resumed jobs that one pass of the planner decides again.
 MOST_AT_ONCE = 5
 
 
+class HowAnswered(Protocol):
+    """What to do where a question has no answer (`isolating`)."""
+
+    def __call__(self, pool: Pool, ask: Callable[[Pool], Decision], /) -> Decision: ...
+
+
 def decided_again(
-    cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str
+    cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str, answered_by: HowAnswered
 ) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
     """Admission of the job in place of what was promised to it, beside all other promises; with the plans
-    that keep them."""
+    that keep them.
+
+    Raises:
+        Exception: as ``answered_by`` does where none can be computed.
+    """
     if service_class == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
         return None, {}
     now = timezone.now()
@@ -57,7 +69,9 @@ def decided_again(
         for known in pool.snapshot.jobs
         if known.id == job.pk or not known.newcomer
     )
-    decision = cluster_policy(cluster).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
+    policy = cluster_policy(cluster)
+    asked = dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=jobs))
+    decision = answered_by(asked, lambda one: policy.admit(one.snapshot))
     verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
     return verdict, dict(decision.plans)
 
@@ -77,7 +91,9 @@ def jobs_to_decide_again(cluster: Cluster) -> list[str]:
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
     leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal=Goal.TRAIN)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))
-    return list(settled.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
+    # Who broke a plan takes part again after a while, and is decided then.
+    plannable = settled.exclude(pk__in=breaking_jobs(cluster, timezone.now()))
+    return list(plannable.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
 
 
 def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.StoredPlan]) -> bool:

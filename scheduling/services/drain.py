@@ -12,13 +12,14 @@ from django.utils import timezone
 
 from cluster.choices import DrainState
 from cluster.models import Server
-from projects.errors import Conflict
+from projects.errors import Conflict, Unavailable
 from projects.models import User
 from scheduling.choices import AssignmentState
 from scheduling.core.question.snapshot import ServerSnapshot
 from scheduling.models import Assignment, Job
+from scheduling.services.isolating import answered_now
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
-from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
+from scheduling.services.snapshots import Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -41,31 +42,57 @@ class PromisesWouldBreak(Conflict):
 
 def drain_preview(*, server: Server) -> list[dict[str, Any]]:
     """The promises that would break without this server: job, name, deadline."""
-    return promises_broken_by(server, lambda known: dataclasses.replace(known, usable=False))
+    return promises_broken_by(server, _without)
+
+
+def _without(known: ServerSnapshot) -> ServerSnapshot:
+    return dataclasses.replace(known, usable=False)
 
 
 def promises_broken_by(
     server: Server, change: Callable[[ServerSnapshot], ServerSnapshot]
 ) -> list[dict[str, Any]]:
-    """The promises that would break if the server were as ``change`` says: job, name, deadline."""
+    """The promises that would break if the server were as ``change`` says: job, name, deadline.
+
+    Raises:
+        Unavailable: no plan can be computed at present.
+    """
     cluster = server.cluster
     now = timezone.now()
     broken: set[str] = set()
     policy = cluster_policy(cluster)
+
+    def at_risk(pool: Pool) -> set[str]:
+        return set(policy.replan(pool.snapshot).at_risk)
+
     for kind in pool_kinds(cluster):
         pool = pool_snapshot(cluster, kind, now)
         if all(known.id != server.name for known in pool.snapshot.servers):
             continue
-        before = set(policy.replan(pool.snapshot).at_risk)
+        before = answered_now(pool, at_risk)
         without = tuple(
             change(known) if known.id == server.name else known for known in pool.snapshot.servers
         )
-        broken |= set(policy.replan(dataclasses.replace(pool.snapshot, servers=without)).at_risk) - before
+        changed = dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, servers=without))
+        broken |= answered_now(changed, at_risk) - before
     jobs = Job.objects.filter(pk__in=broken).order_by("deadline_at")
     return [
         {"job": job.pk, "name": job.name, "project": job.project.name, "deadline_at": job.deadline_at}
         for job in jobs
     ]
+
+
+def promises_given_up(
+    server: Server, change: Callable[[ServerSnapshot], ServerSnapshot], *, force: bool
+) -> list[dict[str, Any]]:
+    """`promises_broken_by`, for an operator who may mean it whatever breaks. Where no plan can be computed,
+    ``force`` does not wait for one."""
+    try:
+        return promises_broken_by(server, change)
+    except Unavailable:
+        if not force:
+            raise
+        return []
 
 
 def server_drain(*, server: Server, actor: User, force: bool = False, reason: str = "") -> Server:
@@ -77,7 +104,7 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
     """
     if server.drain != DrainState.NONE:
         raise Conflict(f"Server {server.name} is {server.drain} already.")
-    broken = drain_preview(server=server)
+    broken = promises_given_up(server, _without, force=force)
     if broken and not force:
         raise PromisesWouldBreak(f"Draining {server.name}", broken)
     with transaction.atomic():

@@ -13,6 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.errors import Unavailable
 from scheduling.core.plans.release import UNKNOWN_SECONDS
 from scheduling.core.question.snapshot import BlockedGpus, JobSnapshot, Snapshot
 from scheduling.models import Job
@@ -60,10 +61,30 @@ def answered(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Ans
         breaking = _breaking(pool, ask)
         if not breaking:
             raise
-        reason = f"planning failed with it ({type(error).__name__}: {error})"[:500].replace("\0", "")
+        reason = f"planning failed with it ({words_on(error)})"
         log.exception("jobs_break_planning", jobs=breaking)
         _write_down(cluster, epoch, dict.fromkeys(breaking, reason), pool.snapshot)
         raise SetAside(breaking[0]) from error
+
+
+def answered_now(pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
+    """The answer, for somebody who waits for it. Whom the planner will set aside is not for a request to say.
+
+    Raises:
+        Unavailable: none can be computed.
+    """
+    try:
+        return ask(pool)
+    except FAILURES as error:
+        log.exception("question_without_answer", kind=pool.kind)
+        raise Unavailable(
+            f"No plan can be computed at present ({words_on(error)}); try again in a moment."
+        ) from error
+
+
+def words_on(error: BaseException) -> str:
+    """What failed, in at most 400 characters that the database takes."""
+    return f"{type(error).__name__}: {error}"[:400].replace("\0", "")
 
 
 def set_aside(cluster: Cluster, pool: Pool, now: datetime) -> None:

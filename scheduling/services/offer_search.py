@@ -70,16 +70,16 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
         if not curves:
             continue
         pool = pool_snapshot(cluster, kind, now, reallocate_at=frozen_until(cluster, now))
-        asking = [
-            job
-            for job_id, curve in curves.items()
-            if (job := asking_again(pool, rows[job_id], curve, cluster.promise_margin)) is not None
-        ]
         try:
+            asking = [
+                job
+                for job_id, curve in curves.items()
+                if (job := asking_again(pool, rows[job_id], curve, cluster.promise_margin)) is not None
+            ]
             offers = find_offers(policy, pool.snapshot, asking)
         except FAILURES:
             # Whoever is to blame, nobody was promised an offer, and the pass goes on.
-            log.exception("offers_not_found", jobs=[job.id for job in asking])
+            log.exception("offers_not_found", jobs=list(curves))
             continue
         for job_id, offer in offers.items():
             if job_id not in found or offer.deadline_at < found[job_id][0].deadline_at:

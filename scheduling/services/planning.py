@@ -240,7 +240,8 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
     for job_id in waiting:
         cluster = Cluster.objects.get(pk=cluster_id)
         job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
-        verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class)
+        answered_by = partial(answered, cluster, epoch)
+        verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class, answered_by)
         with unmoved(cluster, epoch):
             restore_promise(job, verdict, plans)
             planning_fact_changed(cluster)

@@ -367,18 +367,17 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     ]
 
 
-def _keeps_promises(policy: Policy, snapshot: Snapshot, at_risk: set[str], job: Job) -> bool:
-    """Whether no promise is at risk in a snapshot beyond those that are anyway.
+def _at_risk(policy: Policy, snapshot: Snapshot, job: Job) -> set[str] | None:
+    """The promises at risk in a snapshot.
 
-    Where no plan can be computed, that is not known: then the function is not measured there, and the pass
-    goes on.
+    None where no plan can be computed: then the job's function is not measured there, and the pass goes on.
     """
     try:
-        return set(policy.replan(snapshot).at_risk) <= at_risk
+        return set(policy.replan(snapshot).at_risk)
     except FAILURES as error:
         log.exception("measurement_not_placed", job=job.pk, blocked=len(snapshot.blocked))
         note_not_measured(job.cluster, job, error, snapshot, timezone.now())
-        return False
+        return None
 
 
 def find_block(
@@ -423,8 +422,11 @@ def find_block(
         blocked = (*pool.snapshot.blocked, BlockedGpus(addresses=block, until=until))
         # A measurement may take nothing that a promise stands on.
         if baseline is None:
-            baseline = set(policy.replan(pool.snapshot).at_risk)
-        if _keeps_promises(policy, dataclasses.replace(pool.snapshot, blocked=blocked), baseline, job):
+            baseline = _at_risk(policy, pool.snapshot, job)
+        if baseline is None:
+            return None
+        at_risk = _at_risk(policy, dataclasses.replace(pool.snapshot, blocked=blocked), job)
+        if at_risk is not None and at_risk <= baseline:
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block), declared)
             measured = tuple(level for level in wanted if level > max(above, unfit))

@@ -11,7 +11,7 @@ from django.utils import timezone
 from cluster.models import Server
 from projects.errors import InvalidRequest
 from projects.models import User
-from scheduling.services.drain import PromisesWouldBreak, promises_broken_by, record_forced
+from scheduling.services.drain import PromisesWouldBreak, promises_given_up, record_forced
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.servers_of_pool import ends_at
 from scheduling.services.wakeups import hint, wake
@@ -36,7 +36,7 @@ def server_set_end(
     broken = []
     if available_until is not None:
         end = ends_at(available_until, server.cluster)
-        broken = promises_broken_by(server, lambda known: replace(known, ends_at=end))
+        broken = promises_given_up(server, lambda known: replace(known, ends_at=end), force=force)
     if broken and not force:
         raise PromisesWouldBreak(f"That {server.name} leaves", broken)
     with transaction.atomic():

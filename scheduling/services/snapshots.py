@@ -227,7 +227,8 @@ def _jobs(
     else:
         found = found.only(*_PLANNED_BY, *_NAMES_CURVES).prefetch_related("function_version")
     rows = list(found)
-    lent = _lent_curves(cluster, rows, borrowed, own=total)
+    lent = _lent_curves(rows, borrowed)
+    pooled = total + (borrowed.total if borrowed else 0)
     levels: dict[int, list[CurveLevel]] = defaultdict(list)
     for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
         levels[level.curve_id].append(level)
@@ -247,6 +248,10 @@ def _jobs(
                     levels[row.curve_id or 0], batch=key[1], total=total, margin=cluster.promise_margin
                 )
             counts_on[row.pk] = charges.of(row, curves[key], measured=row.curve)
+            lent_curve = None
+            if row.pk in lent:
+                on_loan = list(lent[row.pk].levels.all())
+                lent_curve = core_curve(on_loan, batch=key[1], total=pooled, margin=cluster.promise_margin)
             read = job_snapshot(
                 row,
                 curves[key] or empty,
@@ -255,7 +260,7 @@ def _jobs(
                 suspect,
                 failure_slack_seconds=counts_on[row.pk].slack_seconds,
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
-                lent_curve=lent.get(row.pk),
+                lent_curve=lent_curve,
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
             )
         except _UNREADABLE as error:
@@ -272,31 +277,19 @@ def _jobs(
     return [job for job in jobs if job.id not in unplannable], unplannable, counts_on
 
 
-_UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def _unreadable(error: Exception) -> str:
     return f"its rows cannot be read ({type(error).__name__}: {error})"
 
 
-def _lent_curves(
-    cluster: Cluster, rows: Sequence[Job], borrowed: Borrowed | None, *, own: int
-) -> dict[str, ScalingCurve]:
+def _lent_curves(rows: Sequence[Job], borrowed: Borrowed | None) -> dict[str, MeasuredCurve]:
     """Curves on the borrowed kind of GPU. A promise keeps a job off servers of another kind than its own."""
     if borrowed is None:
         return {}
     able = [row for row in rows if not row.promised or _measured_on(row, borrowed.kind)]
-    batch = {row.pk: row.global_batch_size for row in able}
-    curves = {
-        job_id: core_curve(
-            list(curve.levels.all()),
-            batch=batch[job_id],
-            total=own + borrowed.total,
-            margin=cluster.promise_margin,
-        )
-        for job_id, curve in measured_curves_on(able, borrowed.kind).items()
-    }
-    return {job_id: curve for job_id, curve in curves.items() if curve is not None}
+    return measured_curves_on(able, borrowed.kind)
 
 
 def _measured_on(row: Job, kind: str) -> bool:
@@ -383,32 +376,36 @@ def _held_offers(
     )
     held = []
     for offer in offers.select_related("job__curve").order_by("id"):
-        plan = plan_from_json(offer.plan)
-        job = offer.job
-        levels = list(job.curve.levels.all()) if job.curve else []
-        curve = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
-        if plan is None or curve is None:
-            continue
-        accepted = JobSnapshot(
-            id=job.pk,
-            service_class=ServiceClass(job.service_class),
-            submitted_at=job.submitted_at.timestamp(),
-            deadline_at=offer.deadline_at.timestamp(),
-            remaining_iterations=float(job.max_iterations),
-            curve=curve,
-            finishing_seconds=finishing_seconds(job),
-            failure_slack_seconds=charges.of(job, curve, measured=job.curve).slack_seconds,
-        )
-        made = HeldOffer(
-            id=held_offer_id(job.pk), plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
-        )
         try:
-            check_offer(made)
-        except ValueError as fault:
-            log.error("offer_left_out", job=job.pk, reason=str(fault))
-            continue
-        held.append(made)
+            made = _held(offer, cluster, charges, total=total)
+            if made is not None:
+                check_offer(made)
+                held.append(made)
+        except _UNREADABLE as fault:
+            log.error("offer_left_out", job=offer.job_id, reason=str(fault))
     return held
+
+
+def _held(offer: Offer, cluster: Cluster, charges: FailureCharges, *, total: int) -> HeldOffer | None:
+    plan = plan_from_json(offer.plan)
+    job = offer.job
+    levels = list(job.curve.levels.all()) if job.curve else []
+    curve = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
+    if plan is None or curve is None:
+        return None
+    accepted = JobSnapshot(
+        id=job.pk,
+        service_class=ServiceClass(job.service_class),
+        submitted_at=job.submitted_at.timestamp(),
+        deadline_at=offer.deadline_at.timestamp(),
+        remaining_iterations=float(job.max_iterations),
+        curve=curve,
+        finishing_seconds=finishing_seconds(job),
+        failure_slack_seconds=charges.of(job, curve, measured=job.curve).slack_seconds,
+    )
+    return HeldOffer(
+        id=held_offer_id(job.pk), plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
+    )
 
 
 def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -> JobSnapshot | None:

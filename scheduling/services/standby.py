@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
-from projects.errors import InvalidRequest
+from projects.errors import InvalidRequest, Unavailable
 from projects.models import User
 from recovery.placement.standby import PoolServer, candidates, replaced, surplus
 from scheduling.models import Incident
@@ -123,24 +123,34 @@ def _fill(cluster_id: int) -> None:
         if chosen is None:
             return
         server = Server.objects.select_related("cluster").get(cluster=cluster, name=chosen.id)
-        broken = promises_broken_by(server, lambda known: replace(known, usable=False, standby=True))
+        obstacle = _obstacle(server)
         with transaction.atomic():
             current = lock_cluster(cluster_id)
             if current.planning_version != cluster.planning_version:
                 return  # what was asked is not so any more; the next look asks again
-            if broken:
-                others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+            if obstacle:
                 current.standby_tried_at = now
-                current.standby_obstacle = (
-                    f"Without {server.name} the promise of job {broken[0]['job']}{others} would break; it is "
-                    "tried again."
-                )
+                current.standby_obstacle = obstacle
                 current.save(update_fields=["standby_tried_at", "standby_obstacle"])
                 return
             Cluster.objects.filter(pk=cluster_id).update(standby_tried_at=None, standby_obstacle="")
             _mark(cluster, server.name, standby=True)
             log.info("server stands by", server=server.name)
             _changed(cluster, f"server {server.name} stands by")
+
+
+def _obstacle(server: Server) -> str:
+    """Why the server cannot stand by now; empty where nothing is in the way."""
+    try:
+        broken = promises_broken_by(server, lambda known: replace(known, usable=False, standby=True))
+    except Unavailable as unknown:
+        return str(unknown)
+    if not broken:
+        return ""
+    others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    return (
+        f"Without {server.name} the promise of job {broken[0]['job']}{others} would break; it is tried again."
+    )
 
 
 def _best(servers: list[PoolServer], wanted: int) -> PoolServer | None:

@@ -22,6 +22,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
+from scheduling.services.isolating import FAILURES, answered_now, words_on
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
@@ -134,7 +135,14 @@ def _trial_verdict(
     policy = cluster_policy(cluster)
     settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
-    decision = policy.admit(snapshot)
+    try:
+        decision = policy.admit(snapshot)
+    except FAILURES as error:
+        # Is it this job's doing, or was there no answer anyway?
+        others = dataclasses.replace(pool, snapshot=dataclasses.replace(snapshot, jobs=settled))
+        answered_now(others, lambda one: policy.admit(one.snapshot))
+        text = f"It cannot be planned: planning failed with it ({words_on(error)})."
+        return declined(AnswerCode.CANNOT_BE_PLANNED, text)
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
     plan = decision.plans.get(trial.id)
     answer = answered(verdict, plan, deadline_at, counts_on=counts_on.sentence())
@@ -147,7 +155,8 @@ def _trial_verdict(
         after = dataclasses.replace(
             after, settings=dataclasses.replace(after.settings, offer_hold_seconds=0.0)
         )
-        found = policy.find_offer(after, trial)
+        asked = dataclasses.replace(pool, snapshot=after)
+        found = answered_now(asked, lambda one: policy.find_offer(one.snapshot, trial))
         if (
             found is not None
             and within_horizon(found.deadline_at, snapshot.now)
@@ -235,7 +244,7 @@ def _change_to(cluster: Cluster, job: Job, deadline_at: datetime | None, wanted:
         on = counts_on_sentence(job)
         answer = promised_on(kept, deadline_at, ReasonCode.FITS, text, counts_on=on)
         return _Change(deadline_at, wanted, answer, True, {})
-    verdict, plans = decided_again(cluster, job, deadline_at, wanted)
+    verdict, plans = decided_again(cluster, job, deadline_at, wanted, answered_now)
     if verdict is None:
         answer = StoredVerdict(ADMITTED, ReasonCode.BEST_EFFORT, "It has no deadline from now on.")
         return _Change(deadline_at, wanted, answer, False, {})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ from scheduling.services.incidents import TRY_AGAIN_AFTER
 from scheduling.services.snapshots import pool_kinds, pool_snapshot
 from scheduling.services.what_if import what_if
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
-from tests.factories import ScalingCurveFactory, UserFactory
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -214,6 +215,7 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     culprit = submit("slo", seconds=600.0, iterations=10)
     others += [submit("slo", seconds=3600.0, iterations=10) for _ in range(2)]
     monkeypatch.setattr(Punctual, "problem_of", fails_with_the_culprit)
+    monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
     planning.run_planner("test")
     assert all(verdict_of(job)["decision"] == "admitted" for job in others)
     declined = fresh(culprit)
@@ -221,68 +223,6 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     incident = Incident.objects.get(job=culprit)
     assert incident.kind == Incident.Kind.BREAKS_PLANS
     assert culprit.pk in {job.id for job in unpack_snapshot(bytes(incident.snapshot or b"")).jobs}
-
-
-def breaks_with(culprits: Collection[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plan can be computed for a question that has any of these jobs."""
-    names, real = {job.pk for job in culprits}, Punctual.problem_of
-
-    def fails(self: Punctual, snapshot: Snapshot) -> Any:
-        if any(job.id in names for job in snapshot.jobs):
-            raise RecursionError("maximum recursion depth exceeded")
-        return real(self, snapshot)
-
-    monkeypatch.setattr(Punctual, "problem_of", fails)
-
-
-def test_however_many_jobs_break_plans_the_others_are_decided(
-    submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pass ends when it has set jobs aside for long enough; whom it found stays found."""
-    running(submit, node)
-    culprits, others = [], []
-    for _ in range(7):
-        culprits.append(submit("best_effort", iterations=10))
-        Job.objects.filter(pk=culprits[-1].pk).update(
-            curve=ScalingCurveFactory.create(gpu_kind=KIND, levels=SPEED)
-        )
-        others.append(submit("best_effort", iterations=10))
-    breaks_with(culprits, monkeypatch)
-    monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", 0.0)
-    for found in range(1, 8):
-        planning.run_planner("test")
-        assert Incident.objects.filter(kind=Incident.Kind.BREAKS_PLANS).count() == found
-    planning.run_planner("test")
-    assert {verdict_of(job)["decision"] for job in others} == {"admitted"}
-    assert {verdict_of(job)["reason_code"] for job in culprits} == {"cannot_be_planned"}
-    assert not Incident.objects.filter(kind=Incident.Kind.PASS_FAILED).exists()
-
-
-def test_jobs_of_one_function_that_break_plans_are_set_aside_in_one_step(
-    submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    innocent = running(submit, node)
-    culprits = [submit("best_effort", iterations=10) for _ in range(7)]
-    breaks_with(culprits, monkeypatch)
-    monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", 0.0)
-    planning.run_planner("test")
-    assert {verdict_of(job)["reason_code"] for job in culprits} == {"cannot_be_planned"}
-    assert not Incident.objects.filter(job=innocent).exists(), "the curve is the same, the fault is not"
-
-
-def test_what_a_job_holds_that_was_set_aside_is_promised_to_nobody(
-    submit: Submit, node: SimulatedAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    culprit = running(submit, node)
-    held = Assignment.objects.filter(job=culprit, state=AssignmentState.HELD)
-    assert held.count() == 4, "it has the whole cluster"
-    newcomer = submit("slo", seconds=600.0, iterations=100)
-    breaks_with([culprit], monkeypatch)
-    planning.run_planner("test")
-    assert not fresh(newcomer).promised
-    assert verdict_of(newcomer)["decision"] == "declined"
-    assert held.count() == 4
-    assert fresh(culprit).state == JobState.RUNNING
 
 
 def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_again(
@@ -299,6 +239,7 @@ def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_ag
 
     with monkeypatch.context() as patched:
         patched.setattr(Punctual, "problem_of", fails_with_the_culprit)
+        patched.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
         other = submit("best_effort", iterations=10)
         planning.run_planner("test")
         assert verdict_of(other)["decision"] == "admitted"
