@@ -67,6 +67,18 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
         return {"digest": version.requirements_digest, "state": _TOLD[WorkState(work)]}
 
 
+class ListedVersionSerializer(FunctionVersionSerializer):
+    """One version among many: its files are told of it alone."""
+
+    files = None  # type: ignore[assignment]
+
+    class Meta(FunctionVersionSerializer.Meta):
+        fields = (  # type: ignore[assignment]
+            "id", "project", "name", "version", "digest", "entry", "description", "speed_neutral",
+            "worker_counts", "size_bytes", "requirements", "created_by", "created_at",
+        )  # fmt: skip
+
+
 class UploadSerializer(StrictSerializer):
     """A bundle with the name of the function it is a version of."""
 

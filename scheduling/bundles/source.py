@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from punctual.names import shown
+from punctual.names import name_problem, shown
 from punctual.protocol.staged import reserved_because
 from scheduling.bundles.errors import BundleError
 from scheduling.core.question.worker_counts import MOST_WORKERS
@@ -25,6 +25,9 @@ MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
 DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
 MAXIMUM_DESCRIPTION_CHARACTERS = 2000
 MOST_WORKER_COUNTS = 32
+MOST_SPEED_NEUTRAL = 64
+"""Names of hyperparameters: every job of the function is read with them."""
+MAXIMUM_NAME_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +301,8 @@ def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple
             raise BundleError(
                 "speed_neutral",
                 f"{ancestor.module}, line {ancestor.speed_neutral_line}: speed_neutral must be a literal set "
-                f"of names,"
-                ' such as {"learning_rate"}: it is read without running the file.',
+                f"of at most {MOST_SPEED_NEUTRAL} names, of {MAXIMUM_NAME_CHARACTERS} visible characters at "
+                'most, such as {"learning_rate"}: it is read without running the file.',
             )
         return ancestor.speed_neutral
     return DEFAULT_SPEED_NEUTRAL
@@ -362,7 +365,12 @@ def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
 
 
 def _is_name(item: ast.expr) -> bool:
-    return isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isprintable()
+    return (
+        isinstance(item, ast.Constant)
+        and isinstance(item.value, str)
+        and len(item.value) <= MAXIMUM_NAME_CHARACTERS
+        and name_problem(item.value) is None
+    )
 
 
 def _literal_strings(value: ast.expr) -> tuple[str, ...] | None:
@@ -375,7 +383,7 @@ def _literal_strings(value: ast.expr) -> tuple[str, ...] | None:
             return ()
         if len(value.args) == 1:
             value = value.args[0]
-    if isinstance(value, ast.Set | ast.List | ast.Tuple):
+    if isinstance(value, ast.Set | ast.List | ast.Tuple) and len(value.elts) <= MOST_SPEED_NEUTRAL:
         items = [str(ast.literal_eval(item)) for item in value.elts if _is_name(item)]
         if len(items) == len(value.elts):
             return tuple(sorted(set(items)))

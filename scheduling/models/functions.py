@@ -51,6 +51,7 @@ class FunctionVersion(models.Model):
     worker_counts = models.JSONField(default=list)
     description = models.TextField(blank=True)
     requirements_digest = models.CharField(max_length=64, blank=True)
+    #: Of the bundle, up to a thousand with long paths: whoever reads many rows defers it.
     files = models.JSONField(default=list)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -60,6 +61,15 @@ class FunctionVersion(models.Model):
             models.UniqueConstraint(fields=["function", "number"], name="version_number_once_per_function"),
             models.UniqueConstraint(fields=["function", "bundle", "entry"], name="bundle_once_per_function"),
         ]
+
+
+#: What many jobs are read without where their function's version is joined to them.
+UNREAD_OF_VERSION = "function_version__files"
+
+
+def versions_of_many() -> models.Prefetch[str]:
+    """The versions of many jobs in one query, without what is unread of them."""
+    return models.Prefetch("function_version", FunctionVersion.objects.defer("files"))
 
 
 class Environment(LeasedWork):

@@ -12,6 +12,7 @@ from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.selectors.memory_points import jobs_to_remember
 from scheduling.selectors.peers import peers_of
 
@@ -41,6 +42,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
     generations = (
         Generation.objects.filter(pk__in=members, held_at__isnull=False)
         .select_related("job__function_version", "master_server")
+        .defer(f"job__{UNREAD_OF_VERSION}")
         .order_by("job_id", "number")
     )
     places = _places(members)

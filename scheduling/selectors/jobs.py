@@ -15,6 +15,7 @@ from projects.models import Role, User
 from projects.prepared import PreparedValues
 from scheduling.choices import AssignmentState, Purpose
 from scheduling.models import Assignment, Generation, Job
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.selectors.jobs_table import gpus_now
 from scheduling.selectors.standing import with_history, without_history
 from scheduling.selectors.visibility import visible_jobs
@@ -27,6 +28,7 @@ def jobs_shown_to(user: User) -> QuerySet[Job]:
     return with_history(
         visible_jobs(user)
         .select_related("project", "owner", "function_version__function", "curve")
+        .defer(UNREAD_OF_VERSION)
         .annotate(
             gpus=Coalesce(gpus_now(), Value(0)),
             gpu_kind=Coalesce(Subquery(held.values("gpu__kind")[:1]), "curve__gpu_kind"),

@@ -12,6 +12,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from projects.models import User
 from scheduling.choices import TERMINAL_STATES, GenerationState, JobState, PromiseOutcome, ServiceClass
 from scheduling.models import Generation, Job
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.visibility import steerable_project_ids, visible_jobs
 
@@ -108,6 +109,7 @@ def jobs_page(user: User, filters: JobFilters, page: int, now: datetime, page_si
     """One page; a page number beyond the last shows the last."""
     jobs = filtered_jobs(user, filters)
     shown = jobs.select_related("project", "owner", "function_version__function").annotate(gpus=gpus_now())
+    shown = shown.defer(UNREAD_OF_VERSION, "data", "hyperparameters")
     paginator = Paginator(shown, page_size)
     found: Page[Any] = paginator.get_page(page)
     steerable = steerable_project_ids(user)

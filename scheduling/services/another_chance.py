@@ -22,6 +22,7 @@ from scheduling.core.problem.reasons import gpus_text
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.models import Job, ScalingCurve
+from scheduling.models.functions import versions_of_many
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.kinds import (
@@ -77,7 +78,7 @@ def chances(
     refused = {verdict.job_id: verdict for verdict in decision.verdicts if not verdict.admitted}
     if not refused:
         return decision, {}
-    rows = list(Job.objects.filter(pk__in=refused).prefetch_related("curve", "function_version"))
+    rows = list(Job.objects.filter(pk__in=refused).prefetch_related("curve", versions_of_many()))
     known = _Known(cluster, rows)
     found: dict[str, Chance] = {}
     final: dict[str, Verdict] = {}
@@ -207,7 +208,7 @@ def give_chances(found: Mapping[str, Chance]) -> None:
         return
     rows = list(
         Job.objects.filter(pk__in=found, state__in=UNDECIDED_STATES).prefetch_related(
-            "curve", "function_version"
+            "curve", versions_of_many()
         )
     )
     waiting = [row for row in rows if found[row.pk].wait_for]

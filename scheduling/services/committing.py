@@ -20,6 +20,7 @@ from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import Snapshot, StoredPlan
 from scheduling.models import Decision, Job
+from scheduling.models.functions import versions_of_many
 from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (
     NewGeneration,
@@ -96,7 +97,7 @@ def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, 
     told = (
         Job.objects.filter(pk__in=concerned)
         .select_related("checkpoint")
-        .prefetch_related("curve", "function_version", "project__quota", "project__created_by__quota")
+        .prefetch_related("curve", versions_of_many(), "project__quota", "project__created_by__quota")
     )
     # Not the plan: what a row had is in the snapshot, and to read thousands again takes as long as planning.
     others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "at_risk")

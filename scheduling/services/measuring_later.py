@@ -18,6 +18,7 @@ from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.policies import Policy
 from scheduling.services.another_chance import CURABLE
 from scheduling.services.borrowed import curve_on
@@ -71,6 +72,7 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
     gpus: dict[str, int] = {}
     seen: set[int] = set()
     declined = _declined_lately(cluster, now).select_related("curve", "function_version", "project")
+    declined = declined.defer(UNREAD_OF_VERSION)
     for job in declined.order_by("-finished_at", "id")[:MOST_DECLINES]:
         for curve in _curable_curves(job):
             if curve.pk in seen:

@@ -14,6 +14,7 @@ from scheduling.choices import CurveState, JobState, ServiceClass
 from scheduling.core.question.decision import FoundOffer
 from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, Snapshot
 from scheduling.models import Job, ScalingCurve
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.policies import Policy
 from scheduling.services.borrowed import curve_on
 from scheduling.services.isolating import FAILURES
@@ -58,7 +59,9 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
     waiting = Job.objects.filter(cluster=cluster, awaits_offer=True).order_by("submitted_at", "id")
     rows = {
         row.pk: row
-        for row in waiting.select_related("curve", "function_version", "project", "cluster")[: 4 * most]
+        for row in waiting.select_related("curve", "function_version", "project", "cluster").defer(
+            UNREAD_OF_VERSION
+        )[: 4 * most]
     }
     if not rows:
         return 0

@@ -30,6 +30,7 @@ from scheduling.core.plans.release import measured_by
 from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_made_on, curve_on
@@ -224,6 +225,7 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
         curve__gpu_kind=borrowing,
         paused_by_owner=False,
     ).select_related("curve", "function_version", "project")
+    jobs = jobs.defer(UNREAD_OF_VERSION)
     for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
         known = curve_on(job, borrowed.kind)
         if known is not None and known.state != CurveState.UNKNOWN:
@@ -337,6 +339,7 @@ def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
     jobs = Job.objects.filter(
         cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY
     ).select_related("curve", "function_version", "project")
+    jobs = jobs.defer(UNREAD_OF_VERSION)
     chosen: dict[int, Job] = {}
     now = timezone.now()
     for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
@@ -358,11 +361,10 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     )
     if busy.exists():
         return []
+    found = jobs.select_related("curve", "function_version", "project").defer(UNREAD_OF_VERSION)
     return [
         job
-        for job in jobs.select_related("curve", "function_version", "project").order_by("submitted_at", "id")[
-            :MOST_LOOKED_AT
-        ]
+        for job in found.order_by("submitted_at", "id")[:MOST_LOOKED_AT]
         if job.curve is not None and _attempts(job, job.curve) < MAXIMUM_ATTEMPTS
     ]
 

@@ -36,6 +36,7 @@ from scheduling.core.question.validation import Unplannable, check_job, check_of
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
+from scheduling.models.functions import versions_of_many
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
@@ -225,7 +226,7 @@ def _jobs(
     if borrowed is None:
         found = found.only(*_PLANNED_BY)
     else:
-        found = found.only(*_PLANNED_BY, *_NAMES_CURVES).prefetch_related("function_version")
+        found = found.only(*_PLANNED_BY, *_NAMES_CURVES).prefetch_related(versions_of_many())
     rows = list(found)
     lent = _lent_curves(rows, borrowed)
     pooled = total + (borrowed.total if borrowed else 0)

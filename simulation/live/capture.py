@@ -12,6 +12,7 @@ from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
 from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
+from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.failure_charges import FailureCharges
 from scheduling.services.kinds import first_kind
 from scheduling.services.planner_settings import planner_settings
@@ -189,6 +190,7 @@ def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> tuple[l
         curve__state=CurveState.READY,
         resubmissions__isnull=True,
     ).select_related("curve", "function_version__function")
+    rows = rows.defer(UNREAD_OF_VERSION)
     found, of_row = [], {}
     for row in rows.prefetch_related("curve__levels").order_by("submitted_at", "id"):
         levels = list(row.curve.levels.all()) if row.curve else []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import resource
 import stat
 import struct
 import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -118,6 +119,15 @@ MALFORMED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped(("a.py", SOURCE.replace('{"learning_rate", "momentum"}', "names()"))),
         "bundle_speed_neutral",
     ),
+    "two megabytes of names that change no speed": (
+        lambda: zipped(("a.py", neutral(f"name_{number:06d}" for number in range(120_000)))),
+        "bundle_speed_neutral",
+    ),
+    "a name of a kilobyte": (lambda: zipped(("a.py", neutral(["n" * 1_000]))), "bundle_speed_neutral"),
+    "a name that turns the text around it": (
+        lambda: zipped(("a.py", neutral(["\u202eetar_gninrael"]))),
+        "bundle_speed_neutral",
+    ),
     "computed worker_counts": (lambda: zipped(("a.py", declaring("set(range(3))"))), "bundle_worker_counts"),
     "no worker at all": (lambda: zipped(("a.py", declaring("{0, 3}"))), "bundle_worker_counts"),
     "workers by name": (lambda: zipped(("a.py", declaring('{"three"}'))), "bundle_worker_counts"),
@@ -174,6 +184,11 @@ def test_the_class_is_found_by_itself() -> None:
     assert found.description == "Tells shapes apart."
     assert found.speed_neutral == ("learning_rate", "momentum")
     assert [file.path for file in found.files] == ["my_classifier.py"]
+
+
+def neutral(names: Iterable[str]) -> str:
+    """The source with these names in its ``speed_neutral``."""
+    return SOURCE.replace('{"learning_rate", "momentum"}', repr(sorted(names)))
 
 
 def declaring(worker_counts: str) -> str:
@@ -270,6 +285,13 @@ def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> N
     content[at % len(content)] = byte
     with suppress(BundleError):
         facts(bytes(content))
+
+
+def test_as_many_names_as_are_taken_are_stored_whole() -> None:
+    names = [f"{number:03d}" + "n" * 97 for number in range(64)]
+    found = facts(zipped(("a.py", neutral(names))))
+    assert found.speed_neutral == tuple(names)
+    assert len(json.dumps(found.speed_neutral)) < 8_000, "every job of the function is read with them"
 
 
 # --- in a process of its own --------------------------------------------------------------------------------

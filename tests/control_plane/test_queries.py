@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from rest_framework.test import APIClient
 
 from cluster.models import Cluster
 from scheduling.models import Job, ScalingCurve
@@ -18,6 +20,7 @@ from scheduling.services.planning import run_planner
 from scheduling.services.profiling import find_block
 from scheduling.services.snapshots import cluster_policy
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.factories import FunctionVersionFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,6 +67,35 @@ def test_a_function_measured_on_as_many_gpus_as_there_are_needs_no_snapshot(
     policy, now = cluster_policy(job.cluster), timezone.now()
     assert queries(lambda: find_block(job.cluster, job, policy, now, above=4)) <= 3
     assert queries(lambda: find_block(job.cluster, job, policy, now, above=2)) > 3
+
+
+def test_what_is_read_of_many_jobs_leaves_the_files_of_their_functions_out(
+    owned: SimulatedAgent, submit: Submit, running: Callable[[int], None]
+) -> None:
+    """A bundle may have a thousand files with long paths: every job's row would carry them."""
+    running(1)
+    job = Job.objects.get()
+    unknown = FunctionVersionFactory.create(function__project=job.project)
+    submit("best_effort", iterations=10)
+    submit("slo", seconds=3_600.0, iterations=10, version=unknown)
+    api, person = APIClient(), Client()
+    api.force_authenticate(job.owner)
+    person.force_login(job.owner)
+    with CaptureQueriesContext(connection) as captured:
+        run_planner("test")
+        desired_state(owned.agent.server_id)
+        for answer in (
+            api.get("/api/v1/jobs/"),
+            api.get("/api/v1/functions/"),
+            api.get(f"/api/v1/functions/{unknown.function_id}/versions/"),
+            person.get("/jobs/"),
+        ):
+            assert answer.status_code == 200
+    assert len(captured) > 20
+    of_many = [query["sql"] for query in captured if not query["sql"].endswith("LIMIT 1")]
+    assert [sql for sql in of_many if '"files"' in sql] == []
+    assert "files" not in api.get("/api/v1/functions/").json()["results"][0]
+    assert "files" in api.get(f"/api/v1/functions/{unknown.function_id}/").json()
 
 
 def test_what_a_server_shall_do_is_read_in_as_many_queries_for_many_jobs(

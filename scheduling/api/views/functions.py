@@ -37,7 +37,7 @@ class FunctionsView(ApiView):
         summary="List functions",
         description="The newest version of each function.",
         parameters=[shapes.FunctionFilterSerializer],
-        responses=shapes.FunctionVersionSerializer(many=True),
+        responses=shapes.ListedVersionSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
         filters = read_filters(request, shapes.FunctionFilterSerializer)
@@ -45,7 +45,7 @@ class FunctionsView(ApiView):
         versions = newest_versions(self.user).filter(
             **{lookups[name]: value for name, value in filters.items()}
         )
-        return self.page(versions, shapes.FunctionVersionSerializer)
+        return self.page(versions.defer("files"), shapes.ListedVersionSerializer)
 
     @extend_schema(
         operation_id="function_upload",
@@ -119,13 +119,12 @@ class VersionsView(ApiView):
     @extend_schema(
         operation_id="function_version_list",
         summary="List a function's versions",
-        responses=shapes.FunctionVersionSerializer(many=True),
+        responses=shapes.ListedVersionSerializer(many=True),
     )
     def get(self, request: Request, function_id: int) -> Response:
         function = version_get(self.user, function_id).function
-        return self.page(
-            versions_visible_to(self.user).filter(function=function), shapes.FunctionVersionSerializer
-        )
+        versions = versions_visible_to(self.user).filter(function=function).defer("files")
+        return self.page(versions, shapes.ListedVersionSerializer)
 
 
 @extend_schema(tags=["functions"])
