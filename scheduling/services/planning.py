@@ -144,7 +144,8 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = 
         note_pass(decided, time.perf_counter() - began)
         commits += len(decided)
         cluster = Cluster.objects.get(pk=cluster_id)
-        if newcomers_wait(cluster):
+        # Offers and measurements wait for a backlog, not for who came meanwhile: somebody may always come.
+        if newcomers_wait(cluster, since=now):
             return commits
     if offers := offer_awaited(cluster, epoch, now, MOST_OFFERS):
         commits += offers
@@ -200,8 +201,11 @@ def note_pass(decisions: list[Decision], seconds: float) -> None:
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
 
 
-def newcomers_wait(cluster: Cluster, number: int = 1) -> bool:
-    """Whether so many undecided jobs have a curve to be decided on, and do not wait for more of it."""
+def newcomers_wait(cluster: Cluster, number: int = 1, *, since: datetime | None = None) -> bool:
+    """Whether so many undecided jobs have a curve to be decided on, and do not wait for more of it.
+
+    ``since``: of those that were submitted until then.
+    """
     waiting = Job.objects.filter(
         cluster=cluster,
         state__in=UNDECIDED_STATES,
@@ -209,6 +213,8 @@ def newcomers_wait(cluster: Cluster, number: int = 1) -> bool:
         awaits_levels=False,
         paused_by_owner=False,
     ).order_by()
+    if since is not None:
+        waiting = waiting.filter(submitted_at__lte=since)
     return len(waiting.values_list("pk")[:number]) == number
 
 

@@ -13,15 +13,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import Goal, JobState
+from scheduling.choices import Goal, JobState, Purpose
 from scheduling.models import Decision, Generation, Job, JobEvent, Offer
 from scheduling.services import planning
 from scheduling.services.jobs import job_cancel
 from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planning import newcomers_wait, run_planner
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.simulated_agent import KIND, SimulatedAgent
-from tests.factories import JobFactory, ScalingCurveFactory
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.factories import FunctionVersionFactory, JobFactory, ScalingCurveFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,6 +103,34 @@ def test_a_burst_is_decided_in_several_commits_in_the_order_of_submission(
     assert not Job.objects.filter(decided_at=None).exclude(state=JobState.CANCELLED).exists()
     lengths = Decision.objects.filter(kind=Decision.Kind.ADMISSION).values_list("pass_seconds", flat=True)
     assert all(length is not None and length > 0 for length in lengths)
+
+
+def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
+    owned: SimulatedAgent, submit: Callable[..., Job]
+) -> None:
+    known = submit("best_effort", iterations=10)
+    settle(owned)
+    assert known.curve is not None
+    unknown = submit(
+        "best_effort",
+        iterations=10,
+        version=FunctionVersionFactory.create(function__project=known.project),
+    )
+    submit("best_effort", iterations=10)
+    decide = planning._decide
+
+    def while_another_comes(*arguments: Any, **options: Any) -> Any:
+        decided = decide(*arguments, **options)
+        submit("best_effort", iterations=10)
+        return decided
+
+    with patch.object(planning, "_decide", while_another_comes):
+        for _ in range(20):
+            run_planner("test")
+            assert newcomers_wait(Cluster.objects.get()), "somebody waits after every pass"
+            owned.obey()
+            owned.report()
+    assert unknown.generations.filter(purpose=Purpose.PROFILING).exists()
 
 
 def test_verdicts_of_a_burst_are_those_of_deciding_one_by_one(burst: Callable[..., list[Job]]) -> None:
