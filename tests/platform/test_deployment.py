@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -30,6 +31,49 @@ def test_settings_of_a_deployment_raise_no_finding():
     )
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"\((\w+\.\w+)\)", done.stderr)) <= CHOICES_OF_THE_SITE, done.stderr
+
+
+COOKIES = """
+from django.conf import settings
+import json
+print(json.dumps({
+    cookie: [getattr(settings, f"{cookie}_COOKIE_{part}")
+             for part in ("NAME", "SECURE", "HTTPONLY", "SAMESITE", "PATH", "DOMAIN")]
+    for cookie in ("SESSION", "CSRF")
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("https", "session", "csrf"),
+    [
+        # The prefix: a browser takes it from this host alone, over TLS, for the whole host. A link from
+        # elsewhere may then lead into the dashboard.
+        (
+            "true",
+            ["__Host-sessionid", True, True, "Lax", "/", None],
+            ["__Host-csrftoken", True, True, "Lax", "/", None],
+        ),
+        # Over plain HTTP the prefix is refused, and other ports of the host share the cookies.
+        (
+            "false",
+            ["sessionid", False, True, "Strict", "/", None],
+            ["csrftoken", False, True, "Strict", "/", None],
+        ),
+    ],
+)
+def test_cookies_are_bound_as_far_as_browsers_let(
+    https: str, session: list[object], csrf: list[object]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c", COOKIES],
+        cwd=PROJECT,
+        env=os.environ | {"HTTPS": https, "DEBUG": "false"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"SESSION": session, "CSRF": csrf}
 
 
 def test_serving_without_a_secret_key_is_refused():
