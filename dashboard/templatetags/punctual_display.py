@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from cluster.choices import SERVER_COLOURS, ServerState, WorkState
 from lending.choices import LoanState, ReclaimState
 from lending.models import LoanOrder, ReclaimOrder
+from punctual.names import shown
 from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
 from scheduling.models import Job
 from simulation.choices import RUN_COLOURS
@@ -120,6 +121,12 @@ def pairs(mapping: Mapping[Any, Any] | None) -> Iterable[tuple[Any, Any]]:
     """Keys with their values; nothing where there are none yet. ``mapping.items`` in a template reads the key of that name first, and people
     and their code choose the keys of labels, hyperparameters and metrics."""
     return () if mapping is None else mapping.items()
+
+
+@register.filter
+def visible(value: Any) -> str:
+    """What user code or its author wrote, without characters that turn the text around them."""
+    return shown(str(value), line_breaks=True)
 
 
 @register.simple_tag

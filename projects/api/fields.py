@@ -21,19 +21,30 @@ class Text(serializers.CharField):
         return super().to_internal_value(data)
 
 
-class Name(Text):
-    """A name that people see, in one spelling, that looks like what it is (:mod:`punctual.names`)."""
+class Locator(Text):
+    """An address or a path, as it was written, that looks like what it is (:mod:`punctual.names`)."""
 
     line_breaks = False
 
     def to_internal_value(self, data: Any) -> str:
-        name = normalised(super().to_internal_value(data))
-        problem = name_problem(name, line_breaks=self.line_breaks)
+        text = self.spelled(super().to_internal_value(data))
+        problem = name_problem(text, line_breaks=self.line_breaks)
         if problem is not None:
             raise serializers.ValidationError(
                 f"Letters, digits and symbols that can be seen only: {problem}."
             )
-        return name
+        return text
+
+    def spelled(self, text: str) -> str:
+        """The text as it is stored."""
+        return text
+
+
+class Name(Locator):
+    """A name that people see, in one spelling."""
+
+    def spelled(self, text: str) -> str:
+        return normalised(text)
 
 
 class Words(Name):

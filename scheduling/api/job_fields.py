@@ -132,6 +132,10 @@ class Hyperparameters(serializers.Field):
             raise ValidationError(
                 f"Larger than {MAXIMUM_HYPERPARAMETER_BYTES} bytes; large settings belong in data."
             )
+        for name in _names_in(data):
+            if (problem := name_problem(name)) is not None:
+                seen = f"letters, digits and symbols that can be seen only: {problem}."
+                raise ValidationError(f"The name {ascii(name)[:80]}: {seen}")
         return data
 
 
@@ -152,6 +156,14 @@ def _check_data_workers(data: Mapping[str, Any]) -> None:
             )
     if "data_workers" in data and data.get("num_workers", data["data_workers"]) != data["data_workers"]:
         raise ValidationError({"num_workers": ["Means the same as data_workers: give one of them."]})
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """The names of hyperparameters and of what is inside of them. Its depth is known to be bounded."""
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _names_in(inner)
 
 
 def _depth(value: Any) -> int:
@@ -215,12 +227,12 @@ class DataSourceSerializer(StrictSerializer):
     read-only."""
 
     name = fields.Text(max_length=100)
-    url = fields.Text(
+    url = fields.Locator(
         max_length=2000,
         required=False,
         help_text=f"One of {', '.join(DATA_SCHEMES)}; those whose library is installed.",
     )
-    path = fields.Text(max_length=1000, required=False)
+    path = fields.Locator(max_length=1000, required=False)
 
     def validate_name(self, name: str) -> str:
         if not _DATA_NAME.fullmatch(name):

@@ -26,6 +26,12 @@ EVIL = "vision\u202e\u200b"
         ("owner", "projects/vision/invitations/", {"username": EVIL}, "username"),
         ("owner", "jobs/", {"name": EVIL}, "name"),
         ("owner", "jobs/", {"labels": {"team": EVIL}}, "labels.team"),
+        ("owner", "jobs/", {"hyperparameters": {"global_batch_size": 64, "\u202egpj": 1}}, "hyperparameters"),
+        ("owner", "jobs/", {"hyperparameters": {"global_batch_size": 64, "layers": [{"width": {EVIL: 1}}]}},
+         "hyperparameters"),
+        ("owner", "jobs/", {"data": [{"name": "a", "url": f"https://example.org/{EVIL}"}]}, "data.0.url"),
+        ("owner", "jobs/", {"data": [{"name": "a", "path": f"/data/{EVIL}"}]}, "data.0.path"),
+        ("owner", "what-if/", {"hyperparameters": {"global_batch_size": 64, EVIL: 1}}, "hyperparameters"),
         ("owner", "jobs/", {"termination": {"max_iterations": 9, "target": {"metric": EVIL, "at_most": 1}}},
          "termination.target.metric"),
         ("operator", "simulations/", {"source": "live", "policies": ["edf"], "name": EVIL}, "name"),
@@ -38,7 +44,7 @@ def test_a_name_that_deceives_is_refused(
     world: World, person: str, address: str, body: dict[str, Any], field: str
 ) -> None:
     client = world.client(getattr(world, person))
-    if address == "jobs/":
+    if address in ("jobs/", "what-if/"):
         body = world.body(**body)
     answer = client.post(f"/api/v1/{address.replace('SERVER', str(world.server.pk))}", body, format="json")
     assert (answer.status_code, list(answer.json()["errors"])) == (400, [field])

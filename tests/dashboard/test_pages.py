@@ -170,6 +170,17 @@ def test_what_agents_and_users_report_is_escaped_everywhere(scenario: Scenario, 
             assert "<img" not in json.dumps(json.loads(text)), address
 
 
+def test_nothing_that_user_code_says_turns_the_text_around_it(scenario: Scenario, as_user: LogIn) -> None:
+    job = scenario.running
+    job.hyperparameters = {"name": "\u202egpj"}
+    job.failure = {"reason": "user_error", "message": "bad\u202egpj", "traceback": "line\u2066\nline"}
+    job.save()
+    factories.JobEventFactory.create(job=job, kind="failed", message="bad\u202egpj")
+    page = as_user(scenario.owner).get(f"/jobs/{job.id}/").content.decode()
+    assert "gpj" in page
+    assert not {"\u202e", "\u2066"} & set(page)
+
+
 @pytest.mark.parametrize("key", ["items", "keys", "values", "get", "0"])
 def test_keys_that_people_choose_are_only_keys(scenario: Scenario, as_user: LogIn, key: str) -> None:
     """A template asks a mapping for a key before it asks for a method."""
