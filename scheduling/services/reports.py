@@ -206,7 +206,8 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         if load is None:
             applying.refused.append(RefusedItem("link_load", 0, problem))
         else:
-            Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
+            with applying.part("link_load"):
+                Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
     if report.get("memory_store") is not None:
         # Before what has happened to workers: what is left of them is known then.
         with applying.part("memory_store"):

@@ -109,6 +109,23 @@ def log_piece(generation: Generation, **fields: Any) -> dict[str, Any]:
     }
 
 
+def stored_in_memory(*generations: Generation) -> dict[str, Any]:
+    """A store that holds rank 0 of these."""
+    holdings = [
+        {
+            "job": generation.job_id,
+            "generation": generation.number,
+            "rank": 0,
+            "iteration": 5,
+            "bytes": 1_000,
+            "reserved_bytes": 2_000,
+            "age_seconds": 0.5,
+        }
+        for generation in generations
+    ]
+    return {"used_bytes": 2_000, "limit_bytes": 10_000, "holdings": holdings}
+
+
 def event(generation: Generation, kind: str, **fields: Any) -> dict[str, Any]:
     return {
         "id": str(uuid.uuid4()),

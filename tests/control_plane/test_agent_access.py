@@ -3,11 +3,13 @@ revoked agent."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from cluster.models import Agent, Gpu, Server
@@ -22,19 +24,24 @@ from scheduling.models import (
     Job,
     JobEvent,
     JobMetric,
+    JobProtection,
     LogChunk,
+    Recovery,
     ScalingCurve,
     StateShard,
     Worker,
 )
+from scheduling.services.enrolment import enrolment_token_create
 from tests.control_plane.agent_api import (
     EVENT_FIELDS,
+    authorization,
     busy_server,
     event,
     fetch,
     log_piece,
     metric,
     send,
+    stored_in_memory,
     training_job,
     worker,
 )
@@ -127,7 +134,14 @@ ITEMS: dict[str, Callable[[World], dict[str, Any]]] = {
     },
     "metrics": lambda world: {"metrics": [metric(world.generation)]},
     "logs": lambda world: {"logs": [log_piece(world.generation)]},
+    "memory_store": lambda world: {"memory_store": stored_in_memory(world.generation)},
     **{f"event {kind}": _event(kind) for kind in EVENT_FIELDS},
+}
+#: What is about the sender's server alone, whatever it says.
+OF_ITS_SERVER: dict[str, dict[str, Any]] = {
+    "inventory": {"inventory": {"gpus": [{"index": 0, "kind": "emulated-other"}], "hostname": "new"}},
+    "link_load": {"link_load": {"network": {"state": 12_345.0}}},
+    "memory_store": {"memory_store": stored_in_memory()},
 }
 DOWNLOADS: dict[str, Callable[[World], str]] = {
     "bundle": lambda world: f"functions/{world.job.function_version.bundle_id}",
@@ -150,11 +164,30 @@ def everything_of(job: Job) -> dict[str, Any]:
             (JobEvent, of_job),
             (Checkpoint, of_job),
             (Artifact, of_job),
+            (StateShard, {"checkpoint__job": job}),
+            (Recovery, of_job),
+            (JobProtection, of_job),
             (ScalingCurve, {"pk": job.curve_id}),
             (CurveLevel, {"curve_id": job.curve_id}),
         )
     }
-    return rows
+    stores = Agent.objects.order_by("pk").values_list("memory_store", flat=True)
+    held = [entry for store in stores for entry in store.get("holdings", []) if entry["job"] == job.pk]
+    return {**rows, "in memory": held}
+
+
+def servers_but(sender: Sender) -> list[dict[str, Any]]:
+    """What is known of all servers but the sender's own."""
+    others = [(Server, "pk"), (Agent, "server"), (Gpu, "server")]
+    return [
+        row
+        for model, server in others
+        for row in model._default_manager.exclude(
+            **{server: sender.pk if isinstance(sender, Server) and sender.name != "revoked" else 0}
+        )
+        .order_by("pk")
+        .values()
+    ]
 
 
 @pytest.mark.parametrize("message", ITEMS)
@@ -181,7 +214,12 @@ def test_nobody_else_is(world: World, message: str, who: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["metrics", *(f"event {kind}" for kind in EVENT_FIELDS if kind not in ("failed", "refused"))]
+    "message",
+    [
+        "metrics",
+        "memory_store",
+        *(f"event {kind}" for kind in EVENT_FIELDS if kind not in ("failed", "refused")),
+    ],
 )
 def test_what_rank_0_alone_can_say_is_not_taken_from_rank_1s_server(world: World, message: str) -> None:
     before = everything_of(world.job)
@@ -238,9 +276,50 @@ def test_a_checkpoint_is_looked_for_in_the_jobs_own_folder_whatever_its_agent_sa
     assert Artifact.objects.get().uri == f"{folder}/artifacts/1/weights.pt"
 
 
-def test_a_report_changes_its_own_servers_inventory_alone(world: World) -> None:
-    inventory = {"gpus": [{"index": 0, "kind": "emulated-other"}], "hostname": "new"}
-    before = list(Gpu.objects.exclude(server=world.neighbour).order_by("pk").values())
-    send(world.neighbour, {"inventory": inventory})
-    assert list(Gpu.objects.exclude(server=world.neighbour).order_by("pk").values()) == before
-    assert Server.objects.get(pk=world.neighbour.pk).hostname == "new"
+@pytest.mark.parametrize("who", ["the server that holds the work", *OUTSIDERS])
+@pytest.mark.parametrize("message", OF_ITS_SERVER)
+def test_what_is_about_a_server_is_believed_of_the_senders_own_alone(
+    world: World, message: str, who: str
+) -> None:
+    sender = world.senders.get(who, world.holder)
+    before = servers_but(sender)
+    answer = send(sender, OF_ITS_SERVER[message])
+    assert servers_but(sender) == before
+    if not isinstance(sender, Server) or sender is world.revoked:
+        assert answer.status_code == 401
+        return
+    assert answer.status_code == 200
+    told = {
+        "inventory": Server.objects.get(pk=sender.pk).hostname,
+        "link_load": Agent.objects.get(server=sender).link_load,
+        "memory_store": Agent.objects.get(server=sender).memory_store.get("limit_bytes"),
+    }
+    expected = {"inventory": "new", "link_load": {"network": {"state": 12_345.0}}, "memory_store": 10_000}
+    assert told[message] == expected[message]
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+def test_no_agent_becomes_another_server_by_enrolling(world: World, who: str) -> None:
+    """Whoever holds a token that names no server, or another one."""
+    before = servers_but(None)
+    cluster = world.holder.cluster
+    for token in (
+        enrolment_token_create(created_by=None, cluster=cluster),
+        enrolment_token_create(created_by=None, cluster=cluster, server_name="neighbour"),
+    ):
+        body = {
+            "token": token,
+            "name": "holder",
+            "address": "203.0.113.66",
+            "port_range": [20_000, 20_100],
+            "inventory": {"gpus": [{"index": 0, "kind": "emulated-other"}]},
+        }
+        answer = Client().post(
+            "/agent/v1/enrol",
+            json.dumps(body),
+            content_type="application/json",
+            headers=authorization(world.senders[who]),
+        )
+        assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")
+        assert world.generation.secret not in answer.content.decode()
+    assert servers_but(None) == before
