@@ -6,7 +6,8 @@
 
 An empty cluster gets all newcomers at one instant: with a hard, a wished and no deadline; deadlines that can
 be met, hardly, and not at all; small and large jobs (``mixed``), or only such that can nearly all be promised
-(``small``), or hardly any (``tight``), or such that hold many GPUs for long (``large``). They are decided in
+(``small``), or hardly any (``tight``), or such that hold many GPUs for long (``large``), or, with ``--live``
+alone, such that will never get a curve (``unmeasured``). They are decided in
 passes of a limited amount of work as by the live planner, the plans of one pass being the stored plans of the
 next. Shown are passes, the longest, all of them, and the first 300 newcomers in passes over the same in one
 decision: what the limit costs. Times are CPU seconds of the one thread. With ``--live`` the same through the
@@ -114,7 +115,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--newcomers", type=int, default=3000)
     parser.add_argument("--gpus", type=int, nargs="*", default=[512, 8])
-    parser.add_argument("--mix", choices=list(MIXES), nargs="*", default=["mixed"])
+    parser.add_argument("--mix", choices=[*MIXES, "unmeasured"], nargs="*", default=["mixed"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--live", action="store_true", help="through the services, on a database of its own")
     parser.add_argument(
@@ -123,6 +124,8 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     options = parser.parse_args()
+    if "unmeasured" in options.mix and not options.live:
+        parser.error("--mix unmeasured is settled by the services: add --live")
     compile_core()  # as the planner's worker does before its first pass
     asked = [(options.newcomers, gpus, mix, options.seed) for gpus in options.gpus for mix in options.mix]
     rows = []

@@ -29,6 +29,8 @@ from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot
 from scheduling.policies.punctual import Punctual
 
 TOLD_EVERY_SECONDS = 2.0
+UNMEASURED = "unmeasured"
+"""The mix of newcomers that will never get a curve."""
 FIRST = 20
 """Newcomers of the burst that only brings connections up."""
 
@@ -149,7 +151,10 @@ def burst(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> di
     cluster = DeclaredCluster(gpus, curves(np.random.default_rng(seed), gpus))
     run_planner("the first slot begins")
     began = time.perf_counter()
-    cluster.submit(newcomers(count, gpus, mix, seed), timezone.now(), by_service=by_service)
+    jobs = newcomers(count, gpus, "mixed" if mix == UNMEASURED else mix, seed)
+    cluster.submit(jobs, timezone.now(), by_service=by_service)
+    if mix == UNMEASURED:
+        cluster.forget_speeds()
     submitting = time.perf_counter() - began
     spent = Spent()
     with spent.counted():
@@ -178,14 +183,16 @@ def burst(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> di
 def passes_until_decided(count: int) -> tuple[list[float], list[float], float]:
     """Seconds and CPU seconds of every pass, and seconds until nobody waits any more."""
     from cluster.models import Cluster
-    from scheduling.choices import UNDECIDED_STATES
+    from scheduling.choices import UNDECIDED_STATES, CurveState
     from scheduling.models import Job
     from scheduling.services.planning import newcomers_wait, run_planner
+
+    hopeless = Job.objects.filter(state__in=UNDECIDED_STATES).exclude(curve__state=CurveState.READY)
 
     seconds: list[float] = []
     processor: list[float] = []
     began = told = time.perf_counter()
-    while newcomers_wait(Cluster.objects.get()):
+    while newcomers_wait(Cluster.objects.get()) or hopeless.exists():
         pass_began, worked = time.perf_counter(), time.process_time()
         run_planner("burst")
         now = time.perf_counter()
@@ -244,6 +251,24 @@ class DeclaredCluster:
                 CurveLevel(curve=curve, gpus=level, iterations_per_second=rate, samples=9, source="live")
                 for level, rate in rates.items()
             )
+
+    def forget_speeds(self) -> None:
+        """No function has a speed: half of them failed when they were measured, and the jobs of the others
+        wait for longer than they may."""
+        from django.db.models import F
+        from django.utils import timezone
+
+        from scheduling.choices import CurveState, ServiceClass
+        from scheduling.models import Job, ScalingCurve
+
+        failed = [curve.pk for curve in self.curves[::2]]
+        ScalingCurve.objects.update(state=CurveState.UNKNOWN)
+        ScalingCurve.objects.filter(pk__in=failed).update(state=CurveState.FAILED, failure="ValueError: no")
+        Job.objects.exclude(curve__in=failed).update(
+            service_class=ServiceClass.SLO,
+            submitted_at=F("submitted_at") - timedelta(hours=1),
+            deadline_at=timezone.now() + timedelta(minutes=10),
+        )
 
     def request(self, job: JobSnapshot, which: int, now: datetime) -> Any:
         """What its owner would ask for."""

@@ -19,8 +19,9 @@ from django.db import transaction
 
 from cluster.choices import WorkState
 from scheduling.choices import TERMINAL_STATES
+from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job
-from scheduling.services.lifecycle import fail_job
+from scheduling.services.lifecycle import fail_all
 from scheduling.services.long_tasks import Attempt, LongTask
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.requirement_installer import RequirementInstaller
@@ -90,19 +91,15 @@ def _store(digest: str, folder: Path, overlay: Path) -> tuple[str, int]:
 @transaction.atomic
 def _tell_jobs(digest: str, *, ok: bool, output: str) -> None:
     jobs = Job.objects.filter(function_version__requirements_digest=digest).exclude(state__in=TERMINAL_STATES)
-    for job in jobs.select_related("checkpoint"):
-        cluster = lock_cluster(job.cluster_id)
+    for cluster_id in sorted(set(jobs.values_list("cluster", flat=True))):
+        cluster = lock_cluster(cluster_id)
         if ok:
             planning_fact_changed(cluster)
-            wake("plan", trigger=f"environment of {job.pk} is ready")
+            wake("plan", trigger=f"environment {digest[:8]} is ready")
         else:
-            fail_job(
-                job,
-                "environment_failed",
-                NOT_INSTALLED,
-                cluster,
-                traceback=output,
-            )
+            fault = Fail("environment_failed", NOT_INSTALLED, output)
+            found = jobs.filter(cluster=cluster_id).select_related("checkpoint")
+            fail_all([(job, fault) for job in found.order_by("pk")], cluster)
 
 
 def _given_up(environment: Environment) -> None:

@@ -116,14 +116,11 @@ def kind_left(
         refused.add(kind)
 
 
-def ask_elsewhere(job: Job, kind: str, refusal: KindRefusal) -> None:
-    """Ask for an undecided job on another kind of GPU. The caller holds the cluster's row."""
-    ask_all_elsewhere([(job, kind, refusal)])
-
-
 def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
-    """`ask_elsewhere` for many jobs, each with the kind to ask and why the other refused it, in a few
-    queries."""
+    """Ask for undecided jobs on other kinds of GPU, each with the kind to ask and why the other refused it.
+
+    The caller holds the cluster's row.
+    """
     by_kind: dict[str, list[Job]] = defaultdict(list)
     for job, kind, _ in asked:
         by_kind[kind].append(job)

@@ -5,55 +5,68 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db.models import DurationField, ExpressionWrapper, F, Value
+
 from cluster.models import Cluster
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.models import Job
-from scheduling.services.declining import decline
+from scheduling.services.bulk import update_rows
+from scheduling.services.declining import decline_all
 from scheduling.services.kinds import all_reasons
 from scheduling.services.profiling import decide_by
-from scheduling.services.records import record
+from scheduling.services.records import JobNote, record_all
 from scheduling.services.scoring import function_slower_than_profile, score_late
 from scheduling.stored_verdict import AnswerCode
 
 
-def mark_late(cluster: Cluster, now: datetime) -> int:
-    """Note the unfinished jobs whose deadline has passed. They keep running unless their owner says
-    otherwise."""
-    overdue = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
-    if not overdue.exists():  # as in most passes
-        return 0
+def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
+    """Note up to ``most`` unfinished jobs whose deadline has passed; returns how many. They keep running
+    unless their owner says otherwise."""
+    late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
+    overdue = list(late.defer("data", "hyperparameters", "plan").order_by("deadline_at", "id")[:most])
+    notes = []
     for job in overdue:
-        job.late = True
-        fields = ["late"]
+        job.late, job.cluster = True, cluster
         if job.promise_outcome == PromiseOutcome.OPEN and not function_slower_than_profile(job):
             score_late(job)
-            fields += ["promise_outcome", "void_reason"]
-        job.save(update_fields=fields)
-        record(
-            job,
-            "late",
-            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs "
-            f"on.",
+        text = (
+            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs on."
         )
+        notes.append(JobNote(job, "late", text, {}))
+    update_rows(overdue, ["late", "promise_outcome", "void_reason"])
+    record_all(notes)
     return len(overdue)
 
 
-def decline_overdue(cluster: Cluster, now: datetime) -> int:
-    """Decline the undecided jobs that could not be measured by their latest time."""
-    count = 0
-    undecided = Job.objects.filter(
+def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
+    """Decline up to ``most`` undecided jobs that could not be measured by their latest time (`decide_by`);
+    returns how many."""
+    span = DurationField()
+    unmeasured = Job.objects.filter(
         cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class=ServiceClass.SLO
     ).exclude(curve__state=CurveState.READY)
-    for job in undecided.select_related("function_version", "curve"):
-        latest = decide_by(job)
-        if latest is None or now < latest:
-            continue
-        reason = all_reasons(
+    overdue = unmeasured.annotate(
+        left=ExpressionWrapper(F("deadline_at") - Value(now), output_field=span),
+        passed=ExpressionWrapper(Value(now) - F("submitted_at"), output_field=span),
+    ).filter(left__lte=F("passed"))
+    jobs = list(overdue.select_related("curve").only(*_DECLINED_BY).order_by("submitted_at", "id")[:most])
+    refusals = [
+        (
             job,
-            f"The function's speed is not known yet and could not be measured by {latest:%H:%M:%S} UTC, "
-            "half the time to its deadline; ask for a later deadline, or submit again once the function "
-            "has been measured.",
+            all_reasons(
+                job,
+                f"The function's speed is not known yet and could not be measured by "
+                f"{decide_by(job):%H:%M:%S} UTC, half the time to its deadline; ask for a later deadline, or "
+                "submit again once the function has been measured.",
+            ),
         )
-        decline(job, AnswerCode.NOT_PROFILED_IN_TIME, reason, now)
-        count += 1
-    return count
+        for job in jobs
+    ]
+    decline_all(refusals, AnswerCode.NOT_PROFILED_IN_TIME, now)
+    return len(jobs)
+
+
+_DECLINED_BY = (
+    "state", "cluster_id", "submitted_at", "deadline_at", "service_class", "refused_kinds", "curve",
+    "curve__gpu_kind",
+)  # fmt: skip

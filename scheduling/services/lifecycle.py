@@ -27,7 +27,7 @@ from scheduling.services.generations import (
     tell_to_suspend,
 )
 from scheduling.services.job_facts import facts_of, generation_facts, step_bounds
-from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.records import Move, move, move_all, planning_fact_changed, record
 from scheduling.services.recoveries import announce_recovery, begin_recovery, words_on_going_on
 from scheduling.services.scoring import void_promise
 from scheduling.services.wakeups import wake
@@ -108,6 +108,24 @@ def worker_failed(
 def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback: str = "") -> None:
     """End the job: its function, its environment or its data is at fault."""
     carry_out(job, [Fail(reason, message, traceback)], cluster)
+
+
+def fail_all(faults: Sequence[tuple[Job, Fail]], cluster: Cluster) -> None:
+    """`fail_job` for many jobs: in a few statements those of which nothing runs."""
+    jobs = [job.pk for job, _ in faults]
+    begun = Generation.objects.filter(job__in=jobs).exclude(state=GenerationState.RETIRED)
+    running = set(begun.values_list("job_id", flat=True))
+    moves = []
+    for job, fault in faults:
+        if job.pk in running:
+            carry_out(job, [fault], cluster)
+            continue
+        _note_fault(job, fault)
+        moves.append(Move(job, JobState.FAILED, _failed_because(fault), {"reason": fault.reason}))
+    move_all(moves, fields=_OF_A_FAULT)
+    if moves:
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"{moves[0].job.pk} and others failed")
 
 
 # Carrying out ------------------------------------------------------------------------------------------
@@ -198,13 +216,25 @@ def _count_failure(job: Job, asked: to_do.CountFailure, cluster: Cluster) -> Non
 
 def _fail(job: Job, asked: Fail, cluster: Cluster) -> None:
     let_go(job, asked.reason)
-    job.failure = {"reason": asked.reason, "message": asked.message, "traceback": asked.traceback}
+    _note_fault(job, asked)
+    job.save()
+    move(job, JobState.FAILED, _failed_because(asked), reason=asked.reason)
+    _tell_planner(job, to_do.TellPlanner(f"{job.pk} failed"), cluster)
+
+
+_OF_A_FAULT = ("failure", "promise_outcome", "void_reason", "decided_at")
+
+
+def _note_fault(job: Job, fault: Fail) -> None:
+    """Set what a failed job's row says of it; the caller saves it."""
+    job.failure = {"reason": fault.reason, "message": fault.message, "traceback": fault.traceback}
     void_promise(job, VoidReason.FUNCTION_FAILED)
     if job.decided_at is None:
         job.decided_at = timezone.now()
-    job.save()
-    move(job, JobState.FAILED, f"Failed: {asked.message}", reason=asked.reason)
-    _tell_planner(job, to_do.TellPlanner(f"{job.pk} failed"), cluster)
+
+
+def _failed_because(fault: Fail) -> str:
+    return f"Failed: {fault.message}"
 
 
 def _move_to(job: Job, asked: to_do.MoveTo, cluster: Cluster) -> None:

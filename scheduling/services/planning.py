@@ -37,16 +37,15 @@ from scheduling.services.offer_search import find_offers, offer_awaited, offers_
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
 from scheduling.services.planner_lease import Moved, planner_lease, unmoved
 from scheduling.services.profiling import (
-    fail_unmeasurable,
     next_measurement,
     settle_broken_off,
     start_measurement,
     undecided_jobs,
-    unmeasurable_jobs,
 )
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.slots import frozen_until, slot_and_wake
 from scheduling.services.snapshots import MOST_NEWCOMERS, Pool, cluster_policy, pool_kinds, pool_snapshot
+from scheduling.services.unmeasurable import settle_unmeasurable
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -61,6 +60,8 @@ BESIDE_REALLOCATION = 0.25
 #: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
 #: move or not.
 A_BURST = 32
+#: Jobs of each kind of settling (`_settle_time`) in one pass, which holds the cluster's row meanwhile.
+MOST_SETTLED = 100
 #: Offers that one pass looks for: each reads the question anew.
 MOST_OFFERS = 2
 #: A pass that took longer than this over finding jobs that break every plan leaves the rest to the next one.
@@ -226,13 +227,17 @@ def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, i
         if cluster.epoch != epoch:
             raise Moved
         undecided = undecided_jobs(cluster).exists()
-        changed = mark_late(cluster, now) + expire_offers(cluster, now)
+        settled = [mark_late(cluster, now, MOST_SETTLED)]
+        changed = expire_offers(cluster, now)
         if undecided:
-            changed += decline_overdue(cluster, now) + end_waiting(cluster, now)
+            settled.append(decline_overdue(cluster, now, MOST_SETTLED))
+            changed += end_waiting(cluster, now)
         changed += settle_broken_off(cluster)
-        if undecided and unmeasurable_jobs(cluster):
-            fail_unmeasurable(cluster)
-            changed += 1
+        if undecided:
+            settled.append(settle_unmeasurable(cluster, MOST_SETTLED))
+        changed += sum(settled)
+        if max(settled) == MOST_SETTLED:
+            wake("plan", trigger="more jobs are to be settled")
         if changed:
             planning_fact_changed(cluster)
             cluster = Cluster.objects.get(pk=cluster_id)

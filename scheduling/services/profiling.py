@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import structlog
-from django.db.models import Count, F, Max, Q, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
 from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
-from punctual.protocol.limits import MEMORY_EXCEEDED
+from projects.models import Project
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -37,10 +37,9 @@ from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_made
 from scheduling.services.generations import NoFreePort, create_generation
 from scheduling.services.incidents import jobs_without_port, note_no_port, note_not_measured, note_ports
 from scheduling.services.isolating import FAILURES
-from scheduling.services.kinds import KindRefusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
-from scheduling.services.lifecycle import fail_job, suspend
+from scheduling.services.lifecycle import suspend
 from scheduling.services.quotas import profiling_left
-from scheduling.services.records import move, record
+from scheduling.services.records import Move, move, move_all, record
 from scheduling.services.snapshots import Pool, pool_snapshot
 from scheduling.services.unfit_levels import largest_unfit_level
 
@@ -52,16 +51,14 @@ MAXIMUM_ATTEMPTS = 4
 #: is remembered.
 MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
+#: Waiting jobs of one function that are told at once that it is being measured.
+MOST_TOLD = 1_000
 #: Running jobs looked at, in the order of submission, for something to measure beside them.
 MOST_LOOKED_AT = 20
+#: Curves that are waited for, of which a pass looks for one that its project may still have measured.
+MOST_CURVES_LOOKED_AT = 1_000
 #: Undecided jobs looked at, the longest waiting: what one finds no room for, the next ones hardly do.
 MOST_WAITING_LOOKED_AT = 3
-#: Measurements on the kind of GPU that the job is asked for on now.
-_BROKEN_OFF = (
-    Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
-    & ~Q(generations__retired_because=RetireReason.MEASURED)
-    & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
-)
 
 
 @dataclass(frozen=True)
@@ -79,35 +76,6 @@ class Measurement:
 def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
     """Newcomers without a verdict. In most passes there are none, and little has to be looked at."""
     return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
-
-
-def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
-    """Undecided jobs that will never get a curve, with the reason. A few queries, however many wait."""
-    failed = Environment.objects.filter(state=WorkState.FAILED).values("pk")
-    hopeless = (
-        undecided_jobs(cluster)
-        .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
-        .filter(
-            Q(curve__state=CurveState.FAILED)
-            # With a curve it can be decided, whatever became of measuring more levels.
-            | ~Q(curve__state=CurveState.READY)
-            & (Q(broken_off__gte=MAXIMUM_ATTEMPTS) | Q(curve__in=timed_out_curves()))
-            | Q(function_version__requirements_digest__in=failed)
-        )
-        .select_related("curve", "function_version")
-    )
-    return [(job, _why_unmeasurable(job, cluster)) for job in hopeless]
-
-
-def _why_unmeasurable(job: Job, cluster: Cluster) -> str:
-    if job.curve is not None and job.curve.state == CurveState.FAILED:
-        return f"its function could not be measured: {job.curve.failure}"
-    if job.curve is not None and _attempts(job, job.curve) >= MAXIMUM_ATTEMPTS:
-        return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"
-    if job.curve_id is not None and job.curve_id in timed_out_curves():
-        limit = f"{cluster.profile_maximum_seconds:.0f} s"
-        return f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"
-    return "its requirements could not be installed"
 
 
 def timed_out_curves() -> set[int]:
@@ -139,28 +107,6 @@ def settle_broken_off(cluster: Cluster) -> int:
     return ScalingCurve.objects.filter(pk__in=curves).update(state=CurveState.READY) if curves else 0
 
 
-def fail_unmeasurable(cluster: Cluster) -> None:
-    """End the jobs that will never get a curve. The caller holds the cluster's row."""
-    for job, reason in unmeasurable_jobs(cluster):
-        environment = _environment(job)
-        failed = environment is not None and environment.state == WorkState.FAILED
-        kind = None if failed else kind_left(kinds_to_ask(cluster, job.service_class), job, measured=False)
-        if kind is not None and job.curve is not None:
-            ask_elsewhere(job, kind, KindRefusal(job.curve.gpu_kind, "not_measured", reason))
-            continue
-        unfit = (
-            job.curve is not None and job.curve.state == CurveState.FAILED and largest_unfit_level(job.curve)
-        )
-        code = MEMORY_EXCEEDED if unfit else "function_load_error"
-        fail_job(
-            job,
-            "environment_failed" if failed else code,
-            reason if failed else all_reasons(job, reason),
-            cluster,
-            traceback=environment.log if failed and environment is not None else "",
-        )
-
-
 def decide_by(job: Job) -> datetime | None:
     """The latest time at which a job without a curve is declined: half its time, as nothing could be promised
     later."""
@@ -190,12 +136,13 @@ def _measurement_for_undecided(cluster: Cluster, policy: Policy, now: datetime) 
     """For the longest-waiting job without a curve, else for one that waits for more levels of its curve."""
     looked_at = 0
     quota_left: dict[int, bool] = {}
-    for job in _waiting_jobs(cluster):
-        if job.project_id not in quota_left:
-            quota_left[job.project_id] = profiling_left(job.project, now)
-        if job.curve is None or not quota_left[job.project_id]:
+    for job_id, project_id in _waiting_jobs(cluster):
+        if project_id not in quota_left:
+            quota_left[project_id] = profiling_left(Project.objects.get(pk=project_id), now)
+        if not quota_left[project_id]:
             continue
-        found = find_block(cluster, job, policy, now, above=0)
+        waiting = Job.objects.select_related("curve", "function_version", "project")
+        found = find_block(cluster, waiting.defer(UNREAD_OF_VERSION).get(pk=job_id), policy, now, above=0)
         looked_at += 1
         if found is not None:
             return found
@@ -277,32 +224,36 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
         move(job, JobState.PROFILING, text)
     else:
         record(job, "profiling", text)
-    for other in Job.objects.filter(curve=measurement.curve, state=JobState.SUBMITTED):
-        move(other, JobState.PROFILING, f"Its speed is being measured with job {job.pk}.")
+    others = Job.objects.filter(curve=measurement.curve, state=JobState.SUBMITTED).order_by("submitted_at")
+    told = f"Its speed is being measured with job {job.pk}."
+    companions = others.only("state", "cluster_id", "finished_at")[:MOST_TOLD]
+    move_all([Move(other, JobState.PROFILING, told, {}) for other in companions], fields=[])
     return generation
 
 
-def _waiting_jobs(cluster: Cluster) -> list[Job]:
-    """One undecided job for each curve that is unknown and not being measured, longest-waiting first."""
-    measuring = set(
-        Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
+def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
+    """One undecided job for each curve that is unknown and not being measured, with its project,
+    longest-waiting first."""
+    measuring = (
+        Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING, job__curve__isnull=False)
         .exclude(state=GenerationState.RETIRED)
-        .values_list("job__curve_id", flat=True)
+        .values("job__curve_id")
     )
-    jobs = Job.objects.filter(
-        cluster=cluster,
-        state__in=UNDECIDED_STATES,
-        curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING],
-    ).select_related("curve", "function_version", "project")
-    jobs = jobs.exclude(pk__in=jobs_without_port(cluster, timezone.now()))
-    chosen: dict[int, Job] = {}
-    states = dict(Environment.objects.values_list("pk", "state"))
-    for job in jobs.order_by("submitted_at", "id"):
-        digest = job.function_version.requirements_digest
-        ready = not digest or states.get(digest, WorkState.DONE) == WorkState.DONE
-        if ready and job.curve_id not in measuring and job.curve_id is not None:
-            chosen.setdefault(job.curve_id, job)
-    return list(chosen.values())
+    # Without a row they are installed with the measurement.
+    missing = Environment.objects.exclude(state=WorkState.DONE).values("pk")
+    waiting = (
+        Job.objects.filter(
+            cluster=cluster,
+            state__in=UNDECIDED_STATES,
+            curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING],
+        )
+        .exclude(pk__in=jobs_without_port(cluster, timezone.now()))
+        .exclude(curve__in=measuring)
+        .exclude(function_version__requirements_digest__in=missing)
+    )
+    first = waiting.order_by("curve_id", "submitted_at", "id").distinct("curve_id").values("pk")
+    jobs = Job.objects.filter(pk__in=first).order_by("submitted_at", "id")
+    return list(jobs.values_list("pk", "project_id")[:MOST_CURVES_LOOKED_AT])
 
 
 def top_level(curve: ScalingCurve) -> int:
@@ -482,8 +433,3 @@ def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
     ).exclude(retired_because=RetireReason.MEASURED)
     counts = broken.order_by().values_list("job", "curve").annotate(count=Count("pk"))
     return {(job_id, curve_id): count for job_id, curve_id, count in counts}
-
-
-def _environment(job: Job) -> Environment | None:
-    digest = job.function_version.requirements_digest
-    return Environment.objects.filter(pk=digest).first() if digest else None
