@@ -25,10 +25,11 @@ from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.models import Scope
 from scheduling.choices import JobState, StateSource
-from scheduling.models import Decision, Job
+from scheduling.models import Decision, Job, PlannerPass
 from scheduling.selectors import cluster_summary, recoveries
 from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
 from scheduling.selectors.memory_states import memory_states
+from scheduling.services.pass_lengths import PASSES_KEPT_FOR
 
 #: Decisions of this many seconds make up the figures on computing.
 RECENT_SECONDS = 300
@@ -192,16 +193,20 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
 
 
 def _passes(now: datetime) -> Iterator[Metric]:
-    """How long the planner's passes took that decided something: while one computes, nobody else gets a
+    """How long the planner's passes took that did something or failed: while one runs, nobody else gets a
     verdict."""
-    recent = Decision.objects.filter(
-        decided_at__gt=now - timedelta(seconds=RECENT_SECONDS), pass_seconds__isnull=False
-    )
-    seconds = sorted(float(one) for one in recent.values_list("pass_seconds", flat=True) if one is not None)
+    recent = PlannerPass.objects.filter(ended_at__gt=now - timedelta(seconds=RECENT_SECONDS))
+    seconds = list(recent.values_list("seconds", flat=True))
     window = f"over the last {RECENT_SECONDS} seconds"
     yield _labelled(
         "planner_pass_seconds",
         f"Length of the planner's passes {window}, by quantile.",
         "quantile",
         _quantiles(seconds) or _quantiles([0.0]),
+    )
+    kept = PlannerPass.objects.aggregate(longest=Max("seconds"))["longest"]
+    yield GaugeMetricFamily(
+        "punctual_planner_longest_pass_seconds",
+        f"The planner's longest pass of the last {PASSES_KEPT_FOR.days} days.",
+        value=kept or 0.0,
     )

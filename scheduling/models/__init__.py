@@ -1,6 +1,6 @@
 """What is promised: functions, curves, jobs, generations, decisions, and what was seen of them."""
 
-from scheduling.models.decisions import Decision, Offer, OutboxMessage
+from scheduling.models.decisions import Decision, Offer, OutboxMessage, PlannerPass
 from scheduling.models.functions import (
     Bundle,
     CurveLevel,
@@ -43,6 +43,7 @@ __all__ = [
     "LogChunk",
     "Offer",
     "OutboxMessage",
+    "PlannerPass",
     "Recovery",
     "ScalingCurve",
     "StateShard",

@@ -1,4 +1,5 @@
-"""Decisions with their reasons and snapshots, offers, and messages that follow from committed rows."""
+"""Decisions with their reasons and snapshots, passes, offers, and messages that follow from committed
+rows."""
 
 from __future__ import annotations
 
@@ -30,13 +31,24 @@ class Decision(models.Model):
     summary = models.JSONField(default=dict)
     snapshot = models.BinaryField(null=True, blank=True)
     compute_seconds = models.FloatField(default=0.0)
-    #: The whole pass that it was made in, from reading the rows to the commit; unknown until that is done.
+    #: Of its pass, from reading the rows to the commit; unknown until that is done.
     pass_seconds = models.FloatField(null=True, blank=True)
     code_version = models.CharField(max_length=64, blank=True)
     jobs = models.ManyToManyField(Job, related_name="decisions")
 
     class Meta:
         ordering = ["-id"]
+
+
+class PlannerPass(models.Model):
+    """How long one pass of the planner took as a whole, deciding or not: while one runs, nobody else gets a
+    verdict. Passes that found nothing to do are not kept."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="planner_passes")
+    ended_at = models.DateTimeField(default=timezone.now, db_index=True)
+    seconds = models.FloatField()
+    #: It ended by an error: no plan, a time limit, the database.
+    failed = models.BooleanField(default=False)
 
 
 class Offer(models.Model):

@@ -15,7 +15,17 @@ from django.utils import timezone
 from cluster.models import UtilisationSample
 from projects.services import expire_idempotency_records
 from scheduling.choices import TERMINAL_STATES, RecoveryOutcome
-from scheduling.models import AppliedEvent, Checkpoint, Decision, Incident, Job, LogChunk, Recovery
+from scheduling.models import (
+    AppliedEvent,
+    Checkpoint,
+    Decision,
+    Incident,
+    Job,
+    LogChunk,
+    PlannerPass,
+    Recovery,
+)
+from scheduling.services.pass_lengths import PASSES_KEPT_FOR
 from scheduling.services.progress import MAXIMUM_LOG_BYTES
 
 log = structlog.get_logger(__name__)
@@ -35,6 +45,7 @@ def keep_house() -> None:
     Incident.objects.filter(last_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
     AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
     UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
+    PlannerPass.objects.filter(ended_at__lt=now - PASSES_KEPT_FOR).delete()
     expire_idempotency_records()
     trim_recoveries(now)
     trim_logs()

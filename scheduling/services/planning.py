@@ -35,6 +35,7 @@ from scheduling.services.lateness import decline_overdue, mark_late
 from scheduling.services.measuring_later import measurement_after_decline
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
+from scheduling.services.pass_lengths import measured_pass
 from scheduling.services.planner_lease import Moved, planner_lease, unmoved
 from scheduling.services.profiling import (
     next_measurement,
@@ -90,7 +91,9 @@ def run_planner(trigger: str = "") -> int:
     failures: list[Exception] = []
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
         try:
-            commits += _run_pass(cluster_id, trigger)
+            with measured_pass(cluster_id) as one:
+                one.commits = _run_pass(cluster_id, trigger)
+            commits += one.commits
         except OperationalError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, operators shall see it
@@ -198,7 +201,7 @@ def divided_next(cluster: Cluster, now: datetime) -> datetime:
 
 
 def note_pass(decisions: list[Decision], seconds: float) -> None:
-    """Keep how long the pass took that made these decisions: what `/metrics` tells."""
+    """Keep with these decisions how long the pass took to commit them; the rest of it is `measured_pass`."""
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
 
 

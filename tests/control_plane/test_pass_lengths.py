@@ -1,0 +1,89 @@
+"""A pass is measured from its beginning to its end, whatever it did and whatever ended it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.models import Decision, Job, PlannerPass
+from scheduling.services import planning
+from scheduling.services.housekeeping import keep_house
+from scheduling.services.pass_lengths import PASSES_KEPT_FOR
+from scheduling.services.planning import run_planner
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.factories import UserFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SLOW_SECONDS = 0.3
+
+
+@pytest.fixture
+def metrics() -> Callable[[], dict[str, float]]:
+    client = Client()
+    client.force_login(UserFactory.create(is_staff=True, is_superuser=True))
+
+    def scraped() -> dict[str, float]:
+        lines = client.get("/metrics").content.decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in found}
+
+    return scraped
+
+
+def slowly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def slow(*arguments: Any, **options: Any) -> Any:
+        time.sleep(SLOW_SECONDS)
+        return function(*arguments, **options)
+
+    return slow
+
+
+def test_what_a_pass_does_beside_deciding_counts(
+    owned: SimulatedAgent, submit: Callable[..., Job], metrics: Callable[[], dict[str, float]]
+) -> None:
+    submit("best_effort", iterations=10)
+    with patch.object(planning, "_measure", slowly(planning._measure)):
+        run_planner("test")
+    assert not Decision.objects.exists(), "its function is measured first"
+    assert metrics()['punctual_planner_pass_seconds{quantile="1"}'] >= SLOW_SECONDS
+    assert metrics()["punctual_planner_longest_pass_seconds"] >= SLOW_SECONDS
+
+
+def test_a_pass_that_fails_counts(
+    owned: SimulatedAgent, submit: Callable[..., Job], metrics: Callable[[], dict[str, float]]
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        time.sleep(SLOW_SECONDS)
+        raise KeyError("no")
+
+    submit("best_effort", iterations=10)
+    settle(owned)
+    PlannerPass.objects.all().delete()
+    with patch.object(planning, "_settle_time", fails), pytest.raises(KeyError):
+        run_planner("test")
+    assert PlannerPass.objects.get().failed
+    assert metrics()['punctual_planner_pass_seconds{quantile="1"}'] >= SLOW_SECONDS
+
+
+def test_looking_is_not_kept_and_old_passes_are_forgotten(owned: SimulatedAgent) -> None:
+    run_planner("test")
+    PlannerPass.objects.all().delete()
+    Cluster.objects.update(replanned_at=timezone.now(), replan_seconds=3_600.0)
+    Cluster.objects.update(planned_version=Cluster.objects.get().planning_version)
+    with patch("scheduling.services.pass_lengths.LOOKING_SECONDS", 60.0):
+        run_planner("test")
+    assert not PlannerPass.objects.exists()
+    cluster = Cluster.objects.get()
+    for age in (timedelta(0), PASSES_KEPT_FOR + timedelta(minutes=1)):
+        PlannerPass.objects.create(cluster=cluster, seconds=1.0, ended_at=timezone.now() - age)
+    keep_house()
+    assert PlannerPass.objects.count() == 1
