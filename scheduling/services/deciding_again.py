@@ -13,6 +13,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from scheduling.choices import (
     PLANNED_STATES,
+    TERMINAL_STATES,
     UNDECIDED_STATES,
     GenerationState,
     Goal,
@@ -22,16 +23,17 @@ from scheduling.choices import (
 from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import Decision, Verdict
 from scheduling.models import Generation, Job
+from scheduling.services.bulk import update_rows
 from scheduling.services.failure_charges import counts_on_sentence
 from scheduling.services.incidents import breaking_jobs
-from scheduling.services.plan_json import plan_to_json
+from scheduling.services.plan_json import plan_to_json, same_plan
 from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
 from scheduling.stored_verdict import ADMITTED, AnswerCode, StoredVerdict, answered
 
-#: Resumed jobs that one pass of the planner decides again.
+#: Resumed jobs that one pass of the planner decides again at most, while it has time for it.
 MOST_AT_ONCE = 5
 
 
@@ -45,7 +47,7 @@ def decided_again(
     cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str, answered_by: HowAnswered
 ) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
     """Admission of the job in place of what was promised to it, beside all other promises; with the plans
-    that keep them.
+    that keep them and are others than before.
 
     Raises:
         Exception: as ``answered_by`` does where none can be computed.
@@ -73,14 +75,23 @@ def decided_again(
     asked = dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=jobs))
     decision = answered_by(asked, lambda one: policy.admit(one.snapshot))
     verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
-    return verdict, dict(decision.plans)
+    # Most plans stay as they are, and thousands of jobs may have one.
+    stored = {known.id: known.stored_plan for known in jobs}
+    changed = {
+        job_id: plan
+        for job_id, plan in decision.plans.items()
+        if job_id == job.pk or not same_plan(plan, stored.get(job_id))
+    }
+    return verdict, changed
 
 
 def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
     """Store the plans of one decision with the jobs that still run."""
-    for other in Job.objects.filter(pk__in=plans).exclude(state__in=[*UNDECIDED_STATES]):
-        if not other.finished():
-            Job.objects.filter(pk=other.pk).update(plan=plan_to_json(plans[other.pk]))
+    settled = [*UNDECIDED_STATES, *TERMINAL_STATES]
+    rows = list(Job.objects.filter(pk__in=plans).exclude(state__in=settled).only("pk"))
+    for row in rows:
+        row.plan = plan_to_json(plans[row.pk])
+    update_rows(rows, ["plan"])
 
 
 def jobs_to_decide_again(cluster: Cluster) -> list[str]:

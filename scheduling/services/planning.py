@@ -61,6 +61,8 @@ BESIDE_REALLOCATION = 0.25
 #: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
 #: move or not.
 A_BURST = 32
+#: A pass that took longer than this over jobs to be decided again leaves the others to the next one.
+DECIDING_AGAIN_SECONDS = 0.3
 #: Jobs of each kind of settling (`_settle_time`) in one pass, which holds the cluster's row meanwhile.
 MOST_SETTLED = 100
 #: Offers that one pass looks for: each reads the question anew.
@@ -248,10 +250,14 @@ def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, i
 
 
 def _decide_again(cluster: Cluster, epoch: int) -> int:
-    """Decide resumed jobs whose promise was void while they were paused."""
+    """Decide resumed jobs whose promise was void while they were paused, for as long as a pass has time for
+    it; returns how many. The next pass is woken for the others."""
+    began, decided = time.perf_counter(), 0
     cluster_id = cluster.pk
     waiting = jobs_to_decide_again(cluster)
     for job_id in waiting:
+        if decided and time.perf_counter() - began > DECIDING_AGAIN_SECONDS:
+            break
         cluster = Cluster.objects.get(pk=cluster_id)
         job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
         answered_by = partial(answered, cluster, epoch)
@@ -259,7 +265,10 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
         with unmoved(cluster, epoch):
             restore_promise(job, verdict, plans)
             planning_fact_changed(cluster)
-    return len(waiting)
+        decided += 1
+    if decided and jobs_to_decide_again(cluster):
+        wake("plan", trigger="resumed jobs wait")
+    return decided
 
 
 def _decide(

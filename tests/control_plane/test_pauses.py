@@ -4,18 +4,24 @@ promise comes back."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome
 from scheduling.models import Assignment, Generation, Job, JobEvent
+from scheduling.services import planning
+from scheduling.services.deciding_again import store_plans
 from scheduling.services.generations import create_generation
 from scheduling.services.jobs import job_pause, job_resume
 from scheduling.services.leases import reconcile
+from scheduling.services.plan_json import plan_from_json, same_plan
 from scheduling.services.planning import run_planner
 from scheduling.services.records import lock_cluster
 from scheduling.services.snapshots import pool_snapshot
@@ -148,6 +154,43 @@ def test_a_promise_void_by_a_pause_is_restored_when_the_job_is_resumed(
     node.report()
     job.refresh_from_db()
     assert job.promise_outcome == PromiseOutcome.MET
+
+
+def test_resumed_jobs_are_decided_as_far_as_a_pass_has_time_for_them(
+    node: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [submit(seconds=36_000, iterations=10) for _ in range(3)]
+    settle(node)
+    for job in jobs:
+        job.refresh_from_db()
+        job_pause(job=job, actor=job.owner)
+    look_and_report(node)
+    for job in jobs:
+        job_resume(job=job, actor=job.owner)
+    monkeypatch.setattr(planning, "DECIDING_AGAIN_SECONDS", 0.0)
+    for left in (2, 1, 0):
+        look_and_report(node)  # who was given GPUs meanwhile trains
+        with patch.object(planning, "wake") as woken:
+            run_planner("test")
+        assert Job.objects.filter(promise_asked_again=True).count() == left
+        asked = [call.kwargs.get("trigger") for call in woken.call_args_list]
+        assert ("resumed jobs wait" in asked) == bool(left)
+    assert Job.objects.filter(promised=True).count() == 3
+
+
+def test_plans_that_moved_for_a_promise_are_stored_in_one_statement(
+    node: SimulatedAgent, submit: Submit
+) -> None:
+    jobs = [submit(seconds=36_000, iterations=10) for _ in range(4)]
+    settle(node)
+    plan = plan_from_json(Job.objects.get(pk=jobs[0].pk).plan)
+    assert plan is not None
+    moved = replace(plan, finish_at=plan.finish_at + 1.0)
+    with CaptureQueriesContext(connection) as captured:
+        store_plans({job.pk: moved for job in jobs})
+    assert len(captured) == 2
+    for job in jobs:
+        assert same_plan(plan_from_json(Job.objects.get(pk=job.pk).plan), moved)
 
 
 def test_a_promise_that_cannot_be_kept_any_more_stays_void_and_the_verdict_says_so(
