@@ -14,10 +14,11 @@ from django.utils import timezone
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
-from scheduling.models import Assignment, Generation, Job, Offer, Worker
+from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
 from scheduling.services import lease_clock
 from scheduling.services.generations import free_assignments, hold_gpus, retire, tell_agents
 from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.one_by_one import by_itself
 from scheduling.services.protection import replace_lost_copies
 from scheduling.services.protection_watch import watch_protection
 from scheduling.services.reconciling import mend_differences
@@ -46,18 +47,16 @@ def _expire_in(cluster: Cluster) -> None:
         .select_related("server")
         .exclude(server__state=ServerState.REMOVED)
     )
+    held_back = hold_until is not None and now < hold_until
+    fence_after = cluster.fence_seconds + cluster.fence_margin_seconds
     for agent in agents:
         silent = agent.silent_seconds(now)
         state = agent.server.state
-        fence_after = cluster.fence_seconds + cluster.fence_margin_seconds
-        if (
-            state == ServerState.SUSPECT
-            and silent > fence_after
-            and (hold_until is None or now >= hold_until)
-        ):
-            fence_server(agent, cluster)
-        elif state == ServerState.UP and silent > cluster.suspect_seconds:
-            _suspect(agent, cluster, silent)
+        with by_itself("looking at a lease", server=agent.server.name):
+            if state == ServerState.SUSPECT and silent > fence_after and not held_back:
+                fence_server(agent, cluster)
+            elif state == ServerState.UP and silent > cluster.suspect_seconds:
+                _suspect(agent, cluster, silent)
 
 
 def _look(cluster: Cluster) -> lease_clock.Watch:
@@ -126,8 +125,11 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     for generation in generations.select_related("job__checkpoint", "master_server"):
         affected.add(generation.job_id)
         _lose(generation, f"server {agent.server.name} fell silent", cluster)
-    recovering = note_lost_server(agent.server, agent.server.state_changed_at, now)
-    tell_agents(*replace_lost_copies(agent.server_id))
+    recovering: list[Recovery] = []
+    with by_itself("noting whose recovery it is", server=agent.server.name):
+        recovering = note_lost_server(agent.server, agent.server.state_changed_at, now)
+    with by_itself("replacing lost copies", server=agent.server.name):
+        tell_agents(*replace_lost_copies(agent.server_id))
     waiting = free_assignments(list(unreleased.all()))
     for job_id in waiting:
         for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
@@ -135,7 +137,8 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
         ):
             hold_gpus(generation)
     for job in Job.objects.filter(pk__in=affected | waiting).select_related("checkpoint").order_by("pk"):
-        advance(job, cluster)
+        with by_itself("advancing a job", job=job.pk):
+            advance(job, cluster)
     advance_recoveries(cluster, {one.job_id for one in recovering})
     planning_fact_changed(cluster)
     hint(f"cluster:{cluster.pk}", kind="servers")
@@ -147,7 +150,13 @@ def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
     if generation.purpose == Purpose.PROFILING and job.may_be_measured():
         retire(generation, RetireReason.LOST, reason)
     elif not job.finished():
-        lose_generation(job, generation, reason, cluster)
+        gone_on = False
+        with by_itself("going on without a generation", job=job.pk):
+            lose_generation(job, generation, reason, cluster)
+            gone_on = True
+        if not gone_on:
+            # Its server is gone all the same; what becomes of the job is found by `reconcile`.
+            retire(Generation.objects.get(pk=generation.pk), RetireReason.LOST, reason)
 
 
 def reconcile() -> int:

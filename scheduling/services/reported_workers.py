@@ -17,6 +17,7 @@ from scheduling.models import Generation, Job, Worker
 from scheduling.selectors.own_work import OwnWork, Place
 from scheduling.services.generations import hold_gpus, release_cleared
 from scheduling.services.lifecycle import advance
+from scheduling.services.one_by_one import by_itself
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.recovering import advance_recoveries
 from scheduling.services.wakeups import wake
@@ -93,7 +94,8 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
             ):
                 hold_gpus(generation)
         for job in Job.objects.filter(pk__in=touched | freed_for).select_related("checkpoint").order_by("pk"):
-            advance(job, cluster)
+            with by_itself("advancing a job", job=job.pk):
+                advance(job, cluster)
         advance_recoveries(cluster, touched | freed_for)
         if clearing:
             wake("plan", trigger="GPUs were freed")

@@ -14,7 +14,7 @@ from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState
 from scheduling.models import Assignment, Checkpoint, Generation, Job
-from scheduling.services import planner_lease, planning
+from scheduling.services import leases, lifecycle, planner_lease, planning, reported_workers
 from scheduling.services.generations import create_generation
 from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.records import lock_cluster
@@ -81,6 +81,56 @@ def test_a_fenced_nodes_job_goes_on_elsewhere_from_its_checkpoint(
         assert holder["uri"].endswith(f"{folder}/{shard['id']}.pt")
     assert [shard["id"] for shard in live.start["shards"]] == list(range(worker.entry["world_size"]))
     assert {assignment.gpu.server.name for assignment in live.assignments.all()} == {"node-2"}
+
+
+def test_a_job_that_cannot_be_looked_at_keeps_nobody_elses_server_from_being_fenced(
+    cluster: Cluster,
+    nodes: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for _ in range(2):
+        submit("best_effort", iterations=100_000)
+    settle(*nodes)
+    broken = running_job(submit, *nodes)
+    lose = lifecycle.lose_generation
+
+    def fails(job: Job, *arguments: Any) -> None:
+        if job.pk == broken.pk:
+            raise KeyError("no such generation")
+        lose(job, *arguments)
+
+    now = timezone.now()
+    Agent.objects.update(last_report_at=now - timedelta(seconds=cluster.fence_seconds + 10))
+    monkeypatch.setattr(leases, "lose_generation", fails)
+    for _ in range(2):
+        Cluster.objects.filter(pk=cluster.pk).update(leases_checked_at=now, leases_hold_until=None)
+        expire_leases()
+    assert [server_state(node) for node in nodes] == [ServerState.DOWN] * 2
+    assert not Generation.objects.filter(state=GenerationState.LIVE).exists(), "lost with their servers"
+    reconcile()
+    assert Job.objects.get(pk=broken.pk).state == JobState.SUSPENDED
+
+
+def test_a_job_that_cannot_be_advanced_spoils_no_report(
+    nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [submit("best_effort", iterations=100_000) for _ in range(2)]
+    advance = lifecycle.advance
+
+    def fails(job: Job, cluster: Cluster) -> None:
+        if job.pk == min(each.pk for each in jobs):
+            raise KeyError("no such generation")
+        advance(job, cluster)
+
+    settle(*nodes, rounds=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(reported_workers, "advance", fails)
+        for node in nodes:
+            node.obey()
+            assert node.report().refused == []
+    settle(*nodes)
+    assert {Job.objects.get(pk=job.pk).state for job in jobs} == {JobState.RUNNING}
 
 
 def test_a_fenced_agent_gets_no_work_until_it_reports_an_empty_list(
