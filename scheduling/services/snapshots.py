@@ -20,7 +20,6 @@ from scheduling.choices import (
     UNDECIDED_STATES,
     CurveState,
     Goal,
-    JobState,
     OfferState,
 )
 from scheduling.core.question.curves import curve_from_measurements, pause_at
@@ -34,10 +33,11 @@ from scheduling.core.question.snapshot import (
 )
 from scheduling.core.question.validation import Unplannable, check_job, check_offer, suspects
 from scheduling.core.question.worker_counts import workers_by_gpus
-from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
+from scheduling.models import Assignment, CurveLevel, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.models.functions import versions_of_many
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
+from scheduling.services.believed import believed_iterations
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.claims import Claims
@@ -54,8 +54,6 @@ from scheduling.services.servers_of_pool import servers_of_pool
 
 log = structlog.get_logger(__name__)
 
-#: Reports come about once a second; progress is carried forward from the last one for no longer than this.
-EXTRAPOLATE_SECONDS = 3.0
 #: Undecided jobs that one pass reads, the longest waiting: more than it decides.
 MOST_NEWCOMERS = 300
 
@@ -263,6 +261,7 @@ def _jobs(
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent_curve,
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
+                margin=cluster.promise_margin,
             )
         except _UNREADABLE as error:
             unplannable[row.pk] = _unreadable(error)
@@ -308,8 +307,10 @@ def job_snapshot(
     attained_gpu_seconds: float,
     lent_curve: ScalingCurve | None,
     memory: tuple[float, ...],
+    margin: float,
 ) -> JobSnapshot:
-    """One job as the planner sees it. ``suspect``: servers that are. The last four: as in the snapshot."""
+    """One job as the planner sees it. ``suspect``: servers that are. ``margin``: that promises keep, by which
+    the curve is lowered. The others: as in the snapshot."""
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
@@ -325,6 +326,15 @@ def job_snapshot(
             address for address in placement if claims.waited_for.get(address, row.pk) == row.pk
         )
     newcomer = row.state in UNDECIDED_STATES
+    done = believed_iterations(
+        row,
+        curve,
+        margin=margin,
+        live=live,
+        gpus=len(claims.placement.get(live.pk, ())) if live else 0,
+        now=now,
+        attained_gpu_seconds=attained_gpu_seconds,
+    )
     pause_left = 0.0
     if coming is not None and live is None and curve.levels.size:
         elapsed = (now - coming.created_at).total_seconds()
@@ -334,7 +344,7 @@ def job_snapshot(
         service_class=ServiceClass(row.service_class),
         submitted_at=row.submitted_at.timestamp(),
         deadline_at=row.deadline_at.timestamp() if row.deadline_at else NO_DEADLINE,
-        remaining_iterations=max(1.0, row.remaining_iterations() - _since_report(row, live, now)),
+        remaining_iterations=max(1.0, row.max_iterations - done),
         curve=curve,
         newcomer=newcomer,
         promised=row.promised and not newcomer,
@@ -353,13 +363,6 @@ def job_snapshot(
         memory=memory,
         failure_slack_seconds=failure_slack_seconds,
     )
-
-
-def _since_report(row: Job, live: Generation | None, now: datetime) -> float:
-    if live is None or row.iterations_reported_at is None or row.state != JobState.RUNNING:
-        return 0.0
-    age = (now - row.iterations_reported_at).total_seconds()
-    return min(max(age, 0.0), EXTRAPOLATE_SECONDS) * row.iterations_per_second
 
 
 def held_offer_id(job_id: str) -> str:

@@ -30,8 +30,8 @@ BATCH_SIZE = 32
 #: What a start, a change and the last write cost at most on a busy machine with two cores.
 SPARE_SECONDS = 25.0
 MISCHIEF = (
-    "poisoned_metrics", "forged_messages", "huge_artifacts", "glutton", "fork_bomb", "descriptors",
-    "log_flood", "hang",
+    "poisoned_metrics", "forged_messages", "claims_to_be_done", "huge_artifacts", "glutton",
+    "fork_bomb", "descriptors", "log_flood", "hang",
     "sudden_death", "clean_exit", "deep_recursion", "look_around",
 )  # fmt: skip
 HANGS, LARGE, LONG = "hangs at its import", "a batch of 10^9", "10^10 iterations"

@@ -130,6 +130,20 @@ def forged_messages(function: Mischief) -> None:
             print("the agent hung up:", error)
 
 
+def claims_to_be_done(function: Mischief) -> None:
+    """Say that nearly all iterations are done, whatever their number: whoever is promised the GPUs next waits
+    for them."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.settimeout(1.0)
+            connection.connect(str(SOCKET))
+            for iteration in (10 ** (power / 4) for power in range(4, 28)):
+                claim = {"iteration": int(iteration), "values": {}, "iterations_per_second": 1.0}
+                connection.sendall(json.dumps({"metrics": claim}).encode() + b"\n")
+        except OSError as error:
+            print("the agent hung up:", error)
+
+
 def glutton(function: Mischief) -> None:
     held = []
     while True:
@@ -220,6 +234,7 @@ def _works(action: Callable[..., Any], *arguments: Any) -> bool:
 MISCHIEF: dict[str, Callable[[Mischief], dict[str, Any] | None]] = {
     "poisoned_metrics": poisoned_metrics,
     "forged_messages": forged_messages,
+    "claims_to_be_done": claims_to_be_done,
     "huge_artifacts": lambda function: None,
     "nothing": lambda function: None,
     "glutton": glutton,
