@@ -1,18 +1,20 @@
 """A small event loop that executes decisions exactly as planned, and watches every promise.
 
-Slots lie on a fixed grid. Newcomers are decided at once (``admit``); allocations change at slot
-boundaries at which something happened or a forecast changes (``replan``). Every change costs the pause
-that the decision charges. Nothing here is taken from the core but its two entry points.
+Newcomers are decided at once (``admit``). Allocations change (``replan``) where something happened, or a
+forecast changes, and the core's clock allows it: the rule of the live planner and of the simulator, so that
+what is promised here is promised by it. Every change costs the pause that the decision charges. Nothing else
+is taken from the core but its two entry points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import inf
 
 import numpy as np
 
+from scheduling.core.clock import changes_allowed, changes_allowed_from, looked_at_again, slot_end_after
 from scheduling.core.decide import admit, replan
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import (
@@ -78,6 +80,8 @@ class Cluster:
     declined: set[str] = field(default_factory=set)
     at_risk: set[str] = field(default_factory=set)
     wake_at: float = inf
+    #: Of the slot that the last move of anybody began.
+    slot_ends_at: float = -inf
     dirty: bool = False
     decisions: list[Decision] = field(default_factory=list)
     migrations: int = 0
@@ -89,9 +93,9 @@ class Cluster:
     def slot(self) -> float:
         return self.settings.slot_seconds
 
-    def boundary(self, at: float) -> float:
-        """The first slot boundary at or after ``at``."""
-        return ceil(at / self.slot - 1e-9) * self.slot if at < inf else inf
+    def frozen_until(self) -> float:
+        """From when on a decision that is made now may give GPUs out."""
+        return max(self.now, changes_allowed_from(self.slot_ends_at, self.wake_at))
 
     def snapshot(self, newcomers: Sequence[JobSnapshot], next_slot_at: float) -> Snapshot:
         return Snapshot(
@@ -129,7 +133,7 @@ class Cluster:
             if early_stops:
                 for newcomer in newcomers:
                     early_stops.setdefault(newcomer.id, inf)
-            if newcomers and at < next_replan - 1e-9:
+            if newcomers and not changes_allowed(at, self.slot_ends_at, self.wake_at):
                 self._admit(newcomers, early_stops or {})
             else:
                 self._replan(newcomers, early_stops or {})
@@ -137,13 +141,13 @@ class Cluster:
             raise AssertionError("the cluster does not come to rest")
 
     def _next_replan(self) -> float:
-        """The next slot boundary at which there is something to decide."""
-        at = inf
-        if self.dirty:
-            at = self.boundary(self.now)
-        at = min(at, max(self.now, self.boundary(self.wake_at)) if self.wake_at < inf else inf)
-        for running in self.jobs.values():
-            at = min(at, max(self.now, self.boundary(self._stored_when(running))))
+        """When there is something to decide next, and GPUs may move."""
+        at = max(self.now, self.wake_at)
+        happens = [self._stored_when(running) for running in self.jobs.values()]
+        happens += [self.now] if self.dirty else []
+        for moment in happens:
+            seen_at = max(self.now, moment)
+            at = min(at, looked_at_again(seen_at, self.slot_ends_at, self.wake_at))
         return at
 
     def _stored_when(self, running: Running) -> float:
@@ -197,7 +201,7 @@ class Cluster:
     # Deciding --------------------------------------------------------------------------------
 
     def _admit(self, newcomers: Sequence[JobSnapshot], early_stops: dict[str, float]) -> None:
-        snapshot = self.snapshot(newcomers, self.boundary(self.now + 1e-9))
+        snapshot = self.snapshot(newcomers, self.frozen_until())
         ask = admit if self.policy is None else self.policy.admit
         decision = ask(snapshot)
         assert decision.changes == ()
@@ -235,6 +239,8 @@ class Cluster:
             )
         self.used_stored_plans += decision.used_stored_plans
         self.dirty = False
+        moved = bool(decision.changes)
+        self.slot_ends_at = slot_end_after(self.slot_ends_at, self.now, self.slot, moved=moved)
         self.wake_at = decision.next_wake_at if decision.next_wake_at > self.now + 1e-9 else inf
         self._check_allocation(decision)
 

@@ -120,7 +120,7 @@ def test_accepted_offers_are_kept_like_any_promise(seed: int):
     last = max(each.submitted_at for each in workload.jobs)
     cluster.run(workload.jobs, until=last + 1e-3)
     for declined in [each for each in workload.jobs if each.id in cluster.declined]:
-        here = cluster.snapshot((), cluster.boundary(cluster.now + 1e-6))
+        here = cluster.snapshot((), cluster.frozen_until())
         offer = find_offer(here, declined)
         if offer is None or cluster.offers:
             continue
