@@ -118,8 +118,11 @@ def number(value: int) -> str:
 
 @register.filter
 def pairs(mapping: Mapping[Any, Any] | None) -> Iterable[tuple[Any, Any]]:
-    """Keys with their values; nothing where there are none yet. ``mapping.items`` in a template reads the key of that name first, and people
-    and their code choose the keys of labels, hyperparameters and metrics."""
+    """Keys with their values; nothing where there are none yet.
+
+    ``mapping.items`` in a template reads the key of that name first, and people and their code choose the
+    keys of labels, hyperparameters and metrics.
+    """
     return () if mapping is None else mapping.items()
 
 
