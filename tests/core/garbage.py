@@ -17,13 +17,14 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from scheduling.core.question.decision import Decision
+from scheduling.core.question.decision import Decision, FoundOffer
 from scheduling.core.question.snapshot import (
     AdmissionRule,
     BlockedGpus,
     Fill,
     HeldOffer,
     JobSnapshot,
+    Newcomers,
     PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
@@ -35,6 +36,8 @@ from scheduling.policies import policy_named
 
 #: Numbers that break sums, divisions and loops.
 WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)
+MEMORY = 2.0**30
+"""About what a worker takes, in bytes."""
 SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
 #: Policies that decide in other ways: with promises, with loans, on any measured size, with a memory.
 POLICIES = (
@@ -43,6 +46,10 @@ POLICIES = (
 )  # fmt: skip
 #: Where a snapshot may be refused.
 DOORS = ("validation.py", "curves.py", "snapshot.py")
+
+
+Number = Callable[[float, float], float]
+Whole = Callable[[int, int], int]
 
 
 @st.composite
@@ -62,7 +69,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
     now = draw(st.sampled_from((0.0, 1_800_000_000.0)))
     slot = max(number(1.0, 60.0), -1.0)
-    servers = _servers(draw)
+    servers = _servers(draw, number, now)
     gpus = sum(server.gpus for server in servers)
     free = list(range(gpus))
     draw(st.randoms(use_true_random=False)).shuffle(free)
@@ -73,7 +80,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         for index in range(draw(st.integers(0, 6)))
     )
     blocked = tuple(
-        BlockedGpus((whole(0, gpus + 1),), now + number(0.0, 300.0)) for _ in range(draw(st.integers(0, 2)))
+        BlockedGpus(
+            tuple(whole(0, gpus + 1) for _ in range(draw(st.integers(1, 3)))), now + number(0.0, 300.0)
+        )
+        for _ in range(draw(st.integers(0, 2)))
     )
     offers = tuple(
         HeldOffer(
@@ -92,33 +102,43 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         reserve_servers=draw(st.sampled_from((0, 0, 0, 1, 5, -1 if wild else 0))),
         reserve_slack_seconds=number(0.0, 20.0),
         offer_hold_seconds=number(0.0, 120.0),
+        newcomers=draw(st.sampled_from(list(Newcomers))),
+        most_work=draw(st.sampled_from((None, None, 0, 1, 1_000, 1_000_000))),
+        ageing_weight=draw(st.sampled_from((0.0, 0.0, 1.0))) * number(0.0, 5.0),
+        change_slack_seconds=number(0.0, 20.0),
+        worker_memory_bytes=draw(st.sampled_from((0.0, 0.0, 1.0))) * number(0.0, 2.0 * MEMORY),
     )
     boundary = now + draw(st.sampled_from((0.0, 0.5, 1.0))) * slot
     boundary = number(boundary, boundary)
     return Snapshot(now, boundary, servers, jobs, offers, blocked, choices)
 
 
-def _servers(draw: st.DrawFn) -> tuple[ServerSnapshot, ...]:
+def _servers(draw: st.DrawFn, number: Number, now: float) -> tuple[ServerSnapshot, ...]:
     size = draw(st.sampled_from(SERVER_SIZES))
     mixed = draw(st.booleans())
     lent = draw(st.sampled_from((0, 0, 1, 2)))
     same_kind = draw(st.booleans())
     owned = draw(st.integers(0 if lent else 1, 3))
-    return tuple(
-        ServerSnapshot(
-            f"server-{number}",
-            draw(st.sampled_from(SERVER_SIZES)) if mixed else size,
-            usable=draw(st.integers(0, 9)) > 0,
-            rack=draw(st.sampled_from(("", "a", "b"))),
-            on_loan=number >= owned,
-            same_kind=same_kind and number >= owned,
+    made = []
+    for place in range(owned + lent):
+        gpus = draw(st.sampled_from(SERVER_SIZES)) if mixed else size
+        usable = draw(st.integers(0, 9)) > 0
+        ends = draw(st.integers(0, 3)) == 0
+        small = draw(st.integers(0, 3)) == 0
+        made.append(
+            ServerSnapshot(
+                f"server-{place}",
+                gpus,
+                usable=usable,
+                rack=draw(st.sampled_from(("", "a", "b"))),
+                on_loan=place >= owned,
+                same_kind=same_kind and place >= owned,
+                ends_at=now + number(-10.0, 500.0) if ends else inf,
+                memory_bytes=gpus * number(0.0, 4.0 * MEMORY) if small else inf,
+                standby=not usable and place < owned and draw(st.booleans()),
+            )
         )
-        for number in range(owned + lent)
-    )
-
-
-Number = Callable[[float, float], float]
-Whole = Callable[[int, int], int]
+    return tuple(made)
 
 
 def _curve(draw: st.DrawFn, number: Number, whole: Whole) -> ScalingCurve:
@@ -130,7 +150,10 @@ def _curve(draw: st.DrawFn, number: Number, whole: Whole) -> ScalingCurve:
         rates.append(number(rate, rate))
         rate *= 1.01
     pauses = [number(0.0, 10.0) for _ in levels]
-    return ScalingCurve(np.array(levels, dtype=np.int64), np.array(rates), np.array(pauses))
+    reserved = None
+    if draw(st.integers(0, 2)) == 0:
+        reserved = np.array([number(0.0, 2.0 * MEMORY) for _ in levels])
+    return ScalingCurve(np.array(levels, dtype=np.int64), np.array(rates), np.array(pauses), reserved)
 
 
 def _plan(draw: st.DrawFn, number: Number, whole: Whole, now: float, slot: float, gpus: int) -> StoredPlan:
@@ -188,6 +211,8 @@ def _job(
         lent_curve=draw(st.sampled_from((None, _curve(draw, number, whole)))),
         flexible=tuple(draw(st.booleans()) for _ in placement) if draw(st.booleans()) else (),
         failure_slack_seconds=number(0.0, 20.0),
+        measured=draw(st.sampled_from((None, None, _curve(draw, number, whole)))),
+        project=draw(st.integers(0, 2)),
     )
 
 
@@ -196,17 +221,26 @@ def answer(snapshot: Snapshot, name: str) -> bool:
     AssertionError for nonsense."""
     policy = policy_named(name)
     try:
-        check_decision(snapshot, policy.replan(snapshot))
+        first = policy.replan(snapshot)
+        check_decision(snapshot, first)
+        check_decision(snapshot, policy.replan(remembering(snapshot, first)))
         check_decision(snapshot, policy.admit(snapshot))
         newcomers = [job for job in snapshot.jobs if job.newcomer][:1]
         for job in newcomers:
             others = tuple(other for other in snapshot.jobs if not other.newcomer)
             policy.what_if(replace(snapshot, jobs=others), replace(job, id="asked"))
+            check_offer(snapshot, policy.find_offer(replace(snapshot, jobs=others), replace(job, id="asked")))
     except ValueError as error:
         if not str(error) or not _says_what_is_wrong(error):
             raise AssertionError("an error that does not say what is wrong") from error
         return False
     return True
+
+
+def remembering(snapshot: Snapshot, decision: Decision) -> Snapshot:
+    """The same question with what the policy noted when it answered."""
+    jobs = tuple(replace(job, memory=decision.job_memory.get(job.id, ())) for job in snapshot.jobs)
+    return replace(snapshot, jobs=jobs, memory=decision.memory)
 
 
 def _says_what_is_wrong(error: ValueError) -> bool:
@@ -223,7 +257,9 @@ def check_decision(snapshot: Snapshot, decision: Decision) -> None:
     usable = np.repeat([s.usable for s in snapshot.servers], [s.gpus for s in snapshot.servers])
     by_id = {job.id: job for job in snapshot.jobs}
     newcomers = {job.id for job in snapshot.jobs if job.newcomer}
-    assert {verdict.job_id for verdict in decision.verdicts} == newcomers
+    decided = [verdict.job_id for verdict in decision.verdicts]
+    assert sorted([*decided, *decision.undecided]) == sorted(newcomers)
+    assert not decision.undecided or snapshot.settings.most_work is not None
     moved = {change.job_id for change in decision.changes}
     # GPUs that pass from one job to another are listed by both, until whoever has to leave has left. Nobody
     # else may share.
@@ -246,6 +282,15 @@ def check_decision(snapshot: Snapshot, decision: Decision) -> None:
         assert ((plan.gpus >= 0) & (plan.gpus <= gpus)).all()
         assert (plan.end >= plan.start).all()
     assert not np.isnan(decision.next_wake_at)
+
+
+def check_offer(snapshot: Snapshot, offer: FoundOffer | None) -> None:
+    """An offer that could be held: a deadline to come, and a plan on GPUs that there are."""
+    if offer is None:
+        return
+    assert np.isfinite(offer.deadline_at)
+    assert offer.deadline_at > snapshot.now
+    assert ((offer.plan.gpus >= 0) & (offer.plan.gpus <= sum(s.gpus for s in snapshot.servers))).all()
 
 
 def main(examples: int, first_seed: int, log: Path) -> None:
