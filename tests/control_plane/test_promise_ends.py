@@ -52,7 +52,7 @@ def outcome(job: Job, *, completes: bool) -> tuple[str, str]:
         job = Job.objects.get(pk=job.pk)
         score_promise(job, timezone.now())
     else:
-        mark_late(job.cluster, timezone.now())
+        mark_late(job.cluster, timezone.now(), 1)
         job.refresh_from_db()
     return job.promise_outcome, job.void_reason
 
