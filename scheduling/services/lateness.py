@@ -23,10 +23,11 @@ def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
     """Note up to ``most`` unfinished jobs whose deadline has passed; returns how many. They keep running
     unless their owner says otherwise."""
     late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
-    overdue = list(late.defer("data", "hyperparameters", "plan").order_by("deadline_at", "id")[:most])
+    found = late.select_related("cluster").defer("data", "hyperparameters", "plan")
+    overdue = list(found.order_by("deadline_at", "id")[:most])
     notes = []
     for job in overdue:
-        job.late, job.cluster = True, cluster
+        job.late = True
         if job.promise_outcome == PromiseOutcome.OPEN and not function_slower_than_profile(job):
             score_late(job)
         text = (
