@@ -3,6 +3,7 @@ are."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.expected_demand import MOST_EXTRAPOLATION, MOST_ROWS, ExpectedDemand
-from scheduling.core.question.decision import ReasonCode
+from scheduling.core.question.decision import Decision, ReasonCode
 from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
-from scheduling.core.question.snapshot import Newcomers, ServiceClass
+from scheduling.core.question.snapshot import JobSnapshot, Newcomers, ServiceClass
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
@@ -26,6 +27,7 @@ PRUDENT = replace(UNIT_SLOTS, newcomers=Newcomers.PRUDENT, offer_hold_seconds=2.
 ONE_TO_FOUR = {1: 1.0, 2: 2.0, 4: 4.0}
 GPUS = 4
 NOW = 1000.0
+DAY = 86400.0
 
 
 def after_small_jobs(each: float, *, every: float, project: int = 0, demand: ExpectedDemand | None = None):
@@ -45,6 +47,15 @@ def large(id: str = "large", *, within: float = 100.0, **facts):
     return job(id, 300.0, NOW + within, ONE_TO_FOUR, submitted_at=NOW, **facts)
 
 
+def promised(one: JobSnapshot, decision: Decision) -> JobSnapshot:
+    """The job as ``decision`` promised and started it."""
+    placement = decision.placements[one.id]
+    return replace(
+        one, newcomer=False, promised=True, stored_plan=decision.plans[one.id],
+        gpus_now=len(placement), placement=placement,
+    )  # fmt: skip
+
+
 def test_room_is_kept_from_a_large_job_for_the_small_ones_that_will_come():
     demand = after_small_jobs(8.0, every=2.0)  # four GPUs' worth
     open_ = PUNCTUAL.replan(at_now(demand, large(), settings=replace(PRUDENT, newcomers=Newcomers.OPEN)))
@@ -52,7 +63,9 @@ def test_room_is_kept_from_a_large_job_for_the_small_ones_that_will_come():
     (verdict,) = PUNCTUAL.replan(at_now(demand, large())).verdicts
     assert not verdict.admitted
     assert verdict.reason_code is ReasonCode.ROOM_KEPT
-    assert "room is kept for jobs that need at most half as much each" in verdict.reason
+    size = re.search(r"room is kept for jobs that need at most ([\d.]+) GPU hours each", verdict.reason)
+    assert size is not None
+    assert float(size[1]) == pytest.approx(300.0 / 2**0.5 / 3600.0, rel=0.01)
     small = job("small", 8.0, NOW + 20.0, ONE_TO_FOUR, submitted_at=NOW)
     assert verdicts(PUNCTUAL.replan(at_now(demand, small))) == {"small": True}
 
@@ -63,8 +76,9 @@ def test_a_large_job_is_promised_where_what_is_expected_leaves_room():
 
 
 def test_jobs_about_as_large_are_no_reason_to_refuse():
-    demand = after_small_jobs(200.0, every=25.0)
-    assert verdicts(PUNCTUAL.replan(at_now(demand, large()))) == {"large": True}
+    for each, admitted in ((200.0, True), (170.0, False)):  # of 300: less than seven tenths weighs
+        demand = after_small_jobs(each, every=25.0)
+        assert verdicts(PUNCTUAL.replan(at_now(demand, large()))) == {"large": admitted}
 
 
 def test_a_soft_job_is_kept_without_a_promise():
@@ -77,13 +91,20 @@ def test_a_soft_job_is_kept_without_a_promise():
 def test_where_promises_alone_leave_too_little_that_is_the_reason():
     demand = after_small_jobs(8.0, every=2.0)
     first = PUNCTUAL.replan(at_now(ExpectedDemand(), large("first")))
-    held = replace(
-        large("first"), newcomer=False, promised=True, stored_plan=first.plans["first"],
-        gpus_now=len(first.placements["first"]), placement=first.placements["first"],
-    )  # fmt: skip
-    decision = PUNCTUAL.replan(at_now(demand, held, large("second")))
+    decision = PUNCTUAL.replan(at_now(demand, promised(large("first"), first), large("second")))
     assert decision.verdicts[0].reason_code in (ReasonCode.CAPACITY, ReasonCode.WOULD_BREAK_PROMISE)
     assert decision.at_risk == ()
+
+
+def test_a_promise_due_later_counts_with_what_it_must_do_before():
+    demand = after_small_jobs(8.0, every=8.0)  # one GPU's worth
+    asking = job("asking", 150.0, NOW + 100.0, ONE_TO_FOUR, submitted_at=NOW)
+    for curve, admitted in (({1: 1.0, 2: 2.0}, False), (ONE_TO_FOUR, True)):
+        later = job("later", 580.0, NOW + 300.0, curve, submitted_at=NOW - 1.0)
+        first = PUNCTUAL.replan(at_now(ExpectedDemand(), later))
+        (verdict,) = PUNCTUAL.replan(at_now(demand, promised(later, first), asking)).verdicts
+        assert verdict.admitted is admitted
+        assert admitted or verdict.reason_code is ReasonCode.ROOM_KEPT
 
 
 def test_an_offer_is_a_deadline_that_would_be_promised_and_is_promised_when_accepted():
@@ -132,8 +153,26 @@ def test_a_large_job_is_squeezed_in_unless_others_up_to_twice_its_size_will_ask_
 
 def test_a_small_job_pays_the_price_where_a_large_one_would_have_to_pay_it_twice():
     for each in (0.5, 0.7):  # as large and larger: Y needs an eighth of the GPU time, so it bids one price
-        asked = squeezing(after_small_jobs(each, every=0.5), work=0.5)
+        asked = squeezing(after_small_jobs(each, every=0.1), work=0.5)
         assert verdicts(PUNCTUAL.replan(asked)) == {"X": True, "Y": True}
+
+
+def test_once_a_whole_day_is_known_small_jobs_pay_the_price_twice_too_unless_newcomers_are_prudent():
+    for past_seconds, newcomers, admitted in (
+        (0.9 * DAY, Newcomers.OPEN, True),
+        (1.1 * DAY, Newcomers.OPEN, False),
+        (1.1 * DAY, Newcomers.PRUDENT, True),
+    ):
+        lately = after_small_jobs(0.7, every=0.1)  # far more than fit, each larger than Y
+        demand = replace(lately, began_at=NOW - past_seconds)
+        demand = replace(demand, gpu_seconds=demand.gpu_seconds * past_seconds / NOW)
+        demand = replace(demand, weighted_windows=demand.weighted_windows * past_seconds / NOW)
+        asked = squeezing(demand, work=0.5)
+        x, y = asked.jobs
+        first = PUNCTUAL.replan(replace(asked, jobs=(x,), memory=()))
+        assert verdicts(PUNCTUAL.replan(replace(
+            asked, jobs=(promised(x, first), y), settings=replace(asked.settings, newcomers=newcomers)
+        ))) == {"Y": admitted}  # fmt: skip
 
 
 def test_the_price_of_planning_anew_leaves_projects_their_share():

@@ -5,11 +5,11 @@ Before each deadline the cluster has a fixed amount of GPU time. Promises hold p
 newcomers will ask for more (`expected_demand.py`). If the sum exceeds the capacity, the bid price of a GPU
 second is 1 over the GPU time of the largest job that still finds room when the smallest are served first.
 Otherwise the price is 0. A newcomer bids 1 over its own GPU time. Prudent admission promises its deadline if
-the bid is at least half the price at every deadline from its own on.
+the bid is at least seven tenths of the price at every deadline from its own on (`PRUDENT_MARGIN`).
 
 Under the open rule, a newcomer that fits beside the promises pays nothing. The wider search
-(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the whole price, or twice
-the price for a large newcomer: a job that is squeezed in takes GPU time from later jobs (decision 0051).
+(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the price, or twice the
+price where that is asked: a job that is squeezed in takes GPU time from later jobs (decisions 0051, 0053).
 
 The price is that of the linear relaxation (`relaxation.py`), with past submissions as the forecast. It is
 computed again for every newcomer from the capacity that is left: bid-price control (Talluri and van Ryzin
@@ -30,23 +30,28 @@ from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.plans.charging import planned_gpu_time
 from scheduling.core.problem.reasons import KeptRoom
-from scheduling.core.question.snapshot import FloatArray, Newcomers
+from scheduling.core.question.snapshot import FloatArray, IntArray, Newcomers
 
-MARGIN = 2.0
-"""A newcomer is refused only if the price is more than this many times its bid. Expected jobs may not come;
-so a refusal must win at least two promises for the one that it costs."""
+PRUDENT_MARGIN = 2.0**0.5
+"""A newcomer is refused only if the price is more than this many times its bid: expected jobs may not come.
+It is two size steps of the learnt demand, which says nothing finer than one (decision 0053)."""
 
 NO_MARGIN = 1.0
 """The same factor for the wider search. There the newcomer found no free capacity, so no room is withheld."""
 
-SEARCH_MARGIN = 1.0 / MARGIN
-"""The same factor for the wider search of a large newcomer: the bid must be at least twice the price. Plans
-that make room for it mostly move other promises to larger levels, which take more GPU time for the same work,
-so it costs later ones more room than it asks for. In doubt the published rule stands."""
+TWICE_THE_PRICE = 1.0 / 2.0
+"""The same factor where the bid must be at least twice the price. Plans that make room mostly move other
+promises to larger levels, which take more GPU time for the same work, so a newcomer that is squeezed in costs
+later ones more room than it asks for. In doubt the published rule stands."""
 
 LARGE_FRACTION = 1.0 / 8.0
-"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline.
-Prices hold for jobs that are small beside the capacity that they take from (Agrawal, Wang and Ye 2014)."""
+"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline; a
+large one always bids twice the price to be squeezed in. Prices hold for jobs that are small beside the
+capacity that they take from (Agrawal, Wang and Ye 2014)."""
+
+WHOLE_DAY_SECONDS = 86400.0
+"""Once this much past is known, every open newcomer bids twice the price to be squeezed in. Load follows the
+time of day, so a shorter past cannot tell a busy day from a busy cluster."""
 
 
 class Bid(NamedTuple):
@@ -60,6 +65,8 @@ class Bid(NamedTuple):
     margin: float
     #: The demand that the price is computed from.
     demand: ExpectedDemand
+    #: Whether promises count at earlier deadlines than their own, with what they must have done by then.
+    with_later: bool
 
 
 class BidPrices:
@@ -109,13 +116,13 @@ class BidPrices:
         """
         if not isfinite(needed) or due <= 0.0 or self._full(needed, due):
             return None
-        return self._outbid(row, Bid(needed, due, MARGIN, self.demand))
+        return self._outbid(row, Bid(needed, due, PRUDENT_MARGIN, self.demand, True))
 
     def outbid(self, row: int) -> KeptRoom | None:
         """The demand of others that outbids a newcomer that found no room; None if its bid reaches the price.
 
-        A large newcomer must bid twice the price. Only if the bid suffices does the wider search plan all
-        promises anew for the newcomer.
+        A large newcomer must bid twice the price; under the open rule so must every newcomer, once the price
+        rests on a whole day. Only if the bid suffices does the wider search plan all promises anew for it.
         """
         needed, due = self._asked_by(row)
         if not isfinite(needed) or due <= 0.0:
@@ -123,7 +130,10 @@ class BidPrices:
         # Its own submission, which was recorded a moment ago, is no sign of others.
         others = self.demand if self._others is None else self._others
         large = needed > LARGE_FRACTION * self.problem.promise_gpus * due
-        return self._outbid(row, Bid(needed, due, SEARCH_MARGIN if large else NO_MARGIN, others))
+        # Under prudent admission the room goes to small newcomers, as the price assumes: one price is enough.
+        twice = large or (not self.asked and others.seconds >= WHOLE_DAY_SECONDS)
+        margin = TWICE_THE_PRICE if twice else NO_MARGIN
+        return self._outbid(row, Bid(needed, due, margin, others, False))
 
     def _asked_by(self, row: int) -> tuple[float, float]:
         """The newcomer's GPU seconds, and when its last iteration must end in seconds from now."""
@@ -132,7 +142,7 @@ class BidPrices:
 
     def _full(self, needed: float, due: float) -> bool:
         """Whether promises alone leave less GPU time than the newcomer needs."""
-        horizons, promised = self._promised_until(due, None)
+        horizons, promised = self._promised_until(due, None, with_later=True)
         return bool((promised + needed > self.problem.promise_gpus * horizons).any())
 
     def _outbid(self, row: int, bid: Bid) -> KeptRoom | None:
@@ -155,8 +165,8 @@ class BidPrices:
         The sum takes promises, the newcomer, and expected jobs smaller than 1/``margin`` of the newcomer.
         ``project``: count that project alone, on the fraction ``share`` of the GPUs; None counts all.
         """
-        needed, due, margin, demand = bid
-        horizons, promised = self._promised_until(due, project)
+        needed, due, margin, demand = bid.needed, bid.due, bid.margin, bid.demand
+        horizons, promised = self._promised_until(due, project, with_later=bid.with_later)
         capacity = share * self.problem.promise_gpus * horizons
         expected = demand.expected(self.problem.now, horizons, below=needed / margin, project=project)
         short = np.where(expected > 0.0, promised + needed + expected - capacity, 0.0)
@@ -172,20 +182,50 @@ class BidPrices:
             needed / margin,
         )
 
-    def _promised_until(self, due: float, project: int | None) -> tuple[FloatArray, FloatArray]:
-        """Deadlines from ``due`` on, and the GPU seconds of the promises that are due by each.
+    def _promised_until(
+        self, due: float, project: int | None, *, with_later: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Deadlines from ``due`` on, and the GPU seconds that promises need by each.
 
-        Promises with a later deadline can run behind the newcomer, so they do not count at an earlier one.
+        Promises with a later deadline can run behind the newcomer. ``with_later``: they count with the part
+        of their work that they cannot do after it, not even at their fastest level. Otherwise they do not
+        count at all.
         """
         problem, admission = self.problem, self.admission
         rows = np.array([row for row in admission.rows if row < problem.count], dtype=np.int64)
         if project is not None:
             rows = rows[problem.columns.project[rows] == project]
-        order = np.argsort(problem.due[rows], kind="stable")
-        ends = problem.due[rows][order]
+        rows = rows[np.argsort(problem.due[rows], kind="stable")]
+        ends = problem.due[rows]
         # Pauses of forced moves are left out: plans do not store them, and the verdict must not depend on
         # whether the promise was made in this decision or in an earlier one.
-        needs = planned_gpu_time(problem.jobs, admission.plans, rows[order])
-        held = np.concatenate(([0.0], np.cumsum(needs)))
+        needs = planned_gpu_time(problem.jobs, admission.plans, rows)
         horizons = np.unique(np.append(ends[ends > due], due))
+        if with_later:
+            return horizons, _risen(horizons, ends - self._shortest(rows), ends, needs)
+        held = np.concatenate(([0.0], np.cumsum(needs)))
         return horizons, held[np.searchsorted(ends, horizons, side="right")]
+
+    def _shortest(self, rows: IntArray) -> FloatArray:
+        """Seconds that each job's work takes at its fastest level; at least one."""
+        jobs = self.problem.jobs
+        usable = np.arange(jobs.throughput.shape[1]) < jobs.level_count[rows][:, None]
+        fastest = np.where(usable, jobs.throughput[rows], 0.0).max(axis=1, initial=0.0)
+        shortest: FloatArray = np.maximum(1.0, jobs.work[rows] / np.maximum(fastest, 1e-9))
+        return shortest
+
+
+def _risen(horizons: FloatArray, starts: FloatArray, ends: FloatArray, amounts: FloatArray) -> FloatArray:
+    """The sum, at each horizon, of amounts that each rise evenly from 0 at its start to all at its end."""
+    slopes = amounts / (ends - starts)
+    return _rising(horizons, starts, slopes) - _rising(horizons, ends, slopes)
+
+
+def _rising(horizons: FloatArray, since: FloatArray, slopes: FloatArray) -> FloatArray:
+    """The sum, at each horizon, of slopes times the seconds since each began."""
+    order = np.argsort(since, kind="stable")
+    begun = np.searchsorted(since[order], horizons, side="right")
+    slope = np.concatenate(([0.0], np.cumsum(slopes[order])))[begun]
+    offset = np.concatenate(([0.0], np.cumsum(slopes[order] * since[order])))[begun]
+    risen: FloatArray = slope * horizons - offset
+    return risen

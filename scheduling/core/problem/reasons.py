@@ -45,8 +45,8 @@ class KeptRoom:
     expected: float
     #: GPU seconds of the cluster.
     capacity: float
-    #: The most GPU seconds that an expected newcomer needs to count: half of ``needed`` where room is kept;
-    #: where no room is made ``needed`` itself, or twice that for a large newcomer.
+    #: The most GPU seconds that an expected newcomer needs to count: seven tenths of ``needed`` where room is
+    #: kept; where no room is made ``needed`` itself, or twice that (bid_prices.py).
     largest: float
 
 
@@ -224,8 +224,8 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
         ReasonCode.ROOM_KEPT,
         f"finishing within {duration_text(job.deadline_at - now)} takes {gpu_hours_text(kept.needed)}; of "
         f"the {gpu_hours_text(kept.capacity)} in the next {duration_text(kept.within_seconds)} promises "
-        f"hold {gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much "
-        f"each: {gpu_hours_text(kept.expected)} by what was submitted of late",
+        f"hold {gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most "
+        f"{gpu_hours_text(kept.largest)} each: {gpu_hours_text(kept.expected)} by what was submitted of late",
         missing,
     )
 
