@@ -99,7 +99,7 @@ class IterationRunner:
         """Compute iteration `iteration` on all ranks of the group.
 
         Args:
-            control: rank 0's wish; what others pass is ignored. vote: asked after the forward pass what
+            control: rank 0's wish; what others pass is ignored. vote: asked after the backward pass what
                 this rank says of recovery points in memory.
 
         Raises:
@@ -112,14 +112,15 @@ class IterationRunner:
             self.traffic.begins()
         batch = self.loader.load(iteration)
         loss, metrics = self._forward(iteration, batch)
-        # The exchange travels while the backward pass computes.
-        exchange = Exchange(control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size)
         backward_began = time.monotonic()
         self._backward(loss, batch)
         self._synchronisation.after_backward()
         if self.traffic is not None and self.pace is None:
             # Of a real device it is not known when between the two the network is idle.
             self.traffic.collective(backward_began, time.monotonic())
+        # The exchange travels while the optimizer steps. Copies of the last point have had the network's idle
+        # times of both passes by now, and reading the loss does not keep a GPU from its backward pass.
+        exchange = Exchange(control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size)
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
