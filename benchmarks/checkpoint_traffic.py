@@ -94,7 +94,7 @@ class Setting:
 
 SETTINGS = {
     "idle": Setting(0.36, 20e6),
-    "narrow": Setting(0.36, 4e6),
+    "narrow": Setting(0.36, 2e6),
     # As on the paper's V100 servers. A point's own copy from the device takes as long, whatever the way.
     "slow_copies": Setting(0.36, 20e6, copy_bytes_per_second=20e6),
 }

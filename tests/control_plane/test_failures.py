@@ -13,7 +13,7 @@ from django.utils import timezone
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState
-from scheduling.models import Assignment, Checkpoint, Generation, Job
+from scheduling.models import Assignment, Checkpoint, Generation, Job, Worker
 from scheduling.services import leases, lifecycle, planner_lease, planning, reported_workers
 from scheduling.services.generations import create_generation
 from scheduling.services.leases import expire_leases, reconcile
@@ -115,22 +115,35 @@ def test_a_job_that_cannot_be_looked_at_keeps_nobody_elses_server_from_being_fen
 def test_a_job_that_cannot_be_advanced_spoils_no_report(
     nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [submit("best_effort", iterations=100_000) for _ in range(2)]
+    """What the report tells of its neighbours' workers is known, and of its own."""
+    jobs = [submit("best_effort", iterations=100_000) for _ in range(4)]
+    settle(*nodes)
+    jobs += [submit("best_effort", iterations=100_000) for _ in range(4)]
+    planning.run_planner("test")
+    for node in nodes:
+        node.obey()
+    placed = [{job for job, _, _ in node.workers} for node in nodes]
+    crowded = placed[0] if len(placed[0]) > len(placed[1]) else placed[1]
+    broken = min(crowded)
+    assert len(crowded) > 1
     advance = lifecycle.advance
 
     def fails(job: Job, cluster: Cluster) -> None:
-        if job.pk == min(each.pk for each in jobs):
+        if job.pk == broken:
             raise KeyError("no such generation")
         advance(job, cluster)
 
-    settle(*nodes, rounds=2)
     with monkeypatch.context() as patched:
         patched.setattr(reported_workers, "advance", fails)
         for node in nodes:
-            node.obey()
-            assert node.report().refused == []
+            node.report()
+    told = {place: worker.phase for node in nodes for place, worker in node.workers.items()}
+    recorded = Worker.objects.filter(gone=False).values_list(
+        "generation__job_id", "generation__number", "rank", "phase"
+    )
+    assert {(job, number, rank): phase for job, number, rank, phase in recorded} == told
     settle(*nodes)
-    assert {Job.objects.get(pk=job.pk).state for job in jobs} == {JobState.RUNNING}
+    assert {Job.objects.get(pk=each.pk).state for each in jobs} == {JobState.RUNNING}
 
 
 def test_a_fenced_agent_gets_no_work_until_it_reports_an_empty_list(

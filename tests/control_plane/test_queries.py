@@ -15,6 +15,7 @@ from rest_framework.test import APIClient
 from cluster.models import Cluster
 from scheduling.models import Job, ScalingCurve
 from scheduling.selectors.desired_state import desired_state
+from scheduling.services import pass_lengths
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
 from scheduling.services.profiling import find_block
@@ -45,7 +46,12 @@ def running(owned: SimulatedAgent, submit: Submit) -> Callable[[int], None]:
     return run
 
 
-def test_a_pass_with_nothing_to_decide_asks_little(running: Callable[[int], None]) -> None:
+def test_a_pass_with_nothing_to_decide_asks_little(
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A pass that only looks is written down where it took long, which a busy machine may make it.
+    monkeypatch.setattr(pass_lengths, "LOOKING_SECONDS", float("inf"))
+
     def in_the_middle_of_a_slot() -> int:
         ScalingCurve.objects.update(complete=True)
         Cluster.objects.update(next_slot_at=timezone.now() + timedelta(hours=1), next_wake_at=None)

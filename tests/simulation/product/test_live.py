@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -61,6 +62,10 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     hard = submit(seconds=600, iterations=1000)
     free = submit("best_effort", iterations=4000)
     settle(*nodes)
+    # It has trained for a while: progress that it cannot have made is not believed.
+    began = timezone.now() - timedelta(seconds=60)
+    hard.assignments.update(held_at=began)
+    hard.generations.update(live_at=began)
     Job.objects.filter(pk=hard.pk).update(iterations_done=400)
     state = state_now()
     assert (state.gpu_kind, state.servers, state.gpus_per_server) == (KIND, 2, 4)
