@@ -61,7 +61,9 @@ def _age(point: dict[str, float]) -> str:
 def _copies(copies: dict[str, float | None]) -> str:
     often = "after each iteration" if copies["every"] == 1 else f"every {copies['every']} iterations"
     cost = copies["measured_cost"]
-    return often if cost is None else f"{often}, measured to lengthen iterations by {cost:+.1%}"
+    if cost is None:
+        return often
+    return f"{often}; measured, the time of iterations with them differs by {cost:+.1%}"
 
 
 def _lost(one: dict[str, float | None]) -> str:
