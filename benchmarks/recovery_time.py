@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform as platform_name
 import random
 import shutil
 import signal
@@ -32,6 +33,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from faults.processes import find
 from faults.proxy import Proxy
@@ -95,11 +97,26 @@ def main() -> None:
     chosen = options.parse_args()
     state_bytes = chosen.megabytes << 20
     ways = [chosen.way] if chosen.way else ["memory", "storage"]
+    load = os.getloadavg()[0]
     found = {way: measure(way == "memory", state_bytes, chosen.kills, chosen.seed) for way in ways}
     print_table(chosen.megabytes, found)
     if chosen.json:
-        written = {way: [asdict(loss) for loss in losses] for way, losses in found.items()}
-        chosen.json.write_text(json.dumps(written, indent=1) + "\n")
+        chosen.json.write_text(json.dumps(as_json(chosen.megabytes, load, found), indent=1) + "\n")
+
+
+def as_json(megabytes: int, load: float, found: dict[str, list[Loss]]) -> dict[str, Any]:
+    """What `manage.py reproduce gemini` shows; ``load``: the machine's when it began."""
+    return {
+        "machine": f"{platform_name.machine()}, {os.cpu_count()} cores",
+        "load": load,
+        "megabytes": megabytes,
+        "network_bytes_per_second": NETWORK_BYTES_PER_SECOND,
+        "iteration_seconds": ITERATION_SECONDS,
+        "losses": {
+            way: [asdict(loss) | {"wasted": loss.wasted, "expected": loss.expected} for loss in losses]
+            for way, losses in found.items()
+        },
+    }
 
 
 def print_table(megabytes: int, found: dict[str, list[Loss]]) -> None:
@@ -229,6 +246,7 @@ def lose(platform: Platform, job: Job, server: str, in_memory: bool) -> Loss:
     """Kill all of a server, wait until the job trains without it, and let the server come back."""
     before = len(job.recoveries())
     kept_every = frequency(job, in_memory)
+    print("copies:", job.memory_point()["copies"], flush=True)
     agent = platform.process(f"agent-{server}")
     agent.signal(signal.SIGSTOP)
     killed_at = datetime.now(UTC)

@@ -18,6 +18,11 @@ from simulation.reproduction.gemini.figures import FIGURES
 from simulation.reproduction.gemini.figures.frequency import reduction
 from simulation.reproduction.gemini.figures.interference import gpt2_40b
 from simulation.reproduction.gemini.measured import measured, measured_tables
+from simulation.reproduction.gemini.measured_recovery import (
+    frequency_tables,
+    measured_recovery,
+    recovery_tables,
+)
 from simulation.reproduction.gemini.published import VALUES
 from simulation.reproduction.gemini.specs import FailureSpec, PromiseSpec
 
@@ -76,6 +81,33 @@ def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_pa
     file.write_text("[]")
     with pytest.raises(ValueError, match="does not hold"):
         measured(file)
+
+
+def test_what_lost_servers_were_measured_to_cost_is_shown_apart_too(found, tmp_path):
+    for name, title in (("recovery", "Measured: a lost server"), ("frequency", "Measured: a checkpoint")):
+        (figure,) = (figure for figure in found["figures"] if figure["name"] == name)
+        assert len([one for one in figure["tables"] if one["title"].startswith(title)]) == 1
+    file = tmp_path / "measured.json"
+    assert recovery_tables(measured_recovery(file)) == (), "nothing was measured, so nothing is shown"
+    setting = {
+        "machine": "x", "load": 0.2, "megabytes": 200, "network_bytes_per_second": 1e8,
+        "iteration_seconds": 2.0,
+    }  # fmt: skip
+    loss = dict.fromkeys(
+        ("detection", "fence", "resources", "start", "lost_work", "checkpoint", "period"), 2.0
+    )
+    losses = {
+        way: [loss | {"load": load, "wasted": 2.0 + load} for load in loads]
+        for way, loads in (("memory", (1.0, 2.0, 3.0)), ("storage", (40.0,)))
+    }
+    file.write_text(json.dumps(setting | {"losses": losses}))
+    (table,) = recovery_tables(measured_recovery(file))
+    assert table.rows[-1] == ("wasted", "4.0 s", "42.0 s", "10.5"), "medians, and their ratio"
+    file.write_text(json.dumps(setting | {"losses": {"memory": losses["memory"]}}))
+    assert frequency_tables(measured_recovery(file)) == (), "one way alone compares with nothing"
+    file.write_text("{}")
+    with pytest.raises(ValueError, match="does not hold"):
+        measured_recovery(file)
 
 
 def test_the_full_version_asks_for_more_days():
