@@ -10,6 +10,7 @@ import logging
 import selectors
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 WAKE_BYTES = 1 << 16
 
 
-class ListeningThread(threading.Thread):
+class ListeningThread(threading.Thread, ABC):
     """Accepts workers' connections by key and waits for what they send. Its kinds say what is done with
     it."""
 
@@ -81,17 +82,17 @@ class ListeningThread(threading.Thread):
     def settle(self) -> None:
         """What is to be done after each look at the sockets."""
 
+    @abstractmethod
     def connected(self, key: str, accepted: socket.socket) -> None:
         """A worker has connected."""
-        raise NotImplementedError
 
+    @abstractmethod
     def serve(self, connection: Any, events: int) -> None:
         """Something can be read from a connection, or written to it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def disconnect(self, key: str) -> None:
         """Close all connections of a worker."""
-        raise NotImplementedError
 
     def _add_listener(self, key: str, listener: socket.socket) -> None:
         self._remove(key)
