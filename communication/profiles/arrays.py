@@ -1,0 +1,41 @@
+"""Arrays as profiles hold them: of one type, checked, and read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Number = TypeVar("Number", bound=np.generic)
+
+
+def whole_numbers(values: Sequence[int] | Integers, what: str) -> Integers:
+    """A read-only copy. Raises ValueError, which names ``what``, unless all are whole and none negative."""
+    given = np.asarray(values)
+    if given.ndim != 1:
+        raise ValueError(f"{what} are a row of numbers, not an array of {given.ndim} dimensions")
+    if given.size and not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(f"{what} are whole numbers, not {given.dtype}")
+    if given.size and int(given.min()) < 0:
+        raise ValueError(f"{what} are not negative: number {int(given.argmin())} is {given.min()}")
+    return _frozen(given.astype(np.int64))
+
+
+def durations(values: Sequence[float] | Floats, what: str) -> Floats:
+    """A read-only copy. Raises ValueError, which names ``what``, unless all are finite and none negative."""
+    given = np.asarray(values, dtype=np.float64)
+    if given.ndim != 1:
+        raise ValueError(f"{what} are a row of numbers, not an array of {given.ndim} dimensions")
+    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0.0)))
+    if wrong.size:
+        raise ValueError(f"{what} are finite and not negative: number {wrong[0]} is {given[wrong[0]]}")
+    return _frozen(given.copy())
+
+
+def _frozen(values: NDArray[Number]) -> NDArray[Number]:
+    values.flags.writeable = False
+    return values

@@ -1,0 +1,160 @@
+"""The codec profile: what a way to compress gradients sends, and how long a device takes for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+
+import numpy as np
+
+from communication.profiles.arrays import Floats, Integers, durations, whole_numbers
+
+
+class Device(StrEnum):
+    """Where gradients are encoded and decoded."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class WireFormat:
+    """What is sent of a tensor: some of its values, perhaps with their indices, and a few bytes.
+
+    Attributes:
+        kept_share: of the elements whose values are sent; of a tensor that is not empty at least one.
+        value_bits, index_bits: of each of them. fixed_bytes: beside them, such as a scale.
+
+    Raises ValueError for a share that is not above 0 and at most 1, or negative sizes.
+    """
+
+    kept_share: float = 1.0
+    value_bits: int = 32
+    index_bits: int = 0
+    fixed_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.kept_share <= 1.0:
+            raise ValueError(
+                f"the share of values that are sent is above 0 and at most 1, not {self.kept_share}"
+            )
+        if self.value_bits < 1 or self.index_bits < 0 or self.fixed_bytes < 0:
+            raise ValueError("a value has at least a bit; indices and what is beside them are not negative")
+
+    def kept(self, elements: int) -> int:
+        """Values that are sent of so many elements: their share, rounded down, and at least one."""
+        return min(elements, max(1, int(elements * self.kept_share + 1e-9)))
+
+    def bytes(self, elements: int) -> int:
+        """Bytes on the wire. An empty tensor sends none."""
+        if elements == 0:
+            return 0
+        return -(-self.kept(elements) * (self.value_bits + self.index_bits) // 8) + self.fixed_bytes
+
+    def ratio(self, bytes_per_element: int = 4) -> float:
+        """ρ: compressed over original bytes of a large tensor."""
+        return self.kept_share * (self.value_bits + self.index_bits) / (8 * bytes_per_element)
+
+
+@dataclass(frozen=True, eq=False)
+class CodecProfile:
+    """A codec on a device, as it was measured.
+
+    Attributes:
+        name: of the codec. wire: what it sends. exact: whether decoding gives back what was encoded.
+        elements: sizes that were measured, ascending, none 0. encode_seconds, decode_seconds: at these
+            sizes, of one tensor and one payload.
+
+    Between two sizes times are interpolated; below the first they are its; beyond the last they go on with
+    the slope of the last two, and in proportion where there is one size alone. An empty tensor takes none.
+
+    Raises ValueError for rows of different lengths or none, sizes that do not ascend, negative or endless
+    times.
+    """
+
+    name: str
+    device: Device
+    wire: WireFormat
+    elements: Integers
+    encode_seconds: Floats
+    decode_seconds: Floats
+    exact: bool = False
+    #: SHA-256 of all of the above.
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        elements = whole_numbers(self.elements, "measured sizes of a codec")
+        encode = durations(self.encode_seconds, "times for encoding")
+        decode = durations(self.decode_seconds, "times for decoding")
+        if not len(elements):
+            raise ValueError(f"codec {self.name!r} was measured at no size")
+        if not len(elements) == len(encode) == len(decode):
+            raise ValueError(
+                f"{len(elements)} sizes, {len(encode)} times to encode, {len(decode)} to decode: no table"
+            )
+        if elements[0] == 0 or np.any(np.diff(elements) <= 0):
+            raise ValueError("measured sizes of a codec ascend, and none is 0")
+        object.__setattr__(self, "device", Device(self.device))
+        object.__setattr__(self, "elements", elements)
+        object.__setattr__(self, "encode_seconds", encode)
+        object.__setattr__(self, "decode_seconds", decode)
+        object.__setattr__(self, "digest", self._digest())
+
+    @classmethod
+    def with_threshold(
+        cls,
+        name: str,
+        device: Device,
+        wire: WireFormat,
+        encode_seconds: float,
+        decode_seconds: float,
+        elements: int,
+    ) -> CodecProfile:
+        """Times that are constant up to so many elements, and in proportion to the size beyond."""
+        table = (np.array([elements]), np.array([encode_seconds]), np.array([decode_seconds]))
+        return cls(name, device, wire, *table)
+
+    @classmethod
+    def with_rate(
+        cls, name: str, device: Device, wire: WireFormat, encode_rate: float, decode_rate: float
+    ) -> CodecProfile:
+        """Times in proportion to the size: elements a second for encoding and decoding."""
+        if not (isfinite(encode_rate) and isfinite(decode_rate) and min(encode_rate, decode_rate) > 0.0):
+            raise ValueError(f"a codec's rates are finite and positive, not {encode_rate} and {decode_rate}")
+        table = (np.array([1]), np.array([1.0 / encode_rate]), np.array([1.0 / decode_rate]))
+        return cls(name, device, wire, *table)
+
+    def seconds_to_encode(self, elements: Integers | Sequence[int] | int) -> Floats:
+        """Of each of these tensors."""
+        return self._seconds(self.encode_seconds, elements)
+
+    def seconds_to_decode(self, elements: Integers | Sequence[int] | int) -> Floats:
+        """Of each of these tensors, for one payload."""
+        return self._seconds(self.decode_seconds, elements)
+
+    def wire_bytes(self, elements: Integers | Sequence[int]) -> Integers:
+        """Compressed bytes of each of these tensors."""
+        return np.array([self.wire.bytes(int(one)) for one in np.asarray(elements)], dtype=np.int64)
+
+    def _seconds(self, table: Floats, elements: Integers | Sequence[int] | int) -> Floats:
+        asked = np.asarray(elements, dtype=np.float64)
+        found = np.interp(asked, self.elements, table)
+        last = float(self.elements[-1])
+        if len(table) == 1:
+            slope = float(table[0]) / last
+        else:
+            slope = max(0.0, float(table[-1] - table[-2]) / (last - float(self.elements[-2])))
+        beyond = np.maximum(asked - last, 0.0) * slope
+        return np.where(asked > 0.0, found + beyond, 0.0)
+
+    def _digest(self) -> str:
+        content = hashlib.sha256()
+        heading = (self.name, self.device.value, self.exact, repr(self.wire))
+        arrays = (self.elements, self.encode_seconds, self.decode_seconds)
+        for part in (repr(heading).encode(), *(array.tobytes() for array in arrays)):
+            content.update(len(part).to_bytes(8, "big"))
+            content.update(part)
+        return content.hexdigest()

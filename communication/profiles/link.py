@@ -1,0 +1,58 @@
+"""The link profile of a placement: latency and bandwidth between its servers and within one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRate:
+    """What one collective call takes.
+
+    ``latency_seconds``: α, of each call whatever it sends. ``bytes_per_second``: that a participant receives.
+
+    Raises ValueError for a negative latency or a rate that is not positive and finite.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.latency_seconds) and self.latency_seconds >= 0.0):
+            raise ValueError(f"a latency is finite and not negative, not {self.latency_seconds} s")
+        if not (isfinite(self.bytes_per_second) and self.bytes_per_second > 0.0):
+            raise ValueError(f"a bandwidth is finite and positive, not {self.bytes_per_second} bytes/s")
+
+    def seconds(self, received_bytes: float) -> float:
+        """Of one call in which each participant receives so many bytes."""
+        return self.latency_seconds + received_bytes / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProfile:
+    """What a job's traffic finds.
+
+    Attributes:
+        between: a server's network interface, shared by its GPUs. within: one GPU's way to the others of its
+            server. share: of `between` that the placement leaves to the job, above 0 and at most 1.
+
+    Raises ValueError for another share.
+    """
+
+    between: LinkRate
+    within: LinkRate
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"a share of a link is above 0 and at most 1, not {self.share}")
+
+    @property
+    def granted(self) -> LinkRate:
+        """What the job gets between servers: the latency, and its share of the bandwidth."""
+        return LinkRate(self.between.latency_seconds, self.between.bytes_per_second * self.share)
+
+    def rate(self, *, spread: bool) -> LinkRate:
+        """What an exchange between servers finds, or one within a server."""
+        return self.granted if spread else self.within

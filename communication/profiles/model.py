@@ -1,0 +1,113 @@
+"""The tensor profile of a model: its gradients in the order in which a backward pass makes them ready."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
+
+from communication.profiles.arrays import Floats, Integers, durations, whole_numbers
+
+#: Of bytes an element that gradients have: FP64, FP32, FP16 and BF16, FP8.
+ELEMENT_BYTES = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelProfile:
+    """Tensors in order of readiness, and what an iteration computes. Two profiles with one digest are equal.
+
+    Attributes:
+        tensor_names: each once. elements: of each tensor; 0 is allowed.
+        gap_seconds: backward time of each tensor, from the readiness of the one before it to its own.
+        other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
+        bytes_per_element: of an uncompressed gradient.
+
+    Raises ValueError for rows of different lengths, no tensor, negative or endless values.
+    """
+
+    name: str
+    tensor_names: tuple[str, ...]
+    elements: Integers
+    gap_seconds: Floats
+    other_seconds: float = 0.0
+    bytes_per_element: int = 4
+    #: SHA-256 of all of the above.
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(str(name) for name in self.tensor_names)
+        elements = whole_numbers(self.elements, "elements of tensors")
+        gaps = durations(self.gap_seconds, "gaps between tensors")
+        if not names:
+            raise ValueError("a model has at least one tensor")
+        if not len(names) == len(elements) == len(gaps):
+            raise ValueError(f"{len(names)} names, {len(elements)} sizes and {len(gaps)} gaps are no tensors")
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two tensors have the name {twice!r}")
+        if not (isfinite(self.other_seconds) and self.other_seconds >= 0.0):
+            raise ValueError(f"other seconds are finite and not negative, not {self.other_seconds}")
+        if self.bytes_per_element not in ELEMENT_BYTES:
+            raise ValueError(f"an element has 8, 4, 2 or 1 bytes, not {self.bytes_per_element}")
+        object.__setattr__(self, "tensor_names", names)
+        object.__setattr__(self, "elements", elements)
+        object.__setattr__(self, "gap_seconds", gaps)
+        object.__setattr__(self, "digest", self._digest())
+
+    @classmethod
+    def unnamed(
+        cls, name: str, elements: Integers, gap_seconds: Floats, other_seconds: float = 0.0
+    ) -> ModelProfile:
+        """A profile whose tensors are called by their numbers."""
+        names = tuple(f"tensor {number}" for number in range(len(elements)))
+        return cls(name, names, elements, gap_seconds, other_seconds)
+
+    def __len__(self) -> int:
+        return len(self.tensor_names)
+
+    @cached_property
+    def sizes_bytes(self) -> Integers:
+        """Bytes of each uncompressed gradient."""
+        sizes = self.elements * self.bytes_per_element
+        sizes.flags.writeable = False
+        return sizes
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors."""
+        return int(self.elements.sum())
+
+    @property
+    def backward_seconds(self) -> float:
+        """Of the whole backward pass."""
+        return float(self.gap_seconds.sum())
+
+    @property
+    def compute_seconds(self) -> float:
+        """Of an iteration on one GPU, which sends nothing."""
+        return self.other_seconds + self.backward_seconds
+
+    def with_times(self, backward_seconds: float, other_seconds: float) -> ModelProfile:
+        """The same tensors on a device of another speed: gaps keep their proportions.
+
+        Raises ValueError where all gaps are 0 and the backward pass is to take time.
+        """
+        if self.backward_seconds <= 0.0 < backward_seconds:
+            raise ValueError("gaps that are all 0 have no proportions to keep")
+        factor = backward_seconds / self.backward_seconds if backward_seconds else 0.0
+        return replace(self, gap_seconds=self.gap_seconds * factor, other_seconds=other_seconds)
+
+    def with_elements_divided(self, divisor: int) -> ModelProfile:
+        """The same model with smaller tensors, rounded up: none vanishes. Times stay."""
+        if divisor < 1:
+            raise ValueError(f"sizes are divided by at least 1, not {divisor}")
+        return replace(self, elements=-(-self.elements // divisor))
+
+    def _digest(self) -> str:
+        content = hashlib.sha256()
+        heading = (self.name, self.tensor_names, self.other_seconds, self.bytes_per_element)
+        for part in (repr(heading).encode(), self.elements.tobytes(), self.gap_seconds.tobytes()):
+            content.update(len(part).to_bytes(8, "big"))
+            content.update(part)
+        return content.hexdigest()
