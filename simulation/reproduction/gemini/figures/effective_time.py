@@ -11,8 +11,8 @@ from recovery.costs.failures import effective_share, renewed_share
 from simulation.reports.style import PALETTE, Drawing, base_figure
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.gemini import explaining, model
-from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.model_rows import ModelRow, row
 from simulation.reproduction.store import RunResult
 
 NAME = "effective"

@@ -8,8 +8,8 @@ from recovery.costs.frequency import points_every, share_of_time
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.gemini import explaining, model
 from simulation.reproduction.gemini.measured_recovery import frequency_tables, measured_recovery
-from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.model_rows import ModelRow, row
 
 NAME = "frequency"
 MACHINES = (4, 8, 12, 16)

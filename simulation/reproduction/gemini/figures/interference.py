@@ -10,8 +10,8 @@ from recovery.traffic.partition import USABLE_SHARE
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.gemini.measured import measured, measured_tables
 from simulation.reproduction.gemini.model import COPY_BYTES_PER_SECOND, GPUS_PER_MACHINE, gpt2_100b
-from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.model_rows import ModelRow, row
 
 NAME = "interference"
 #: GPT-2 40B on p3dn: 30 GB a machine over 100 Gbps; copies are no faster than the link.

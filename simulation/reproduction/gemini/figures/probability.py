@@ -21,8 +21,8 @@ from recovery.probability.surviving import (
 from simulation.reports.style import PALETTE, Drawing, base_figure
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.gemini import explaining
-from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.model_rows import ModelRow, row
 
 NAME = "probability"
 #: Machines, replicas, machines lost.

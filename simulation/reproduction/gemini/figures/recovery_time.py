@@ -12,8 +12,8 @@ from recovery.probability.standby import probability_of_more, standby_servers
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.gemini import explaining, model
 from simulation.reproduction.gemini.measured_recovery import measured_recovery, recovery_tables
-from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.model_rows import ModelRow, row
 
 NAME = "recovery"
 GPT2, MT_NLG = "GPT-2 100B", "MT-NLG, 6.4 TB"

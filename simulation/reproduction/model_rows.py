@@ -1,4 +1,5 @@
-"""Rows of Gemini's figures: one published value beside that of the model, and why they differ."""
+"""Rows of papers that planners compute again: one published value beside that of the model, and why they
+differ."""
 
 from __future__ import annotations
 
