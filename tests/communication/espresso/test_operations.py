@@ -1,0 +1,131 @@
+"""Operations of options: carried out as they are described, they sum gradients, whatever the path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from communication.espresso.decision_tree import gpu_options, options
+from communication.espresso.operations import Resource, operations, part_bounds, piece_bounds
+from communication.espresso.options import Option, Task, compressions, option_code
+from communication.profiles.placement import PlacementShape
+from tests.communication.espresso.carried_out import carry_out
+
+SHAPES = [PlacementShape(*each) for each in ((2, 4), (3, 2), (1, 4), (4, 1), (1, 1), (3, 3))]
+
+
+def gradients(shape: PlacementShape, elements: int) -> np.ndarray:
+    """Whole numbers, so that sums are exact in any order."""
+    rng = np.random.default_rng(elements)
+    return rng.integers(-1000, 1000, (shape.workers, elements)).astype(np.float64)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("elements", [1000, 96, 7, 1])
+def test_each_of_the_174_options_sums_on_every_rank(shape: PlacementShape, elements: int) -> None:
+    given = gradients(shape, elements)
+    for option in gpu_options():
+        for rank in carry_out(option, shape, given):
+            assert rank.stack is None, option_code(option)
+            np.testing.assert_array_equal(rank.sums, given.sum(axis=0), option_code(option))
+
+
+def _halved(values: np.ndarray) -> np.ndarray:
+    """Signs with one magnitude: decodes to what only this piece's encoder can have meant."""
+    scale = np.abs(values).mean() if len(values) else 0.0
+    return np.where(values >= 0, scale, -scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ranks_hold_the_same_values_after_lossy_options_too(shape: PlacementShape) -> None:
+    given = gradients(shape, 101)
+    for option in gpu_options():
+        first, *others = carry_out(option, shape, given, encode=_halved)
+        for rank in others:
+            np.testing.assert_array_equal(rank.sums, first.sums, option_code(option))
+
+
+def test_exchanges_with_nobody_are_left_out_and_compression_for_them_too() -> None:
+    alone = PlacementShape(1, 1)
+    assert {operations(option, alone) for option in options()} == {()}
+    for option in gpu_options():
+        levels = {each.step.level for each in operations(option, PlacementShape(4, 1))} - {None}
+        assert levels <= {"flat", "inter"}
+        packed = operations(option, PlacementShape(1, 4))
+        assert {each.step.level for each in packed} - {None} <= {"flat", "intra"}
+        assert all(each.resource(PlacementShape(1, 4)) is not Resource.BETWEEN for each in packed)
+
+
+def test_points_of_compression_are_numbered() -> None:
+    for option in options()[::7]:
+        points = [each.point for each in operations(option, SHAPES[0]) if each.step.task is Task.COMP]
+        assert points == list(range(compressions(option)))
+
+
+def test_devices_change_nothing_but_the_resource() -> None:
+    shape = PlacementShape(2, 2)
+    given = gradients(shape, 50)
+    for option in options()[::31]:
+        for rank in carry_out(option, shape, given):
+            np.testing.assert_array_equal(rank.sums, given.sum(axis=0))
+        assert {each.resource(shape) for each in operations(option, shape) if each.step.is_codec} == {
+            Resource[step.device.name] for step in option if step.device is not None
+        }
+
+
+def _named(text: str) -> Option:
+    (found,) = (option for option in gpu_options() if option_code(option) == text)
+    return found
+
+
+def test_a_path_through_all_of_it_is_described_as_computed_by_hand() -> None:
+    """Two servers with four GPUs: encoded before the exchange within servers, encoded anew between them."""
+    shape = PlacementShape(2, 4)
+    path = operations(
+        _named(
+            "Comp/encode/gpu Comm1_c/all-to-all/intra Decomp/decode/gpu Comp/encode/gpu "
+            "Comm1_c/all-to-all/inter Decomp/decode/gpu Comp/encode/gpu Comm2_c/all-gather/inter "
+            "Comm2_c/all-gather/intra Decomp/decode/gpu"
+        ),
+        shape,
+    )
+    assert [each.parts for each in path] == [1, 1, 4, 4, 4, 8, 8, 8, 4, 1]
+    assert [each.payloads for each in path] == [1, 1, 4, 1, 1, 2, 1, 1, 1, 1]
+    assert [each.pieces for each in path] == [4, 4, 1, 2, 2, 1, 1, 1, 2, 8]
+    assert [each.participants for each in path] == [1, 4, 1, 1, 2, 1, 1, 2, 4, 1]
+    assert not any(each.first_gpu_alone or each.first_server_alone for each in path)
+
+
+def test_after_a_gather_only_roots_go_on() -> None:
+    shape = PlacementShape(2, 4)
+    path = operations(
+        _named(
+            "Comp/encode/gpu Comm1_c/gather/intra Comm1_c/gather/inter Decomp/decode/gpu "
+            "Comm2/broadcast/inter Comm2/broadcast/intra"
+        ),
+        shape,
+    )
+    assert [each.payloads for each in path] == [1, 1, 4, 8, 1, 1]
+    assert [each.per_server for each in path] == [4, 4, 1, 1, 1, 4]
+    taking_part = [
+        [(server, gpu) for server in range(2) for gpu in range(4) if each.takes_part(server, gpu)]
+        for each in path
+    ]
+    assert [len(ranks) for ranks in taking_part] == [8, 8, 2, 1, 2, 8]
+
+
+def test_parts_and_pieces_cover_a_gradient_once() -> None:
+    shape = PlacementShape(3, 4)
+    for option in gpu_options():
+        for operation in operations(option, shape):
+            covered = sorted(
+                number
+                for part in {
+                    part_bounds(100, operation.cuts, server, gpu, shape)
+                    for server in range(3)
+                    for gpu in range(4)
+                }
+                for piece in piece_bounds(part, operation.piece_cuts[len(operation.cuts) :])
+                for number in piece
+            )
+            assert covered == list(range(100))
