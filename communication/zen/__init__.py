@@ -1,0 +1,1 @@
+"""Zen: sparse gradients that every worker ends up with the exact sum of, by balanced parts."""

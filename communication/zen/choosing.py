@@ -1,0 +1,187 @@
+"""The choice of a scheme and its formats for one sparse tensor: every formula, and the fastest (Zen 3.2.4).
+
+The dense all-reduce is always among those that are asked, so that nothing is ever dearer than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from communication.profiles.link import LinkProfile, LinkRate
+from communication.profiles.placement import PlacementShape
+from communication.zen.balance import expected_imbalance
+from communication.zen.formats import VALUE_BYTES, Format, smallest_format
+from communication.zen.profile import SparsityProfile
+from communication.zen.schemes import Exchange, Scheme, calls, received_bytes
+
+#: Those that the training runtime can carry out.
+EXECUTABLE = (
+    Scheme.DENSE, Scheme.ZEN, Scheme.BALANCED_COO, Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS,
+)  # fmt: skip
+#: Those whose partitions come from a hash.
+HASHED = (Scheme.ZEN, Scheme.BALANCED_COO)
+#: Above it a hashed exchange is given up while it runs, so one that is expected there is not begun.
+MOST_IMBALANCE = 1.2
+
+
+@dataclass(frozen=True)
+class OperationTimes:
+    """What a worker's own part of a sparse exchange takes: hashing, sorting, adding up, encoding, decoding.
+
+    Attributes:
+        fixed_seconds: of each exchange of a tensor.
+        seconds_per_unit: of each unit that a worker sends or receives.
+    """
+
+    fixed_seconds: float = 0.0
+    seconds_per_unit: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.fixed_seconds, self.seconds_per_unit) < 0:
+            raise ValueError("operations take no less than no time")
+
+
+NOTHING = OperationTimes()
+
+
+@dataclass(frozen=True)
+class SchemeCost:
+    """What one scheme would take for a tensor.
+
+    Attributes:
+        seconds: of the exchange, the steps within a server and a worker's own part included.
+        operation_seconds: of these a worker's own part.
+        received_bytes: of the participant that receives most, between servers (within one where there is
+            one).
+    """
+
+    scheme: Scheme
+    seconds: float
+    operation_seconds: float
+    received_bytes: float
+
+
+@dataclass(frozen=True)
+class TensorChoice:
+    """How one tensor is synchronised.
+
+    Attributes:
+        participants: of the exchange: servers, or GPUs where they are all on one.
+        scheme, push_format, pull_format: what is chosen; formats are those of Zen.
+        push_imbalance, pull_imbalance: expected of a hash with so many participants.
+        costs: of every scheme that was asked, in the order of `Scheme`; those that were ruled out are not in
+            it.
+        within_bytes: that a GPU receives within its server, in the dense steps before and after.
+    """
+
+    profile: SparsityProfile
+    participants: int
+    scheme: Scheme
+    push_format: Format
+    pull_format: Format
+    push_imbalance: float
+    pull_imbalance: float
+    costs: tuple[SchemeCost, ...]
+    within_bytes: float
+
+    @property
+    def cost(self) -> SchemeCost:
+        """Of the chosen scheme."""
+        return self.cost_of(self.scheme)
+
+    def cost_of(self, scheme: Scheme) -> SchemeCost:
+        """Of a scheme that was asked. Raises ValueError for others."""
+        for cost in self.costs:
+            if cost.scheme is scheme:
+                return cost
+        raise ValueError(f"{scheme} was not asked")
+
+
+def exchange_of(
+    profile: SparsityProfile, placement: PlacementShape, *, adaptive_push: bool = False
+) -> Exchange:
+    """What the formulas are asked about where a job's GPUs are so placed.
+
+    On several servers each one's GPUs first add up their gradients (dense, within the server), so that the
+    exchange is among servers, with the density of their sums. On one server it is among its GPUs.
+    """
+    spread = placement.spread
+    participants = placement.servers if spread else placement.gpus_per_server
+    each = placement.gpus_per_server if spread else 1
+    law = profile.densification
+    pushed, total = law.after(each), law.after(each * participants)
+    return Exchange(
+        participants=participants,
+        dense_bytes=float(profile.dense_bytes),
+        densification=law,
+        workers_each=each,
+        skew=profile.skew,
+        width=profile.width,
+        push_format=smallest_format(pushed, profile.width) if adaptive_push else Format.COO,
+        pull_format=smallest_format(total, profile.width),
+        push_imbalance=expected_imbalance(pushed * profile.units, participants),
+        pull_imbalance=expected_imbalance(total * profile.units, participants),
+    )
+
+
+def choose_scheme(
+    profile: SparsityProfile,
+    placement: PlacementShape,
+    links: LinkProfile,
+    *,
+    times: OperationTimes = NOTHING,
+    schemes: Sequence[Scheme] = EXECUTABLE,
+    adaptive_push: bool = False,
+) -> TensorChoice:
+    """The fastest of ``schemes`` for a tensor; of equally fast ones the first in the order of `Scheme`.
+
+    ``adaptive_push``: choose the format of Push as well, which the paper always sends in COO.
+    Raises ValueError unless the dense scheme is among them.
+    """
+    if Scheme.DENSE not in schemes:
+        raise ValueError("without the dense scheme there is nothing to fall back to")
+    exchange = exchange_of(profile, placement, adaptive_push=adaptive_push)
+    rate = links.rate(spread=placement.spread)
+    within, within_seconds = _within(profile, placement, links)
+    even = exchange.push_imbalance <= MOST_IMBALANCE
+    costs = tuple(
+        _cost(scheme, exchange, rate, times, within_seconds)
+        for scheme in Scheme
+        if scheme in schemes and (even or scheme not in HASHED)
+    )
+    best = min(costs, key=lambda cost: cost.seconds)
+    return TensorChoice(
+        profile=profile,
+        participants=exchange.participants,
+        scheme=best.scheme,
+        push_format=exchange.push_format,
+        pull_format=exchange.pull_format,
+        push_imbalance=exchange.push_imbalance,
+        pull_imbalance=exchange.pull_imbalance,
+        costs=costs,
+        within_bytes=within,
+    )
+
+
+def _within(profile: SparsityProfile, placement: PlacementShape, links: LinkProfile) -> tuple[float, float]:
+    """Bytes and seconds of a reduce-scatter and an all-gather within each server of several."""
+    gpus = placement.gpus_per_server
+    if not placement.spread or gpus == 1:
+        return 0.0, 0.0
+    each = (gpus - 1) / gpus * profile.dense_bytes
+    return 2.0 * each, 2.0 * links.within.seconds(each)
+
+
+def _cost(
+    scheme: Scheme, exchange: Exchange, rate: LinkRate, times: OperationTimes, within_seconds: float
+) -> SchemeCost:
+    received = received_bytes(scheme, exchange)
+    seconds = within_seconds + received / rate.bytes_per_second
+    seconds += calls(scheme, exchange.participants) * rate.latency_seconds
+    operations = 0.0
+    if scheme is not Scheme.DENSE and exchange.participants > 1:
+        unit_bytes = VALUE_BYTES * exchange.width
+        own = exchange.density() * exchange.dense_bytes / unit_bytes
+        operations = times.fixed_seconds + times.seconds_per_unit * (own + received / unit_bytes)
+    return SchemeCost(scheme, seconds + operations, operations, received)

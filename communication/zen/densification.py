@@ -1,0 +1,140 @@
+"""Densification: how dense a gradient gets as workers are summed, and how skewed as it is cut (Zen 3.2.2).
+
+The paper has end points only. In between the density of i workers' sum is d * i ** beta, at most 1, which is
+what partial overlap looks like on all four of its models; measured points are followed exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, isfinite, log
+
+
+@dataclass(frozen=True)
+class Densification:
+    """The density after summing workers.
+
+    Attributes:
+        density: d, of one worker's tensor.
+        beta: 0 where all workers touch the same, 1 where none overlap.
+        measured: numbers of workers with the density of their sum, ascending. Between two of them and
+            `density` at 1 it goes on a power law; beyond the last one by `beta`.
+    """
+
+    density: float
+    beta: float
+    measured: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.density) and 0.0 <= self.density <= 1.0):
+            raise ValueError(f"a density is from 0 to 1, not {self.density}")
+        if not (isfinite(self.beta) and 0.0 <= self.beta <= 1.0):
+            raise ValueError(f"beta is from 0 to 1, not {self.beta}")
+        last = (1, self.density)
+        for workers, density in self.measured:
+            if workers <= last[0]:
+                raise ValueError("measured densities are of ascending numbers of workers above 1")
+            if not last[1] <= density <= min(1.0, workers * self.density) + 1e-9:
+                raise ValueError(
+                    f"the sum of {workers} workers has a density of {density}: it cannot be below that of "
+                    "fewer, above 1, or above that of workers without any overlap"
+                )
+            last = (workers, density)
+
+    def after(self, workers: float) -> float:
+        """Density of the sum of so many workers' gradients, d^(i). Raises ValueError below 1."""
+        if workers < 1:
+            raise ValueError(f"the sum of {workers} workers: there is at least one")
+        if self.density == 0.0:
+            return 0.0
+        before = (1, self.density)
+        for point in self.measured:
+            if workers <= point[0]:
+                share = log(workers / before[0]) / log(point[0] / before[0])
+                return float(before[1] * (point[1] / before[1]) ** share)
+            before = point
+        return min(1.0, float(before[1] * (workers / before[0]) ** self.beta))
+
+    def with_batch(self, share: float) -> Densification:
+        """The law where each worker's batch is ``share`` times the one that was measured.
+
+        Two workers touch what one with twice the batch does, so a batch is as many workers as it is shares:
+        a smaller one has the law's own smaller density. Above 1 the law begins further on.
+        """
+        if not (isfinite(share) and share > 0.0):
+            raise ValueError(f"{share} times the batch: it is finite and positive")
+        if share >= 1.0:
+            density = self.after(share)
+        else:
+            # The first step of the law, since nothing smaller was measured; no row is touched by less.
+            slope = self.beta
+            if self.measured and self.density:
+                workers, sum_density = self.measured[0]
+                slope = log(sum_density / self.density) / log(workers)
+            density = self.density * share**slope
+        points = tuple(
+            (round(workers / share), one)
+            for workers, one in self.measured
+            if workers / share > 1.0 and (workers / share).is_integer()
+        )
+        return Densification(
+            density, self.beta, tuple(p for p in points if density <= p[1] <= p[0] * density)
+        )
+
+    def ratio(self, workers: float) -> float:
+        """Densification ratio of so many workers, γ; 1 for a tensor of zeros."""
+        return self.after(workers) / self.density if self.density else 1.0
+
+
+def beta_between(density: float, workers: int, density_after: float) -> float:
+    """The beta with which ``workers`` of this density come to ``density_after``, as the paper's end points
+    give it. Raises ValueError where none does."""
+    if not 0.0 < density <= density_after or workers < 2:
+        raise ValueError(f"no beta leads from a density of {density} to {density_after} at {workers} workers")
+    return log(density_after / density) / log(workers)
+
+
+def fitted_densification(measured: Mapping[int, float]) -> Densification:
+    """The law through measured densities by number of workers, 1 among them. Beta is the least-squares fit
+    through the first one, of logarithms.
+
+    Raises ValueError without a density of one worker, or for densities that no workers can have.
+    """
+    density = measured.get(1)
+    if density is None:
+        raise ValueError("densities were measured, but not that of one worker")
+    points = tuple(sorted((workers, one) for workers, one in measured.items() if workers != 1))
+    # What has reached 1 says no more of how fast it grew.
+    steps = [
+        (log(each), log(one / density)) for each, one in points if each > 1 and 0.0 < density < one < 1.0
+    ]
+    squares = sum(x * x for x, _ in steps)
+    beta = sum(x * y for x, y in steps) / squares if squares else 0.0
+    return Densification(density, min(1.0, max(0.0, beta)), points)
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How much fuller the fullest of n contiguous equal parts is than the mean: n ** sigma, at most n.
+
+    Attributes:
+        sigma: 0 where non-zeros lie evenly, 1 where all are in one part.
+    """
+
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.sigma) and 0.0 <= self.sigma <= 1.0):
+            raise ValueError(f"sigma is from 0 to 1, not {self.sigma}")
+
+    def ratio(self, parts: int) -> float:
+        """Skewness ratio with so many parts, from 1 to their number; it never falls as there are more."""
+        return exp(self.sigma * log(parts)) if parts > 1 else 1.0
+
+
+def skew_from(parts: int, ratio: float) -> Skew:
+    """The skew whose fullest of ``parts`` is ``ratio`` times the mean. Raises ValueError where none is."""
+    if parts < 2 or not 1.0 <= ratio <= parts:
+        raise ValueError(f"a skewness ratio of {ratio} with {parts} parts: it is from 1 to their number")
+    return Skew(log(ratio) / log(parts))

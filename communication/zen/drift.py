@@ -1,0 +1,71 @@
+"""When a sparse plan is given up: densities drift while a job trains, and predictions with them (Zen 3.3.2).
+
+The dense all-reduce is always there to fall back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from communication.zen.choosing import MOST_IMBALANCE
+
+#: Iterations in a row that may take longer than predicted, margin included.
+PATIENCE_ITERATIONS = 50
+#: The margin until so many iterations have been seen; then what 95 % of them stayed below.
+MARGIN = 0.15
+ENOUGH_ITERATIONS = 200
+PERCENTILE = 95.0
+#: A density that has moved by more than this share of itself is profiled again.
+MOST_DRIFT = 0.2
+
+
+@dataclass(frozen=True)
+class WindowReport:
+    """What workers told of a window of iterations.
+
+    Attributes:
+        iteration_seconds: measured, one after the other.
+        push_imbalance, pull_imbalance: of all the bytes of the window, whatever tensors they were of.
+    """
+
+    iteration_seconds: Sequence[float]
+    push_imbalance: float = 1.0
+    pull_imbalance: float = 1.0
+
+
+def margin(measured_over_predicted: Sequence[float]) -> float:
+    """What to allow an iteration over its prediction, as a share of it: 0.15 until 200 were seen, then their
+    95th percentile; never negative."""
+    if len(measured_over_predicted) < ENOUGH_ITERATIONS:
+        return MARGIN
+    return max(0.0, float(np.percentile(np.asarray(measured_over_predicted), PERCENTILE)) - 1.0)
+
+
+def reason_to_fall_back(
+    report: WindowReport, predicted_seconds: float, allowed: float = MARGIN
+) -> str | None:
+    """Why the plan should be replaced, in a sentence with numbers; None where it holds.
+
+    ``allowed``: the margin, as `margin` says it.
+    """
+    worst = max(report.push_imbalance, report.pull_imbalance)
+    if worst > MOST_IMBALANCE:
+        return f"the fullest server received {worst:.2f} times the mean, and {MOST_IMBALANCE} is the most"
+    limit = predicted_seconds * (1.0 + allowed)
+    in_a_row = 0
+    for seconds in report.iteration_seconds:
+        in_a_row = in_a_row + 1 if seconds > limit else 0
+        if in_a_row >= PATIENCE_ITERATIONS:
+            return (
+                f"{in_a_row} iterations in a row took more than {limit:.4g} s, where "
+                f"{predicted_seconds:.4g} s were predicted"
+            )
+    return None
+
+
+def has_drifted(planned: float, measured: float) -> bool:
+    """Whether a density has moved so far from the one that was planned with that a new plan is due."""
+    return abs(measured - planned) > MOST_DRIFT * planned

@@ -1,0 +1,36 @@
+"""Indices of non-zeros: what they are, and how they come from a gradient and go back into one."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices: TypeAlias = NDArray[np.int64]
+"""Places of non-zeros in a flat tensor, counted from 1 (so that 0 can mean empty), ascending, each once."""
+
+Values: TypeAlias = NDArray[np.floating[Any]]
+"""The gradient at some indices, in their order."""
+
+MOST_ELEMENTS = 2**31 - 1
+"""Indices travel as int32."""
+
+
+def nonzero_indices(gradient: Values) -> Indices:
+    """The indices of a flat gradient's non-zeros. NaN and infinity are some, negative zero is none."""
+    return np.flatnonzero(gradient) + 1
+
+
+def dense_from(indices: Indices, values: Values, elements: int) -> Values:
+    """The flat gradient with these values at these indices and zeros elsewhere."""
+    gradient: Values = np.zeros(elements, values.dtype)
+    gradient[indices - 1] = values
+    return gradient
+
+
+def checked_elements(elements: int) -> int:
+    """A number of elements that indices can count. Raises ValueError for others."""
+    if not 0 <= elements <= MOST_ELEMENTS:
+        raise ValueError(f"a tensor of {elements} elements: there must be 0 to {MOST_ELEMENTS}")
+    return elements

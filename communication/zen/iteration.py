@@ -1,0 +1,67 @@
+"""One iteration of a model with sparse tensors: dense buckets beside the backward pass, sparse ones after it.
+
+That is how the training runtime does it: DistributedDataParallel sends a bucket as soon as its last gradient
+is ready, one after the other; what is sparse is exchanged when the backward pass is over and the link free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from communication.collectives import all_reduce_bytes
+from communication.profiles.link import LinkProfile
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+
+#: As DistributedDataParallel fills them, the first one apart.
+BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class DenseTraffic:
+    """All-reduces of the dense tensors of one iteration.
+
+    Attributes:
+        end_seconds: when the last one is done, from the beginning of the backward pass.
+        bytes_between: that one server receives from the others. bytes_within: that a GPU receives within its
+            server.
+    """
+
+    end_seconds: float
+    bytes_between: float
+    bytes_within: float
+
+
+def dense_traffic(
+    model: ModelProfile, placement: PlacementShape, links: LinkProfile, apart: Collection[str] = ()
+) -> DenseTraffic:
+    """The all-reduces of a model's tensors but those that are synchronised ``apart``."""
+    ready = end = between = within = 0.0
+    waiting, capacity = 0, FIRST_BUCKET_BYTES
+    sizes, gaps = model.sizes_bytes.tolist(), model.gap_seconds.tolist()
+    last = len(model) - 1
+    for place, name in enumerate(model.tensor_names):
+        ready += gaps[place]
+        waiting += 0 if name in apart else sizes[place]
+        if waiting and (waiting >= capacity or place == last):
+            one = _all_reduce(waiting, placement, links)
+            end = max(end, ready) + one.end_seconds
+            between, within = between + one.bytes_between, within + one.bytes_within
+            waiting, capacity = 0, BUCKET_BYTES
+    return DenseTraffic(end, between, within)
+
+
+def _all_reduce(size_bytes: float, placement: PlacementShape, links: LinkProfile) -> DenseTraffic:
+    """One all-reduce, hierarchical on several servers with several GPUs each, as it is alone on its links."""
+    gpus, servers = placement.gpus_per_server, placement.servers
+    within = all_reduce_bytes(gpus, size_bytes)
+    between = all_reduce_bytes(servers, size_bytes)
+    seconds = 0.0
+    if gpus > 1:
+        # On several servers a reduce-scatter before and an all-gather after, each a call.
+        seconds += links.within.seconds(within) + (links.within.latency_seconds if servers > 1 else 0.0)
+    if servers > 1:
+        seconds += links.granted.seconds(between)
+    return DenseTraffic(seconds, between, within)

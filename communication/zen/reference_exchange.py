@@ -1,0 +1,156 @@
+"""Reference exchanges: what each scheme sends among workers and what comes of it, step by step in memory.
+
+Nothing travels here. Implementations on real links are held against the sums, and formulas against the bytes.
+All is counted in elements (Zen 3.2.4 and 3.3.4; steps 2 to 8 of the full exchange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from communication.zen.balance import pull_imbalance, push_imbalance
+from communication.zen.formats import INDEX_BYTES, VALUE_BYTES, Format, smallest_format
+from communication.zen.hash_bitmap import bitmap_bytes, bitmap_decode, bitmap_encode
+from communication.zen.hash_family import HashFunctions
+from communication.zen.indices import Indices, Values, nonzero_indices
+from communication.zen.partitioning import PartitionTable, partition_table, partitioned
+from communication.zen.sparsity import contiguous_parts
+
+COO_BYTES = INDEX_BYTES + VALUE_BYTES
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What came of an exchange.
+
+    Attributes:
+        total: the sum that every worker has.
+        push_bytes, pull_bytes: that each worker received from others in each phase, headers and counts
+            apart; all in the first where there is one phase.
+        push_imbalance, pull_imbalance: of what was sent and of what was aggregated.
+    """
+
+    total: Values
+    push_bytes: tuple[int, ...]
+    pull_bytes: tuple[int, ...]
+    push_imbalance: float = 1.0
+    pull_imbalance: float = 1.0
+
+    @property
+    def received_bytes(self) -> tuple[int, ...]:
+        """By worker, both phases together."""
+        return tuple(push + pull for push, pull in zip(self.push_bytes, self.pull_bytes, strict=True))
+
+
+def zen_exchange(
+    gradients: Sequence[Values], hashes: HashFunctions, pull_format: Format | None = None
+) -> Exchanged:
+    """Zen: COO to the server that h0 names, and its hash bitmap, COO or dense part back.
+
+    ``pull_format``: dense, COO or hash bitmap; the smallest one for what was aggregated where none is given.
+    """
+    workers, elements = len(gradients), len(gradients[0])
+    table = partition_table(elements, workers, hashes)
+    counts, aggregated = _pushed(gradients, table, hashes)
+    nonzeros = np.array([np.count_nonzero(part) for part in aggregated])
+    form = pull_format or smallest_format(int(nonzeros.sum()) / elements if elements else 0.0)
+    total = np.zeros_like(gradients[0])
+    sent = []
+    for members, part in zip(table.members, aggregated, strict=True):
+        if form is Format.HASH_BITMAP:
+            bitmap = bitmap_encode(part)
+            total[bitmap_decode(bitmap, members) - 1] = part[part != 0]
+            sent.append(bitmap_bytes(len(members)) + VALUE_BYTES * int(np.count_nonzero(part)))
+        else:
+            total[members - 1] = part
+            coo = COO_BYTES * int(np.count_nonzero(part))
+            sent.append(VALUE_BYTES * len(part) if form is Format.DENSE else coo)
+    owned = np.array([len(part) for part in _owned(gradients, table)])
+    return Exchanged(
+        total,
+        tuple(COO_BYTES * int(counts[:, server].sum() - counts[server, server]) for server in range(workers)),
+        tuple(sum(sent) - own for own in sent),
+        push_imbalance(list(counts)),
+        pull_imbalance(owned),
+    )
+
+
+def _pushed(
+    gradients: Sequence[Values], table: PartitionTable, hashes: HashFunctions
+) -> tuple[NDArray[np.int64], list[Values]]:
+    """Non-zeros by worker and server, and each server's aggregated part, in the order of its members."""
+    parts = len(table.members)
+    counts = np.zeros((len(gradients), parts), np.int64)
+    aggregated: list[Values] = [np.zeros(len(each), gradients[0].dtype) for each in table.members]
+    for worker, gradient in enumerate(gradients):
+        indices = nonzero_indices(gradient)
+        found = partitioned(indices, parts, hashes)
+        counts[worker] = found.counts
+        for server, mine in enumerate(found.split(indices)):
+            aggregated[server][table.position[mine - 1]] += gradient[mine - 1]
+    return counts, aggregated
+
+
+def _owned(gradients: Sequence[Values], table: PartitionTable) -> list[Indices]:
+    """The union of pushed indices by server: what cancels to zero counts as aggregated."""
+    touched = np.zeros(len(gradients[0]), bool)
+    for gradient in gradients:
+        touched |= gradient != 0
+    return [members[touched[members - 1]].astype(np.int64) for members in table.members]
+
+
+def agsparse_exchange(gradients: Sequence[Values]) -> Exchanged:
+    """AGsparse: everybody gets everybody's COO."""
+    sizes = [COO_BYTES * int(np.count_nonzero(gradient)) for gradient in gradients]
+    received = tuple(sum(sizes) - own for own in sizes)
+    return Exchanged(_summed(gradients), received, (0,) * len(gradients))
+
+
+def sparcml_exchange(gradients: Sequence[Values]) -> Exchanged:
+    """SparCML: pairs at doubling distance give each other the COO of their sums so far. Raises ValueError
+    unless there are a power of two of workers."""
+    workers = len(gradients)
+    if workers & (workers - 1):
+        raise ValueError(f"recursive doubling among {workers} workers: there must be a power of two")
+    held = list(gradients)
+    received = [0] * workers
+    distance = 1
+    while distance < workers:
+        for worker in range(workers):
+            received[worker] += COO_BYTES * int(np.count_nonzero(held[worker ^ distance]))
+        held = [held[min(w, w ^ distance)] + held[max(w, w ^ distance)] for w in range(workers)]
+        distance *= 2
+    return Exchanged(held[0], tuple(received), (0,) * workers)
+
+
+def sparse_ps_exchange(gradients: Sequence[Values]) -> Exchanged:
+    """A sparse parameter server: COO of contiguous equal parts to their servers, and back."""
+    workers, elements = len(gradients), len(gradients[0])
+    counts = np.stack(
+        [
+            np.bincount(contiguous_parts(nonzero_indices(each), elements, workers), minlength=workers)
+            for each in gradients
+        ]
+    )
+    total = _summed(gradients)
+    union = np.flatnonzero(np.any([gradient != 0 for gradient in gradients], axis=0)) + 1
+    owned = np.bincount(contiguous_parts(union, elements, workers), minlength=workers)
+    sent = np.bincount(contiguous_parts(nonzero_indices(total), elements, workers), minlength=workers)
+    return Exchanged(
+        total,
+        tuple(COO_BYTES * int(counts[:, server].sum() - counts[server, server]) for server in range(workers)),
+        tuple(COO_BYTES * int(sent.sum() - own) for own in sent),
+        push_imbalance(list(counts)),
+        pull_imbalance(owned),
+    )
+
+
+def _summed(gradients: Sequence[Values]) -> Values:
+    total = gradients[0].copy()
+    for gradient in gradients[1:]:
+        total += gradient
+    return total

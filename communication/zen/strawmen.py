@@ -1,0 +1,49 @@
+"""Strawmen that Zen is held against: one hash into flat memory, which is lossy, and cut points that age.
+
+Both are published as baselines (Zen 3.3.2, Algorithm 3.1); neither synchronises anything here.
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1
+
+import numpy as np
+from numpy.typing import NDArray
+
+from communication.zen.hash_family import HashFunctions
+from communication.zen.indices import Indices
+
+
+def one_hash(indices: Indices, parts: int, slots: int, hashes: HashFunctions) -> tuple[Indices, ...]:
+    """Algorithm 3.1: each index overwrites what is in its slot of ``parts * slots``; what is left by
+    partition, in the order of slots. Of those that meet the last in ``indices`` stays."""
+    memory: NDArray[np.int64] = np.zeros((parts, slots), np.int64)
+    flat = memory.reshape(-1)
+    flat[hashes.partition(indices, parts * slots)] = indices
+    return tuple(row[row > 0] for row in memory)
+
+
+def expected_loss(load: float) -> float:
+    """Share of indices that one ideal hash overwrites; ``load``: indices over slots."""
+    return 1.0 + expm1(-load) / load if load > 0 else 0.0
+
+
+def collisions_of_a_round(load: float, filled: float) -> float:
+    """Share of indices without a slot after one more lockstep round; ``load``: those that try over all slots,
+    ``filled``: share of slots taken before."""
+    if load <= 0:
+        return 0.0
+    return 1.0 - (1.0 - filled) * (1.0 - exp(-load)) / load
+
+
+def cut_points(indices: Indices, parts: int) -> NDArray[np.int64]:
+    """Where to cut so that these indices fall into equal runs: the data-dependent strawman, whose balance is
+    lost as soon as other indices come."""
+    if not len(indices):
+        return np.zeros(parts - 1, np.int64)
+    return indices[np.arange(1, parts) * len(indices) // parts]
+
+
+def cut_parts(indices: Indices, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The part of each index by cut points of another iteration."""
+    return np.searchsorted(cuts, indices, side="right")

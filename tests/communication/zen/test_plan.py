@@ -1,0 +1,198 @@
+"""Zen's plan of a model: predictions, digests, curves over workers, and when a plan is given up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from communication.plan import CommunicationPlan, content_digest
+from communication.profiles.link import LinkProfile, LinkRate
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from communication.zen.choosing import MOST_IMBALANCE, OperationTimes
+from communication.zen.densification import Densification
+from communication.zen.drift import WindowReport, has_drifted, margin, reason_to_fall_back
+from communication.zen.iteration import BUCKET_BYTES, FIRST_BUCKET_BYTES, dense_traffic
+from communication.zen.plan import plan_sparse
+from communication.zen.profile import SparsityProfile
+from communication.zen.schemes import Scheme
+from communication.zen.throughput import predicted_curve
+
+LINKS = LinkProfile(between=LinkRate(1e-4, 3.125e9), within=LinkRate(1e-5, 1e11))
+EMBEDDING = 512 * 200_000
+MODEL = ModelProfile(
+    "recommender",
+    ("mlp.1", "mlp.0", "embedding"),
+    np.array([4_000_000, 4_000_000, EMBEDDING]),
+    np.array([0.01, 0.02, 0.03]),
+    other_seconds=0.05,
+)
+SPARSE = SparsityProfile("embedding", EMBEDDING, 512, Densification(0.01, 0.7))
+SPREAD = PlacementShape(8, 1)
+
+
+def plan(model: ModelProfile = MODEL, placement: PlacementShape = SPREAD, **more):
+    return plan_sparse("job 1", model, [SPARSE], placement, LINKS, **more)
+
+
+def test_a_plan_is_one_that_the_platform_knows():
+    found: CommunicationPlan = plan()
+    assert found.planner == "zen"
+    assert found.lossless
+    message = found.to_message()
+    assert message["digest"] == found.digest == content_digest(message)
+    assert json.loads(json.dumps(message)) == message
+    assert message["tensors"][0]["scheme"] == "zen"
+    assert len(message["seeds"]) == 4
+
+
+def test_the_same_question_has_the_same_digest_and_another_one_has_not():
+    digests = {plan().digest}
+    assert digests == {plan().digest}
+    assert plan(times=OperationTimes(seconds_per_unit=1e-12)).digest in digests, "no prediction is in it"
+    assert plan(placement=PlacementShape(4, 1)).digest not in digests
+    assert plan_sparse("job 2", MODEL, [SPARSE], SPREAD, LINKS).digest not in digests
+
+
+def test_a_prediction_adds_up():
+    found = plan()
+    dense = dense_traffic(MODEL, SPREAD, LINKS, {"embedding"})
+    exchange = found.tensors[0].cost
+    expected = 0.05 + max(0.06, dense.end_seconds) + exchange.seconds
+    assert found.predicted.iteration_seconds == pytest.approx(expected)
+    assert found.predicted.bytes_between == pytest.approx(dense.bytes_between + exchange.received_bytes)
+    assert found.predicted.bytes_within == 0.0
+    assert found.predicted_dense.bytes_between == pytest.approx(2 * 7 / 8 * 4 * MODEL.parameters)
+    assert found.predicted.iteration_seconds < found.predicted_dense.iteration_seconds / 2
+    assert found.buffer_bytes > 8 * SPARSE.units
+
+
+def test_buckets_leave_as_soon_as_they_are_full():
+    elements = np.array([FIRST_BUCKET_BYTES // 4, BUCKET_BYTES // 4, 10])
+    model = ModelProfile("m", ("a", "b", "c"), elements, np.array([1.0, 2.0, 3.0]))
+    links = LinkProfile(between=LinkRate(0.5, 1e6), within=LinkRate(0.0, 1e9))
+    found = dense_traffic(model, PlacementShape(2, 1), links)
+    first, second, last = ((size / 1e6 + 0.5) for size in (FIRST_BUCKET_BYTES, BUCKET_BYTES, 40))
+    assert found.end_seconds == pytest.approx(max(1.0 + first, 3.0) + second + last)
+    assert found.bytes_between == pytest.approx(FIRST_BUCKET_BYTES + BUCKET_BYTES + 40)
+    assert dense_traffic(model, PlacementShape(1, 1), links).bytes_between == 0.0
+
+
+def test_several_gpus_on_a_server_add_up_first():
+    found = plan(placement=PlacementShape(4, 2))
+    assert found.tensors[0].participants == 4
+    # All that a GPU receives within its server: its share of each all-reduce.
+    assert found.predicted.bytes_within == pytest.approx(2 * 1 / 2 * 4 * MODEL.parameters)
+
+
+def test_a_tensor_that_travels_beside_the_backward_pass_is_left_there():
+    """Its gradient is ready first, and the link has nothing else to do meanwhile."""
+    early = ModelProfile(
+        "m", ("embedding", "rest"), np.array([EMBEDDING, 1000]), np.array([0.01, 5.0]), other_seconds=0.1
+    )
+    found = plan_sparse("job", early, [SPARSE], SPREAD, LINKS)
+    assert found.tensors[0].scheme is Scheme.DENSE
+    assert found.predicted == found.predicted_dense
+    assert found.sparse_tensors == ()
+    assert found.buffer_bytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 200), st.floats(0.0, 1.0), st.floats(0.0, 1.0)), min_size=1, max_size=5
+    ),
+    st.lists(st.floats(0.0, 0.2), min_size=5, max_size=5),
+    st.builds(PlacementShape, st.integers(1, 32), st.integers(1, 8)),
+    st.floats(1e6, 1e10),
+)
+def test_a_plan_is_never_slower_than_dense_or_one_scheme_for_all(tables, gaps, placement, rate):
+    profiles = [
+        SparsityProfile(f"t{place}", 1000 * rows, 10, Densification(density, beta))
+        for place, (rows, density, beta) in enumerate(tables)
+    ]
+    model = ModelProfile(
+        "m",
+        tuple(each.tensor for each in profiles),
+        np.array([each.elements for each in profiles]),
+        np.array(gaps[: len(profiles)]),
+    )
+    links = LinkProfile(between=LinkRate(1e-4, rate), within=LinkRate(1e-5, 20 * rate))
+    found = plan_sparse("job", model, profiles, placement, links)
+    assert found.predicted.iteration_seconds <= found.predicted_dense.iteration_seconds
+    compute_and_dense = model.compute_seconds
+    for scheme in (Scheme.ZEN, Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS):
+        if all(scheme in {cost.scheme for cost in each.costs} for each in found.tensors):
+            uniform = compute_and_dense + sum(each.cost_of(scheme).seconds for each in found.tensors)
+            assert found.predicted.iteration_seconds <= uniform + 1e-9
+
+
+def test_profiles_of_other_models_are_refused():
+    with pytest.raises(ValueError, match="does not have"):
+        plan_sparse("job", MODEL, [replace(SPARSE, tensor="other")], SPREAD, LINKS)
+    with pytest.raises(ValueError, match="51200 in its sparsity profile"):
+        plan_sparse("job", MODEL, [replace(SPARSE, elements=51_200)], SPREAD, LINKS)
+    with pytest.raises(ValueError, match="two sparsity profiles"):
+        plan_sparse("job", MODEL, [SPARSE, SPARSE], SPREAD, LINKS)
+
+
+def test_the_curve_over_workers():
+    placements = [PlacementShape(servers, 1) for servers in (8, 1, 2, 4, 16)]
+    points = predicted_curve("job", MODEL, [SPARSE], placements, LINKS, measured_workers=1)
+    assert [point.workers for point in points] == [1, 2, 4, 8, 16]
+    assert points[0].plan.predicted.iteration_seconds == pytest.approx(MODEL.compute_seconds)
+    assert all(point.speedup >= 1.0 for point in points)
+    assert points[-1].speedup > 3.0
+    # The same global batch touches the same rows, however many workers share it.
+    totals = [p.plan.tensors[0].profile.densification.after(p.workers) for p in points]
+    assert totals == pytest.approx([0.01] * 5)
+    grown = predicted_curve("job", MODEL, [SPARSE], placements, LINKS, measured_workers=None)
+    assert grown[-1].iterations_per_second < points[-1].iterations_per_second
+    measured = predicted_curve(
+        "job", MODEL, [SPARSE], placements, LINKS, compute_seconds={16: 2 * MODEL.compute_seconds}
+    )
+    assert measured[-1].iterations_per_second < points[-1].iterations_per_second
+    assert measured[0].iterations_per_second == points[0].iterations_per_second
+
+
+def test_less_overlap_bends_the_curve_earlier():
+    apart = replace(SPARSE, densification=Densification(0.01, 1.0))
+    placements = [PlacementShape(servers, 1) for servers in (2, 16)]
+    shared, unshared = (
+        predicted_curve("job", MODEL, [profile], placements, LINKS, measured_workers=None)
+        for profile in (SPARSE, apart)
+    )
+    assert shared[1].iterations_per_second / shared[0].iterations_per_second > (
+        unshared[1].iterations_per_second / unshared[0].iterations_per_second
+    )
+
+
+def test_the_margin_follows_what_was_measured():
+    assert margin([3.0] * 199) == 0.15
+    assert margin([*np.linspace(0.9, 1.1, 200)]) == pytest.approx(0.09, abs=0.001)
+    assert margin([0.5] * 300) == 0.0
+
+
+def test_a_plan_is_given_up_for_imbalance_or_lasting_slowness():
+    assert reason_to_fall_back(WindowReport([1.0] * 100), 1.0) is None
+    assert reason_to_fall_back(WindowReport([1.2] * 49 + [1.0] + [1.2] * 49), 1.0) is None
+    slow = reason_to_fall_back(WindowReport([1.0] + [1.2] * 50), 1.0)
+    assert slow is not None
+    assert "50 iterations" in slow
+    assert reason_to_fall_back(WindowReport([1.2] * 60), 1.0, allowed=0.3) is None
+    uneven = reason_to_fall_back(WindowReport([1.0], push_imbalance=1.0, pull_imbalance=1.3), 1.0)
+    assert uneven is not None
+    assert "1.30 times" in uneven
+    assert reason_to_fall_back(WindowReport([1.0], push_imbalance=MOST_IMBALANCE), 1.0) is None
+
+
+def test_a_density_drifts_by_a_fifth():
+    assert not has_drifted(0.05, 0.0599)
+    assert has_drifted(0.05, 0.0601)
+    assert has_drifted(0.05, 0.03)
+    assert not has_drifted(0.0, 0.0)
