@@ -23,6 +23,9 @@ WIRE_FORMATS: dict[str, WireFormat] = {
 #: Those that lose something.
 LOSSY = tuple(name for name in WIRE_FORMATS if name != "none")
 
+#: Those that keep a momentum beside what they have not sent yet.
+KEEPS_MOMENTUM = frozenset({"dgc"})
+
 #: On a V100, in microseconds: encoding and decoding together, and decoding alone.
 _ONE_LEVEL = {
     "random-k": (88.0, 34.0),

@@ -46,13 +46,22 @@ class WireFormat:
 
     def kept(self, elements: int) -> int:
         """Values that are sent of so many elements: their share, rounded down, and at least one."""
-        return min(elements, max(1, int(elements * self.kept_share + 1e-9)))
+        return int(self.kept_of(np.array([elements]))[0])
 
     def bytes(self, elements: int) -> int:
         """Bytes on the wire. An empty tensor sends none."""
-        if elements == 0:
-            return 0
-        return -(-self.kept(elements) * (self.value_bits + self.index_bits) // 8) + self.fixed_bytes
+        return int(self.bytes_of(np.array([elements]))[0])
+
+    def kept_of(self, elements: Integers) -> Integers:
+        """`kept` of each of these tensors."""
+        share = np.floor(elements * self.kept_share + 1e-9).astype(np.int64)
+        kept: Integers = np.minimum(elements, np.maximum(1, share))
+        return kept
+
+    def bytes_of(self, elements: Integers) -> Integers:
+        """`bytes` of each of these tensors."""
+        sent = -(-self.kept_of(elements) * (self.value_bits + self.index_bits) // 8) + self.fixed_bytes
+        return np.where(np.asarray(elements) > 0, sent, 0)
 
     def ratio(self, bytes_per_element: int = 4) -> float:
         """ρ: compressed over original bytes of a large tensor."""
@@ -134,10 +143,6 @@ class CodecProfile:
     def seconds_to_decode(self, elements: Integers | Sequence[int] | int) -> Floats:
         """Of each of these tensors, for one payload."""
         return self._seconds(self.decode_seconds, elements)
-
-    def wire_bytes(self, elements: Integers | Sequence[int]) -> Integers:
-        """Compressed bytes of each of these tensors."""
-        return np.array([self.wire.bytes(int(one)) for one in np.asarray(elements)], dtype=np.int64)
 
     def _seconds(self, table: Floats, elements: Integers | Sequence[int] | int) -> Floats:
         asked = np.asarray(elements, dtype=np.float64)

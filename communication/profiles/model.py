@@ -32,6 +32,8 @@ class ModelProfile:
     gap_seconds: Floats
     other_seconds: float = 0.0
     bytes_per_element: int = 4
+    #: SHA-256 of names, sizes and element type, which ranks must have alike.
+    layout: str = field(init=False)
     #: SHA-256 of all of the above.
     digest: str = field(init=False)
 
@@ -53,7 +55,9 @@ class ModelProfile:
         object.__setattr__(self, "tensor_names", names)
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "gap_seconds", gaps)
-        object.__setattr__(self, "digest", self._digest())
+        layout = (names, self.bytes_per_element), elements
+        object.__setattr__(self, "layout", _digest(*layout))
+        object.__setattr__(self, "digest", _digest((self.name, self.other_seconds), *layout, gaps))
 
     @classmethod
     def unnamed(
@@ -104,10 +108,11 @@ class ModelProfile:
             raise ValueError(f"sizes are divided by at least 1, not {divisor}")
         return replace(self, elements=-(-self.elements // divisor))
 
-    def _digest(self) -> str:
-        content = hashlib.sha256()
-        heading = (self.name, self.tensor_names, self.other_seconds, self.bytes_per_element)
-        for part in (repr(heading).encode(), self.elements.tobytes(), self.gap_seconds.tobytes()):
-            content.update(len(part).to_bytes(8, "big"))
-            content.update(part)
-        return content.hexdigest()
+
+def _digest(*parts: tuple[object, ...] | Integers | Floats) -> str:
+    content = hashlib.sha256()
+    for part in parts:
+        told = repr(part).encode() if isinstance(part, tuple) else part.tobytes()
+        content.update(len(told).to_bytes(8, "big"))
+        content.update(told)
+    return content.hexdigest()

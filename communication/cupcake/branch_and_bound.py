@@ -1,0 +1,123 @@
+"""Algorithm 5.1, corrected: a search in depth that a bound and safe fusion cut short (Cupcake 2.1 to 2.3).
+
+It is kept for fidelity, and to be held against the exact program, which is what plans are made with: the
+search takes exponential time where its prunings do not bite, and safe fusion is wrong for costs that are not
+affine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from communication.cupcake.costs import AffineCost
+from communication.cupcake.partitions import Boundaries, even_split
+from communication.cupcake.problem import FusionProblem
+from communication.cupcake.timeline import timeline_of
+
+#: Even splits that are tried before the search, so that its bound bites from the beginning.
+FIRST_TRIED = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Prunings:
+    """Which branches are left out.
+
+    ``bound``: those that cannot be faster than what is known (Pruning 1). ``safe_fusion``: those whose group
+    would wait for the network although it could be longer (Pruning 2). ``inexact``: use the latter although
+    costs are not affine.
+    """
+
+    bound: bool = True
+    safe_fusion: bool = True
+    inexact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """What was found. ``visited``: partial partitions. ``complete``: whether the search came to its end."""
+
+    boundaries: Boundaries
+    iteration_seconds: float
+    visited: int
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Partial:
+    """A partial partition: its next group begins at ``begin``, and ``end`` is tried next as its boundary."""
+
+    begin: int
+    end: int
+    comp: float
+    comm: float
+
+
+def search(
+    problem: FusionProblem,
+    prunings: Prunings | None = None,
+    *,
+    first_tried: tuple[int, ...] = FIRST_TRIED,
+    most_visited: int = 10_000_000,
+) -> SearchAnswer:
+    """The best partition that Algorithm 5.1 finds. Of equally fast ones the first that it meets.
+
+    Raises ValueError for safe fusion with costs that are not affine, unless ``inexact`` says that this is
+    meant.
+    """
+    rules = prunings or Prunings()
+    affine = isinstance(problem.encode, AffineCost) and isinstance(problem.transfer, AffineCost)
+    if rules.safe_fusion and not (rules.inexact or affine):
+        raise ValueError(
+            "Pruning 2 (safe fusion) is exact for affine costs alone: take the exact program, or leave it out"
+        )
+    tried = [even_split(problem.tensors, count) for count in first_tried] or [(problem.tensors,)]
+    ends = [float(timeline_of(problem, one).sent_until[-1]) for one in tried]
+    best, found = min(ends), tried[int(np.argmin(ends))]
+    path = [_Partial(0, _first_end(problem, rules, 0, 0.0, 0.0), 0.0, 0.0)]
+    visited = 0
+    while path and visited < most_visited:
+        here = path[-1]
+        if here.end > problem.tensors:
+            path.pop()
+            continue
+        end = here.end
+        here.end += 1
+        if rules.bound and lower_bound(problem, here.begin, end, here.comp, here.comm) >= best:
+            continue
+        visited += 1
+        comp = here.comp + float(problem.work_table[here.begin, end])
+        comm = max(comp, here.comm) + float(problem.transfer_table[here.begin, end])
+        if end < problem.tensors:
+            path.append(_Partial(end, _first_end(problem, rules, end, comp, comm), comp, comm))
+        elif comm < best:
+            best, found = comm, (*(one.begin for one in path[1:]), end)
+    return SearchAnswer(found, problem.other_seconds + best, visited, not path)
+
+
+def lower_bound(problem: FusionProblem, begin: int, end: int, comp: float, comm: float) -> float:
+    """Pruning 1: no partition that goes on with the group ``begin``..``end`` - 1 ends before this, without A.
+
+    Either the rest's communication is hidden, or all of it is sent back to back in one group.
+    """
+    work, transfer, tensors = problem.work_table, problem.transfer_table, problem.tensors
+    computed = comp + work[begin, end] + work[end, tensors]
+    sent = max(comp + work[begin, end], comm) + transfer[begin, end] + transfer[end, tensors]
+    return float(max(computed, sent))
+
+
+def safe_end(problem: FusionProblem, begin: int, delay_seconds: float) -> int:
+    """Pruning 2: the boundary before which no group that begins at ``begin`` has to end.
+
+    The group grows while it is encoded before the network is free, ``delay_seconds`` after its begin.
+    """
+    late = np.flatnonzero(problem.work_table[begin, begin + 1 :] > delay_seconds)
+    ready = int(late[0]) if late.size else problem.tensors - begin
+    return begin + max(1, ready)
+
+
+def _first_end(problem: FusionProblem, rules: Prunings, begin: int, comp: float, comm: float) -> int:
+    if not rules.safe_fusion or begin == 0:
+        return begin + 1
+    return safe_end(problem, begin, comm - comp)

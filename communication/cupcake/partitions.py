@@ -1,0 +1,76 @@
+"""Partitions of tensors into consecutive groups, and those that need no search (Cupcake 2.6).
+
+A partition is the tuple of its boundaries: for each group one more than its last tensor, so that the last
+boundary is the number of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import TypeAlias
+
+import numpy as np
+
+from communication.profiles.arrays import Floats
+
+Boundaries: TypeAlias = tuple[int, ...]
+MEBIBYTE = 1 << 20
+#: Sizes at which buckets are full, as the paper tries them.
+BUCKET_BYTES = tuple(size * MEBIBYTE for size in (2, 4, 8, 16, 32, 64))
+#: Numbers of groups that are tried with equal numbers of tensors.
+EVEN_GROUPS = range(2, 33)
+
+
+def checked_boundaries(boundaries: Sequence[int], tensors: int) -> Boundaries:
+    """The same as a tuple. Raises ValueError unless they ascend from above 0 to the number of tensors."""
+    found = tuple(int(one) for one in boundaries)
+    ascending = all(one < other for one, other in zip((0, *found), found, strict=False))
+    if not found or found[-1] != tensors or not ascending:
+        raise ValueError(f"boundaries of {tensors} tensors ascend from at least 1 to {tensors}: {found}")
+    return found
+
+
+def layer_wise(tensors: int) -> Boundaries:
+    """Each tensor a group of its own."""
+    return tuple(range(1, tensors + 1))
+
+
+def single_group(tensors: int) -> Boundaries:
+    """All tensors in one group."""
+    return (tensors,)
+
+
+def even_split(tensors: int, groups: int) -> Boundaries:
+    """So many groups whose numbers of tensors differ by at most one, larger ones first; as many as there are
+    tensors where more are asked for."""
+    count = min(max(1, groups), tensors)
+    share, more = divmod(tensors, count)
+    sizes = [share + 1] * more + [share] * (count - more)
+    return tuple(int(one) for one in np.cumsum(sizes))
+
+
+def naive_fusion(tensors: int, groups: int = 2) -> Boundaries:
+    """The public code's partition: steps of N // groups tensors, the remainder in the last group."""
+    count = min(max(1, groups), tensors)
+    step = tensors // count
+    return (*(step * number for number in range(1, count)), tensors)
+
+
+def bucket_fusion(sizes_bytes: Floats, bucket_bytes: float) -> Boundaries:
+    """A new group begins whenever the one before it has reached a size."""
+    boundaries, filled = [], 0.0
+    for number, size in enumerate(sizes_bytes.tolist(), start=1):
+        filled += size
+        if filled >= bucket_bytes:
+            boundaries.append(number)
+            filled = 0.0
+    tensors = len(sizes_bytes)
+    return tuple(boundaries) if boundaries and boundaries[-1] == tensors else (*boundaries, tensors)
+
+
+def all_partitions(tensors: int) -> Iterator[Boundaries]:
+    """All 2^(N-1) of them, for brute force over small models."""
+    for cuts in range(tensors):
+        for chosen in combinations(range(1, tensors), cuts):
+            yield (*chosen, tensors)
