@@ -17,7 +17,7 @@ from pathlib import Path
 from scheduling.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("recovery", "scheduling", "simulation")
+PACKAGES = ("communication", "recovery", "scheduling", "simulation")
 ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}

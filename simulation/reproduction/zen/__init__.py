@@ -1,0 +1,1 @@
+"""Zen's evaluation, computed again by the planners of `communication/zen`."""
