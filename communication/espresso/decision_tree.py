@@ -23,6 +23,7 @@ from communication.espresso.options import (
     Task,
     compressions,
     devices_of,
+    on_device,
 )
 from communication.profiles.codec import Device
 
@@ -62,8 +63,8 @@ def gpu_options() -> tuple[Option, ...]:
 
 
 def belongs(option: Option) -> bool:
-    """Whether the decision tree has this option."""
-    return option in _all_options()
+    """Whether the decision tree has this option: it has the same one on GPUs alone."""
+    return on_device(option, Device.GPU) in _gpu_option_set()
 
 
 def restricted(
@@ -101,8 +102,8 @@ def _options(devices: tuple[Device, ...]) -> tuple[Option, ...]:
 
 
 @cache
-def _all_options() -> frozenset[Option]:
-    return frozenset(options())
+def _gpu_option_set() -> frozenset[Option]:
+    return frozenset(gpu_options())
 
 
 def _derivations(symbol: str, *, flat: bool) -> Iterator[_Derived]:

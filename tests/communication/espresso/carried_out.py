@@ -79,9 +79,9 @@ def _codec(
         return
     assert rank.stack is not None
     assert len(rank.stack) == operation.payloads
-    rank.sums = np.zeros(len(part))
-    for payload in rank.stack:
-        rank.sums += np.concatenate([decode(piece) for piece in payload])
+    rank.sums = np.sum(
+        [np.concatenate([decode(piece) for piece in payload]) for payload in rank.stack], axis=0
+    )
     rank.stack = None
 
 

@@ -1,0 +1,86 @@
+"""How fast any plan could be: the published upper bound on throughput, and one that nothing passes.
+
+The published one lets codecs take no time and chooses again. Times of a greedy selection are no proof, so
+requests are refused by the other: it counts bytes alone, without latencies, which fusing tensors would save.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from communication.espresso.baselines import fastest_by_itself
+from communication.espresso.chains import option_table
+from communication.espresso.costs import CostModel
+from communication.espresso.operations import Resource
+from communication.espresso.question import Question
+from communication.espresso.selection import Selection, select
+from communication.profiles.link import LinkProfile, LinkRate
+from communication.profiles.model import ModelProfile
+
+_WEIGHTS = np.linspace(0.0, 1.0, 5)
+_HUGE_ELEMENTS = 1 << 36
+
+
+def free_compression_seconds(question: Question, selection: Selection) -> float:
+    """The published Upper Bound: an iteration in which compression takes no time.
+
+    It is the shortest of a selection under these costs, the best exchanges of each tensor by itself, and the
+    selection that is judged.
+    """
+    free = question.under(replace(question.costs, free_compression=True))
+    by_itself = fastest_by_itself(free, np.arange(len(free.options)))
+    engine = free.engine
+    return min(
+        select(free).seconds,
+        engine.seconds(by_itself),
+        engine.seconds(selection.strategy),
+        selection.seconds,
+    )
+
+
+def least_iteration_seconds(question: Question) -> float:
+    """No strategy of these options is faster, whatever is fused: what is ready from a tensor on has to pass
+    the links, and they carry so many bytes a second.
+
+    Within and between servers are weighed against each other, since an option may shift bytes from one to the
+    other.
+    """
+    model = question.model
+    # Of a tensor so large that neither a scale nor a part that is rounded up counts.
+    huge = ModelProfile.unnamed("huge", np.array([_HUGE_ELEMENTS]), np.zeros(1))
+    huge = replace(huge, bytes_per_element=model.bytes_per_element)
+    totals = option_table(huge, _without_latency(question.costs), question.options).chains.totals[0]
+    within, between = totals[:, Resource.WITHIN], totals[:, Resource.BETWEEN]
+    ready = np.cumsum(model.gap_seconds)
+    still_to_send = np.cumsum(model.elements[::-1])[::-1] / _HUGE_ELEMENTS
+    found = float(ready[-1])
+    for weight in _WEIGHTS:
+        least = float((weight * between + (1.0 - weight) * within).min())
+        found = max(found, float((ready + still_to_send * least).max()))
+    return model.other_seconds + found
+
+
+def refusal(question: Question, iteration_seconds: float) -> str | None:
+    """Why no plan can have iterations of that length, in a sentence; None where one might."""
+    least = least_iteration_seconds(question)
+    if iteration_seconds >= least:
+        return None
+    return (
+        f"no plan has iterations of {iteration_seconds:g} s: computing and what has to pass the links take "
+        f"{least:g} s at least"
+    )
+
+
+def _without_latency(costs: CostModel) -> CostModel:
+    links = costs.links
+    return replace(
+        costs,
+        free_compression=True,
+        links=LinkProfile(
+            LinkRate(0.0, links.between.bytes_per_second),
+            LinkRate(0.0, links.within.bytes_per_second),
+            links.share,
+        ),
+    )

@@ -1,0 +1,200 @@
+"""Espresso's communication plan: an option for each tensor, told so that ranks can carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from communication.espresso.decision_tree import belongs
+from communication.espresso.operations import Operation, operations
+from communication.espresso.options import Option, compressions, option_code, option_from_code
+from communication.library.codecs import KEEPS_MOMENTUM
+from communication.plan import Prediction, content_digest
+from communication.profiles.placement import PlacementShape
+
+PLANNER = "espresso"
+MOST_TENSORS = 100_000
+MOST_ELEMENTS = 1 << 40
+LONGEST_NAME = 500
+UNCOMPRESSED = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOption:
+    """What is done to one tensor. ``name``, ``elements``: of its gradient."""
+
+    name: str
+    elements: int
+    option: Option
+
+
+@dataclass(frozen=True)
+class EspressoPlan:
+    """How a job's gradients are compressed and sent in one generation.
+
+    Attributes:
+        placement: that it was made for.
+        codec: the algorithm that compresses; `UNCOMPRESSED` where nothing does. exact: whether decoding gives
+            back what was encoded.
+        bytes_per_element: of an uncompressed gradient.
+        tensors: in order of readiness.
+        payload_bytes: of all tensors, the largest stack of payloads that a rank holds.
+        predicted: with this plan. predicted_dense: with no compression, from the same profiles.
+        upper_bound_seconds: an iteration in which compression takes no time.
+        least_seconds: no plan of these options is faster.
+    """
+
+    placement: PlacementShape
+    codec: str
+    exact: bool
+    bytes_per_element: int
+    tensors: tuple[TensorOption, ...]
+    payload_bytes: int
+    predicted: Prediction
+    predicted_dense: Prediction
+    upper_bound_seconds: float
+    least_seconds: float
+
+    @property
+    def planner(self) -> str:
+        """Its name."""
+        return PLANNER
+
+    @property
+    def compressed_tensors(self) -> tuple[TensorOption, ...]:
+        """Those that are compressed at least once."""
+        return tuple(each for each in self.tensors if compressions(each.option))
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every gradient arrives as it was computed, up to the order in which sums are rounded."""
+        return self.exact or not self.compressed_tensors
+
+    @property
+    def residual_bytes(self) -> int:
+        """Of what error feedback keeps on the rank that keeps most: a row for each compression point, and
+        another one with codecs that keep a momentum."""
+        rows = 2 if self.codec in KEEPS_MOMENTUM else 1
+        return rows * sum(
+            self.bytes_per_element * elements_of_part(operation, each.elements)
+            for each in self.compressed_tensors
+            for operation in operations(each.option, self.placement)
+            if operation.point is not None
+        )
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of device memory on a GPU: gradients once more for the sums on their way, payloads, residuals. All
+        as if nothing were given back before the iteration ends."""
+        sums = sum(each.elements for each in self.tensors) * self.bytes_per_element
+        return sums + self.payload_bytes + (0 if self.exact else self.residual_bytes)
+
+    def to_message(self) -> dict[str, Any]:
+        """What ranks carry out, with its digest."""
+        content = self._content()
+        return {**content, "digest": content_digest(content)}
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what ranks carry out."""
+        return content_digest(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        codes = {
+            option: number for number, option in enumerate(dict.fromkeys(o.option for o in self.tensors))
+        }
+        return {
+            "planner": PLANNER,
+            "servers": self.placement.servers,
+            "gpus_per_server": self.placement.gpus_per_server,
+            "codec": self.codec,
+            "bytes_per_element": self.bytes_per_element,
+            "options": [option_code(option) for option in codes],
+            "tensors": [[each.name, each.elements, codes[each.option]] for each in self.tensors],
+        }
+
+
+def elements_of_part(operation: Operation, elements: int) -> int:
+    """Of the largest part that a rank holds before an operation."""
+    return -(-elements // operation.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EspressoOrders:
+    """What ranks read of a plan's message: the placement, the codec, and the option of each tensor."""
+
+    placement: PlacementShape
+    codec: str
+    bytes_per_element: int
+    tensors: tuple[TensorOption, ...]
+
+
+def orders_from_message(message: Mapping[str, Any]) -> EspressoOrders:
+    """What a plan's message asks ranks to do.
+
+    Raises ValueError for another planner's message, a digest that is not its content's, what is missing or of
+    the wrong kind, options that the decision tree does not have, more tensors or elements than allowed.
+    """
+    if not isinstance(message, Mapping) or message.get("planner") != PLANNER:
+        raise ValueError(f"this is no message of the planner {PLANNER}")
+    try:
+        digest = content_digest(message)
+    except TypeError as error:
+        raise ValueError(f"the message is not made of plain values: {error}") from error
+    if message.get("digest") != digest:
+        raise ValueError("the digest of the plan is not that of its content")
+    options = tuple(map(_known_option, _list(message, "options")))
+    told = _list(message, "tensors")
+    if not 0 < len(told) <= MOST_TENSORS:
+        raise ValueError(f"a plan has 1 to {MOST_TENSORS} tensors, not {len(told)}")
+    tensors = tuple(_tensor(each, options) for each in told)
+    if len({each.name for each in tensors}) != len(tensors):
+        raise ValueError("two tensors of the plan have one name")
+    codec = message.get("codec")
+    if not isinstance(codec, str) or not 0 < len(codec) <= LONGEST_NAME:
+        raise ValueError("a plan names its codec")
+    return EspressoOrders(
+        PlacementShape(_whole(message, "servers"), _whole(message, "gpus_per_server")),
+        codec,
+        _whole(message, "bytes_per_element"),
+        tensors,
+    )
+
+
+def _known_option(code: Any) -> Option:
+    option = option_from_code(code)
+    if not belongs(option):
+        raise ValueError(f"the decision tree has no option {code!r}")
+    return option
+
+
+def _tensor(told: Any, options: tuple[Option, ...]) -> TensorOption:
+    if not isinstance(told, list | tuple) or len(told) != 3:
+        raise ValueError("a tensor of the plan is its name, its elements and the number of its option")
+    name, elements, number = told
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(f"a tensor's name has 1 to {LONGEST_NAME} characters")
+    if not _is_whole(elements) or not 0 < elements <= MOST_ELEMENTS:
+        raise ValueError(f"tensor {name!r} has no such number of elements: {elements!r}")
+    if not _is_whole(number) or not 0 <= number < len(options):
+        raise ValueError(f"tensor {name!r} has an option of no number: {number!r}")
+    return TensorOption(name, elements, options[number])
+
+
+def _list(message: Mapping[str, Any], key: str) -> list[Any]:
+    found = message.get(key)
+    if not isinstance(found, list):
+        raise ValueError(f"{key} of a plan are a list")
+    return found
+
+
+def _whole(message: Mapping[str, Any], key: str) -> int:
+    found = message.get(key)
+    if not _is_whole(found) or not 0 < found <= MOST_ELEMENTS:
+        raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")
+    return found
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

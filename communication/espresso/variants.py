@@ -1,0 +1,45 @@
+"""Espresso with a dimension of its choice taken away, for the ablation (Espresso 4.6.5; spec. 2.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from communication.espresso.baselines import FP32, all_to_all_twice, inter_all_gather, inter_all_to_all
+from communication.espresso.options import Option, devices_of
+from communication.espresso.question import Question
+from communication.espresso.selection import Selection, select
+from communication.profiles.codec import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A restriction of the options, within which everything else is chosen as always."""
+
+    name: str
+    allows: Callable[[Option], bool]
+
+    def select(self, question: Question) -> Selection:
+        """The selection under the restriction; its strategy counts columns of `restricted`. Raises ValueError
+        where no option is left."""
+        return select(self.restricted(question))
+
+    def restricted(self, question: Question) -> Question:
+        """The question with the options that the variant allows."""
+        return question.among(self.allows)
+
+
+def _scheme(make: Callable[[Device], Option]) -> Callable[[Option], bool]:
+    """One way to compress, or none."""
+    allowed = {FP32, *(make(device) for device in Device)}
+    return lambda option: option in allowed
+
+
+VARIANTS = (
+    Variant("All compression", lambda option: bool(devices_of(option))),
+    Variant("GPU only", lambda option: Device.CPU not in devices_of(option)),
+    Variant("CPU only", lambda option: Device.GPU not in devices_of(option)),
+    Variant("Inter Allgather", _scheme(inter_all_gather)),
+    Variant("Inter Alltoall", _scheme(inter_all_to_all)),
+    Variant("Alltoall+Alltoall", _scheme(all_to_all_twice)),
+)

@@ -1,0 +1,117 @@
+"""Small timelines by hand, and a second engine to hold the first one against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from communication.espresso.chains import Chains
+from communication.espresso.choices import Choices
+from communication.espresso.operations import Resource
+from communication.espresso.timeline import TimelineEngine
+
+GPU, CPU, WITHIN, BETWEEN = Resource.GPU, Resource.CPU, Resource.WITHIN, Resource.BETWEEN
+Chain = Sequence[tuple[Resource, float]]
+"""Operations of one option for one tensor."""
+
+
+def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others: float) -> TimelineEngine:
+    """An engine for tensors with chains of their own: ``chains[tensor][option]``. An option occupies the same
+    resources for all tensors."""
+    options = len(chains[0])
+    longest = max(1, *(len(chain) for each in chains for chain in each))
+    resources = np.zeros((options, longest), dtype=np.int64)
+    lengths = np.zeros(options, dtype=np.int64)
+    seconds = np.zeros((len(chains), options, longest))
+    for tensor, each in enumerate(chains):
+        for option, chain in enumerate(each):
+            lengths[option] = len(chain)
+            for number, (resource, taken) in enumerate(chain):
+                resources[option, number] = resource
+                seconds[tensor, option, number] = taken
+    table = Chains(resources, lengths, seconds)
+    return TimelineEngine(table, np.arange(len(chains)), np.array(gaps), **others)
+
+
+def plain_end(engine: TimelineEngine, strategy: Sequence[int], cpu_servers: int = 1) -> float:
+    """The end of an iteration, by queues of what is ready: at each completion idle resources start the first
+    of their queue. Slow, and written after the rules rather than after the engine."""
+    tables = engine.tables
+    tensors = len(engine)
+    servers = dict.fromkeys(Resource, 1) | {CPU: cpu_servers}
+    queues: dict[Resource, list[tuple[float, int, int]]] = {resource: [] for resource in Resource}
+    running: list[tuple[float, Resource, int, int]] = []
+    queues[GPU].append((0.0, tensors, 0))
+    now = 0.0
+    while True:
+        for resource in Resource:
+            queues[resource].sort()
+            busy = sum(each[1] is resource for each in running)
+            while queues[resource] and busy < servers[resource]:
+                _, who, number = queues[resource].pop(0)
+                taken = (
+                    tables.gaps[number]
+                    if who == tensors
+                    else tables.seconds[tables.size_of[who], strategy[who], number]
+                )
+                running.append((now + taken, resource, who, number))
+                busy += 1
+        if not running:
+            return now
+        now = min(end for end, *_ in running)
+        for done in [each for each in running if each[0] == now]:
+            running.remove(done)
+            for who, number in _followers(done[2], done[3], tensors, tables.lengths, strategy):
+                resource = GPU if who == tensors else Resource(int(tables.resources[strategy[who], number]))
+                queues[resource].append((now, who, number))
+
+
+def _followers(
+    who: int, number: int, tensors: int, lengths: np.ndarray, strategy: Sequence[int]
+) -> list[tuple[int, int]]:
+    if who < tensors:
+        return [(who, number + 1)] if number + 1 < lengths[strategy[who]] else []
+    begun = [(number, 0)] if lengths[strategy[number]] else []
+    return [*begun, (tensors, number + 1)] if number + 1 < tensors else begun
+
+
+def gaps_of_channel(engine: TimelineEngine, strategy: np.ndarray) -> list[tuple[float, float]]:
+    """When the links are idle between two exchanges."""
+    spans = sorted(
+        (span.start, span.end) for span in engine.spans(strategy) if span.resource in (WITHIN, BETWEEN)
+    )
+    found = []
+    until = spans[0][1]
+    for start, end in spans:
+        if start > until:
+            found.append((until, start))
+        until = max(until, end)
+    return found
+
+
+NONE, ON_GPU, ON_CPU = 0, 1, 2
+
+
+def compressible(
+    plain: float, gpu: float, cpu: float, compressed: float, decode: float | None = None
+) -> list[Chain]:
+    """Uncompressed, compressed on the GPU, compressed on the CPU, over one channel. Without ``decode``
+    nothing is decoded."""
+    behind = {device: [] if decode is None else [(device, decode)] for device in (GPU, CPU)}
+    return [
+        [(BETWEEN, plain)],
+        [(GPU, gpu), (BETWEEN, compressed), *behind[GPU]],
+        [(CPU, cpu), (BETWEEN, compressed), *behind[CPU]],
+    ]
+
+
+def choices_of(engine: TimelineEngine, sizes: Sequence[int]) -> Choices:
+    """What the algorithms see of tensors that may be compressed on the GPU or on the CPU."""
+    return Choices(
+        engine,
+        np.array(sizes, dtype=np.int64),
+        engine.tables.size_of,
+        np.array([0, 1, 1], dtype=np.int64),
+        np.array([-1, ON_CPU, -1], dtype=np.int64),
+    )
