@@ -1,14 +1,15 @@
 """Densification: how dense a gradient gets as workers are summed, and how skewed as it is cut (Zen 3.2.2).
 
 The paper has end points only. In between the density of i workers' sum is d * i ** beta, at most 1, which is
-what partial overlap looks like on all four of its models; measured points are followed exactly.
+what partial overlap looks like on all four of its models. Measured points are followed exactly; beyond the
+last of them sums fill up as throws into bins do, so that they come near 1 without a bend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import exp, expm1, isfinite, log, log1p
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Densification:
     Attributes:
         density: d, of one worker's tensor.
         beta: 0 where all workers touch the same, 1 where none overlap.
-        measured: numbers of workers with the density of their sum, ascending. Between two of them and
-            `density` at 1 it goes on a power law; beyond the last one by `beta`.
+        measured: numbers of workers with the density of their sum, ascending. Between two of them, `density`
+            at 1 included, a power law holds.
     """
 
     density: float
@@ -54,7 +55,10 @@ class Densification:
                 share = log(workers / before[0]) / log(point[0] / before[0])
                 return float(before[1] * (point[1] / before[1]) ** share)
             before = point
-        return min(1.0, float(before[1] * (workers / before[0]) ** self.beta))
+        grown = (workers / before[0]) ** self.beta
+        if self.measured and before[1] < 1.0:
+            return -expm1(log1p(-before[1]) * grown)
+        return min(1.0, float(before[1] * grown))
 
     def with_batch(self, share: float) -> Densification:
         """The law where each worker's batch is ``share`` times the one that was measured.
@@ -96,22 +100,21 @@ def beta_between(density: float, workers: int, density_after: float) -> float:
 
 
 def fitted_densification(measured: Mapping[int, float]) -> Densification:
-    """The law through measured densities by number of workers, 1 among them. Beta is the least-squares fit
-    through the first one, of logarithms.
+    """The law through measured densities by number of workers, 1 among them.
+
+    Beta is the slope between the last two, of throws into bins: sums grow ever more slowly, so an average
+    slope would go too high beyond them.
 
     Raises ValueError without a density of one worker, or for densities that no workers can have.
     """
-    density = measured.get(1)
-    if density is None:
+    if 1 not in measured:
         raise ValueError("densities were measured, but not that of one worker")
-    points = tuple(sorted((workers, one) for workers, one in measured.items() if workers != 1))
-    # What has reached 1 says no more of how fast it grew.
-    steps = [
-        (log(each), log(one / density)) for each, one in points if each > 1 and 0.0 < density < one < 1.0
-    ]
-    squares = sum(x * x for x, _ in steps)
-    beta = sum(x * y for x, y in steps) / squares if squares else 0.0
-    return Densification(density, min(1.0, max(0.0, beta)), points)
+    points = sorted(measured.items())
+    beta = 0.0
+    if len(points) > 1 and points[-2][1] > 0.0 and points[-1][1] < 1.0:
+        (fewer, less), (more, most) = points[-2:]
+        beta = log(log1p(-most) / log1p(-less)) / log(more / fewer)
+    return Densification(measured[1], min(1.0, max(0.0, beta)), tuple(points[1:]))
 
 
 @dataclass(frozen=True)
