@@ -15,6 +15,7 @@ from communication.cupcake.costs import AffineCost
 from communication.cupcake.partitions import Boundaries, even_split
 from communication.cupcake.problem import FusionProblem
 from communication.cupcake.timeline import timeline_of
+from communication.profiles.arrays import Floats
 
 #: Even splits that are tried before the search, so that its bound bites from the beginning.
 FIRST_TRIED = (1, 2, 4, 8, 16)
@@ -52,6 +53,8 @@ class _Partial:
     end: int
     comp: float
     comm: float
+    #: Of each boundary from ``begin`` + 1 on.
+    bounds: Floats
 
 
 def search(
@@ -75,7 +78,7 @@ def search(
     tried = [even_split(problem.tensors, count) for count in first_tried] or [(problem.tensors,)]
     ends = [float(timeline_of(problem, one).sent_until[-1]) for one in tried]
     best, found = min(ends), tried[int(np.argmin(ends))]
-    path = [_Partial(0, _first_end(problem, rules, 0, 0.0, 0.0), 0.0, 0.0)]
+    path = [_partial(problem, rules, 0, 0.0, 0.0)]
     visited = 0
     while path and visited < most_visited:
         here = path[-1]
@@ -84,27 +87,28 @@ def search(
             continue
         end = here.end
         here.end += 1
-        if rules.bound and lower_bound(problem, here.begin, end, here.comp, here.comm) >= best:
+        if rules.bound and here.bounds[end - here.begin - 1] >= best:
             continue
         visited += 1
         comp = here.comp + float(problem.work_table[here.begin, end])
         comm = max(comp, here.comm) + float(problem.transfer_table[here.begin, end])
         if end < problem.tensors:
-            path.append(_Partial(end, _first_end(problem, rules, end, comp, comm), comp, comm))
+            path.append(_partial(problem, rules, end, comp, comm))
         elif comm < best:
             best, found = comm, (*(one.begin for one in path[1:]), end)
     return SearchAnswer(found, problem.other_seconds + best, visited, not path)
 
 
-def lower_bound(problem: FusionProblem, begin: int, end: int, comp: float, comm: float) -> float:
-    """Pruning 1: no partition that goes on with the group ``begin``..``end`` - 1 ends before this, without A.
+def lower_bounds(problem: FusionProblem, begin: int, comp: float, comm: float) -> Floats:
+    """Pruning 1: no partition that goes on with the group ``begin``..``end`` - 1 ends before this, without A,
+    for each ``end`` from ``begin`` + 1 on.
 
     Either the rest's communication is hidden, or all of it is sent back to back in one group.
     """
-    work, transfer, tensors = problem.work_table, problem.transfer_table, problem.tensors
-    computed = comp + work[begin, end] + work[end, tensors]
-    sent = max(comp + work[begin, end], comm) + transfer[begin, end] + transfer[end, tensors]
-    return float(max(computed, sent))
+    encoded = comp + problem.work_table[begin, begin + 1 :]
+    sent = np.maximum(encoded, comm) + problem.transfer_table[begin, begin + 1 :]
+    computed: Floats = encoded + problem.work_table[begin + 1 :, -1]
+    return np.maximum(computed, sent + problem.transfer_table[begin + 1 :, -1])
 
 
 def safe_end(problem: FusionProblem, begin: int, delay_seconds: float) -> int:
@@ -117,7 +121,6 @@ def safe_end(problem: FusionProblem, begin: int, delay_seconds: float) -> int:
     return begin + max(1, ready)
 
 
-def _first_end(problem: FusionProblem, rules: Prunings, begin: int, comp: float, comm: float) -> int:
-    if not rules.safe_fusion or begin == 0:
-        return begin + 1
-    return safe_end(problem, begin, comm - comp)
+def _partial(problem: FusionProblem, rules: Prunings, begin: int, comp: float, comm: float) -> _Partial:
+    first = safe_end(problem, begin, comm - comp) if rules.safe_fusion and begin > 0 else begin + 1
+    return _Partial(begin, first, comp, comm, lower_bounds(problem, begin, comp, comm))
