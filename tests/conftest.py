@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 from django.db import connections
@@ -45,6 +46,14 @@ def django_db_modify_db_settings() -> None:
 def _static_files_when_asked_for() -> Iterator[None]:
     """Each client of a test loads the middleware anew, which would look up all static files each time."""
     with override_settings(WHITENOISE_AUTOREFRESH=True):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _passes_take_no_time() -> Iterator[None]:
+    """Where time stands still or is turned, passes of the planner take none of it; new promises would keep
+    slack for how long the machine that tests took over them."""
+    with patch("scheduling.services.change_times.PASSES", 0):
         yield
 
 

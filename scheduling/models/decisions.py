@@ -47,6 +47,8 @@ class PlannerPass(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="planner_passes")
     ended_at = models.DateTimeField(default=timezone.now, db_index=True)
     seconds = models.FloatField()
+    #: How often it read the facts and computed: once more each time that they had changed before it was done.
+    attempts = models.PositiveSmallIntegerField(default=1)
     #: It ended by an error: no plan, a time limit, the database.
     failed = models.BooleanField(default=False)
 

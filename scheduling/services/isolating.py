@@ -18,7 +18,7 @@ from scheduling.core.plans.release import UNKNOWN_SECONDS
 from scheduling.core.question.snapshot import BlockedGpus, JobSnapshot, Snapshot
 from scheduling.models import Job
 from scheduling.services.incidents import note_set_aside
-from scheduling.services.planner_lease import Moved
+from scheduling.services.planner_lease import Moved, SetAside
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.snapshots import Pool
 
@@ -41,10 +41,6 @@ FAILURES = (
 )
 
 Answer = TypeVar("Answer")
-
-
-class SetAside(Moved):
-    """Jobs with which no plan could be computed were set aside: the question is another one now."""
 
 
 def answered(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:

@@ -22,9 +22,10 @@ PASSES_KEPT_FOR = timedelta(days=2)
 
 @dataclass
 class Pass:
-    """A pass that is under way. ``commits``: how many it made."""
+    """A pass that is under way. ``commits``: how many it made; ``attempts``: how often it read the facts."""
 
     commits: int = 0
+    attempts: int = 0
 
 
 @contextmanager
@@ -38,13 +39,15 @@ def measured_pass(cluster_id: int) -> Iterator[Pass]:
     finally:
         seconds = time.perf_counter() - began
         if failed or one.commits or seconds > LOOKING_SECONDS:
-            _note(cluster_id, seconds, failed=failed)
+            _note(cluster_id, seconds, one.attempts, failed=failed)
 
 
-def _note(cluster_id: int, seconds: float, *, failed: bool) -> None:
+def _note(cluster_id: int, seconds: float, attempts: int, *, failed: bool) -> None:
     """Never raises: what ended the pass must be heard."""
     try:
         with transaction.atomic():
-            PlannerPass.objects.create(cluster_id=cluster_id, seconds=seconds, failed=failed)
+            PlannerPass.objects.create(
+                cluster_id=cluster_id, seconds=seconds, attempts=attempts, failed=failed
+            )
     except Exception:
         log.exception("pass_not_recorded", cluster=cluster_id, seconds=seconds)

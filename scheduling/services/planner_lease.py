@@ -26,6 +26,10 @@ class Moved(Exception):
     """A planning fact changed while the plan was computed, or another planner took over."""
 
 
+class SetAside(Moved):
+    """Jobs with which no plan could be computed were set aside: the question is another one now."""
+
+
 LEASE = timedelta(seconds=30)
 _LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
 _process_token = ""
@@ -87,3 +91,21 @@ def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
         if current.planning_version != cluster.planning_version or not same_planner:
             raise Moved
         yield current
+
+
+@contextmanager
+def undisturbed(cluster_id: int) -> Iterator[None]:
+    """A transaction during which no planning fact changes: whoever changes one waits for the cluster's row.
+
+    Raises:
+        SetAside: as the body does; that somebody was set aside stays written.
+    """
+    aside = None
+    with transaction.atomic():
+        lock_cluster(cluster_id)
+        try:
+            yield
+        except SetAside as told:
+            aside = told
+    if aside is not None:
+        raise aside

@@ -2,12 +2,13 @@
 
 Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside
 any transaction. A commit compares the planning version that the snapshot was read at; if it has moved,
-everything is computed again.
+everything is computed again, and what would change meanwhile waits (decision 0054).
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -30,13 +31,13 @@ from scheduling.services.another_chance import Chance, chances, end_waiting, giv
 from scheduling.services.committing import commit_decision
 from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
-from scheduling.services.isolating import SetAside, answered, set_aside
+from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
 from scheduling.services.measuring_later import measurement_after_decline
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
-from scheduling.services.pass_lengths import measured_pass
-from scheduling.services.planner_lease import Moved, planner_lease, unmoved
+from scheduling.services.pass_lengths import Pass, measured_pass
+from scheduling.services.planner_lease import Moved, SetAside, planner_lease, undisturbed, unmoved
 from scheduling.services.profiling import (
     next_measurement,
     settle_broken_off,
@@ -51,7 +52,7 @@ from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-MAXIMUM_ATTEMPTS = 5
+MAXIMUM_ATTEMPTS = 3
 #: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
 MOST_WORK = 40_000_000
 #: How many times as long the same work takes while the machine code is not there yet.
@@ -94,7 +95,7 @@ def run_planner(trigger: str = "") -> int:
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
         try:
             with measured_pass(cluster_id) as one:
-                one.commits = _run_pass(cluster_id, trigger)
+                _run_pass(cluster_id, trigger, one)
             commits += one.commits
         except OperationalError:
             raise
@@ -106,27 +107,29 @@ def run_planner(trigger: str = "") -> int:
     return commits
 
 
-def _run_pass(cluster_id: int, trigger: str) -> int:
+def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
     began = time.perf_counter()
     most_work = MOST_WORK // (INTERPRETER_SLOWNESS if INTERPRETED else 1)
     with planner_lease(cluster_id) as epoch:
         if epoch is None:
-            return 0
-        commits, attempt = 0, 0
-        while attempt < MAXIMUM_ATTEMPTS:
+            return
+        moved = 0
+        while moved < MAXIMUM_ATTEMPTS:
+            one.attempts += 1
             try:
-                # Where facts keep moving, a shorter pass is more likely to be committed.
-                commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work // 2**attempt)
+                # Once facts have overtaken a pass they wait for it: on a busy cluster something changes
+                # during every look. What they wait for is short.
+                with undisturbed(cluster_id) if moved else nullcontext():
+                    one.commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work // 2**moved)
                 break
             except SetAside:
-                commits += 1
+                one.commits += 1
                 if time.perf_counter() - began > SETTING_ASIDE_SECONDS:
                     wake("plan", trigger="jobs were set aside")
-                    return commits
+                    return
             except Moved:
-                attempt += 1
+                moved += 1
         note_good_pass(cluster_id)
-    return commits
 
 
 def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK) -> int:

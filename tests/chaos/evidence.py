@@ -1,12 +1,12 @@
 """What is kept when something broke: enough to find the cause afterwards, first of each promise that was not
 kept.
 
-finding.txt            the report promises/              one page for each promise that was not kept: its row,
-and all that happened around it, in the
-                       order of time
-snapshots/             the planner's questions while those jobs lived, as they were recorded
-(`unpack_snapshot`) rows/                  the tables, a line of JSON for each row logs/                  of
-every service and both agents
+* finding.txt: the report;
+* promises/: one page for each promise that was not kept: its row, and all that happened around it, in the
+  order of time;
+* snapshots/: the planner's questions while those jobs lived, as they were recorded (`unpack_snapshot`);
+* rows/: the tables, a line of JSON for each row;
+* logs/: of every service and both agents.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 
 #: So long before a job was submitted and after it ended belongs to its story.
 AROUND = timedelta(seconds=20)
+#: Passes of the planner that took longer belong to it.
+LONG_PASS_SECONDS = 1.0
 #: No logs of user code, no bundles, no credentials.
 TABLES = (
     "cluster_cluster", "cluster_server", "cluster_gpu", "scheduling_job", "scheduling_jobevent",
-    "scheduling_generation",
-    "scheduling_assignment", "scheduling_worker", "scheduling_checkpoint", "scheduling_jobmetric",
-    "scheduling_scalingcurve",
-    "scheduling_curvelevel", "scheduling_offer", "scheduling_incident", "scheduling_outboxmessage",
+    "scheduling_generation", "scheduling_assignment", "scheduling_worker", "scheduling_checkpoint",
+    "scheduling_jobmetric", "scheduling_scalingcurve", "scheduling_curvelevel", "scheduling_offer",
+    "scheduling_plannerpass", "scheduling_incident", "scheduling_outboxmessage",
 )  # fmt: skip
 #: Of the planner's answers everything but the question, which lies in a file of its own.
 _DECISIONS = """
@@ -154,6 +155,11 @@ def _story(
             yield Line(metric["measured_at"], job["id"], text)
     for decision in tables["scheduling_decision"]:
         yield from _decision(decision, job["id"])
+    for one in tables["scheduling_plannerpass"]:
+        if one["seconds"] > LONG_PASS_SECONDS:
+            end = "failed" if one["failed"] else "ended"
+            text = f"a pass of {one['seconds']:.2f} s {end}, after {one['attempts']} attempts"
+            yield Line(one["ended_at"], "planner", text)
     for incident in tables["scheduling_incident"]:
         yield Line(
             incident["first_at"],

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState
-from scheduling.models import Assignment, Checkpoint, Generation, Job, Worker
+from scheduling.models import Assignment, Checkpoint, Generation, Job, PlannerPass, Worker
 from scheduling.services import leases, lifecycle, planner_lease, planning, reported_workers
 from scheduling.services.generations import create_generation
 from scheduling.services.leases import expire_leases, reconcile
-from scheduling.services.records import lock_cluster
+from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.reports import Fenced
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
@@ -330,6 +331,43 @@ def test_a_plan_computed_from_facts_that_moved_is_not_committed(
     with pytest.raises(planner_lease.Moved):
         planning.plan_cluster(cluster.pk, Cluster.objects.get().epoch, "test")
     assert Cluster.objects.get().planning_version == 10_000
+
+
+def test_facts_that_change_during_every_look_stop_no_pass(
+    cluster: Cluster,
+    nodes: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once they have overtaken a pass they wait for it."""
+    running_job(submit, *nodes)
+    job = submit("best_effort")
+    compute, changes = planning._compute, []
+
+    def change() -> None:
+        with transaction.atomic():
+            planning_fact_changed(lock_cluster(cluster.pk))
+        connection.close()
+
+    def compute_while_something_changes(*args: Any, **kwargs: Any) -> Any:
+        result = compute(*args, **kwargs)
+        changes.append(threading.Thread(target=change, daemon=True))
+        changes[-1].start()
+        # It ends at once, unless it has to wait for the end of the pass.
+        changes[-1].join(timeout=0.5)
+        return result
+
+    Cluster.objects.update(replanned_at=None, next_slot_at=None)
+    before = Cluster.objects.get().planning_version
+    monkeypatch.setattr(planning, "_compute", compute_while_something_changes)
+    assert planning.run_planner("test")
+    for one in changes:
+        one.join()
+    job.refresh_from_db()
+    assert job.decided_at is not None
+    assert len(changes) == 2
+    assert PlannerPass.objects.latest("pk").attempts == 2
+    assert Cluster.objects.get().planning_version > before + 2, "what waited was not lost"
 
 
 def test_the_database_refuses_a_gpu_with_two_owners(

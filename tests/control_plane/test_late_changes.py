@@ -12,14 +12,16 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import GenerationState, JobState, Purpose
-from scheduling.models import Generation, Job
-from scheduling.services.change_times import MOST_SECONDS, change_slack_seconds
+from scheduling.models import Generation, Job, PlannerPass
+from scheduling.services import change_times
+from scheduling.services.change_times import MOST_PASS_SECONDS, MOST_SECONDS, change_slack_seconds
 from scheduling.services.leases import reconcile
 from scheduling.services.lifecycle import suspend
 from scheduling.services.planning import run_planner
 from scheduling.services.records import lock_cluster
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
+from tests.factories import ProjectFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -87,6 +89,55 @@ def test_slack_is_of_late_starts_of_this_time_and_has_an_end(
     assert change_slack_seconds(cluster, timezone.now() + timedelta(minutes=11)) == 0.0
     job.generations.update(start={"from": "handover"})
     assert change_slack_seconds(cluster, timezone.now()) == 0.0, "it trained on meanwhile"
+
+
+def began(job: Job, *, waited: float, took: float) -> None:
+    """Its GPUs were free after so long, and from then on it took so long to its first iteration."""
+    live = job.generations.get(state=GenerationState.LIVE)
+    assert live.live_at is not None
+    live.held_at = live.live_at - timedelta(seconds=took)
+    live.created_at = live.held_at - timedelta(seconds=waited)
+    live.start = {"from": "nothing"}
+    live.save(update_fields=["held_at", "created_at", "start"])
+    job.generations.exclude(pk=live.pk).update(live_at=None)
+
+
+def test_slack_is_for_the_latest_of_a_few_starts(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit
+) -> None:
+    """The longest wait for GPUs and the slowest start, though they were not the same job's."""
+    first, second, third = (running(submit, owned) for _ in range(3))
+    began(first, waited=0.5, took=1.5)
+    began(second, waited=3.0, took=1.0)
+    began(third, waited=0.0, took=1.25)
+    assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(3.5)
+
+
+def test_functions_that_begin_slowly_cost_nobody_elses_promise(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit
+) -> None:
+    """Theirs is one project of three. What others wait for because of them counts."""
+    jobs = [running(submit, owned) for _ in range(3)]
+    for job, took in zip(jobs, (1.5, 2.0, 41.0), strict=True):
+        began(job, waited=0.25, took=took)
+        Job.objects.filter(pk=job.pk).update(project=ProjectFactory.create())
+    assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(1.25)
+    began(jobs[2], waited=5.0, took=41.0)
+    assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(6.0)
+
+
+def test_slack_is_for_the_planners_own_lateness(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a plan's moment comes a pass may be under way, and another one follows before anybody moves."""
+    monkeypatch.setattr(change_times, "PASSES", 2)
+    PlannerPass.objects.all().delete()
+    for seconds in (0.2, 0.75, 0.5):
+        PlannerPass.objects.create(cluster=cluster, seconds=seconds)
+    assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(1.5)
+    assert change_slack_seconds(cluster, timezone.now() + timedelta(minutes=11)) == 0.0
+    PlannerPass.objects.create(cluster=cluster, seconds=49.0)
+    assert change_slack_seconds(cluster, timezone.now()) == 2 * MOST_PASS_SECONDS
 
 
 @pytest.mark.parametrize("phase", ["training", "suspending"])
