@@ -138,6 +138,17 @@ def test_a_loop_that_waits_for_the_broker_is_given_minutes_and_not_for_ever() ->
     assert "stood still" in str(pool.run(10))
 
 
+def test_a_child_that_was_killed_while_the_broker_was_away_may_be_replaced_first() -> None:
+    """The loop stood still with it, so nobody could."""
+    pool = Pool(wanted=1)
+    pool.run(100)
+    pool.looks, pool.answers, pool.children = False, False, 0
+    assert pool.run(2 * pool_watch.WEDGED_SECONDS) is None
+    pool.looks = True
+    assert pool.run(pool_watch.WEDGED_SECONDS - 4) is None
+    assert "no work" in str(pool.run(10))
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=200))
 def test_no_worker_ends_whose_pool_was_whole_and_answered_lately(looks: list[tuple[int, bool]]) -> None:
     pool = Pool(wanted=2)

@@ -84,6 +84,7 @@ class PoolHealth:
             wanted: how many there should be.
             tasks: those under way, with their time limits in seconds.
         """
+        self._leave_out(now - self.looked_at - LOOK_SECONDS)
         self.looked_at = now
         self._began = {task: self._began.get(task, now) for task in tasks}
         busy = sum(now - self._began[task] <= limit + LIMIT_MARGIN_SECONDS for task, limit in tasks.items())
@@ -91,6 +92,14 @@ class PoolHealth:
         answers = self._unanswered_since is None or now - self._unanswered_since <= ANSWER_SECONDS
         if children >= wanted and (answers or self._all_at_work):
             self.healthy_at = now
+
+    def _leave_out(self, seconds: float) -> None:
+        """Nobody could look after the pool for so long, as the loop stood still: a child that ended was not
+        replaced, and an answer not heard. That is no fault of the pool's."""
+        if seconds > 0:
+            self.healthy_at += seconds
+            if self._unanswered_since is not None:
+                self._unanswered_since += seconds
 
     def problem(self, now: float) -> str | None:
         """Why the worker must end; None while it need not."""
