@@ -47,8 +47,10 @@ class PlannerPass(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="planner_passes")
     ended_at = models.DateTimeField(default=timezone.now, db_index=True)
     seconds = models.FloatField()
-    #: How often it read the facts and computed: once more each time that they had changed before it was done.
-    attempts = models.PositiveSmallIntegerField(default=1)
+    #: How many of its steps were computed again, as facts had changed before they were done.
+    overtaken = models.PositiveSmallIntegerField(default=0)
+    #: What each of its steps took, all attempts together.
+    seconds_by_step = models.JSONField(default=dict)
     #: It ended by an error: no plan, a time limit, the database.
     failed = models.BooleanField(default=False)
 

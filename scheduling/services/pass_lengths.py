@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
@@ -22,10 +22,23 @@ PASSES_KEPT_FOR = timedelta(days=2)
 
 @dataclass
 class Pass:
-    """A pass that is under way. ``commits``: how many it made; ``attempts``: how often it read the facts."""
+    """A pass that is under way. ``commits``: how many it made; ``overtaken``: how many of its steps were
+    computed again; ``seconds_by_step``: what its steps took, all attempts together."""
 
     commits: int = 0
-    attempts: int = 0
+    overtaken: int = 0
+    seconds_by_step: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str, overtaken: int = 0) -> Iterator[None]:
+        """Measure one step, also where facts overtake it. ``overtaken``: how often they did before."""
+        began = time.perf_counter()
+        self.overtaken += overtaken
+        try:
+            yield
+        finally:
+            taken = self.seconds_by_step.get(name, 0.0) + time.perf_counter() - began
+            self.seconds_by_step[name] = round(taken, 4)
 
 
 @contextmanager
@@ -39,15 +52,19 @@ def measured_pass(cluster_id: int) -> Iterator[Pass]:
     finally:
         seconds = time.perf_counter() - began
         if failed or one.commits or seconds > LOOKING_SECONDS:
-            _note(cluster_id, seconds, one.attempts, failed=failed)
+            _note(cluster_id, seconds, one, failed=failed)
 
 
-def _note(cluster_id: int, seconds: float, attempts: int, *, failed: bool) -> None:
+def _note(cluster_id: int, seconds: float, one: Pass, *, failed: bool) -> None:
     """Never raises: what ended the pass must be heard."""
     try:
         with transaction.atomic():
             PlannerPass.objects.create(
-                cluster_id=cluster_id, seconds=seconds, attempts=attempts, failed=failed
+                cluster_id=cluster_id,
+                seconds=seconds,
+                overtaken=one.overtaken,
+                seconds_by_step=one.seconds_by_step,
+                failed=failed,
             )
     except Exception:
         log.exception("pass_not_recorded", cluster=cluster_id, seconds=seconds)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TypeVar
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -30,6 +31,7 @@ class SetAside(Moved):
     """Jobs with which no plan could be computed were set aside: the question is another one now."""
 
 
+Answer = TypeVar("Answer")
 LEASE = timedelta(seconds=30)
 _LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
 _process_token = ""
@@ -109,3 +111,23 @@ def undisturbed(cluster_id: int) -> Iterator[None]:
             aside = told
     if aside is not None:
         raise aside
+
+
+def waited_for(cluster_id: int, attempt: Callable[[int], Answer]) -> Answer:
+    """Attempt something outside any transaction; once facts have overtaken it, again while they wait
+    (decision 0054). On a busy cluster something changes during every look.
+
+    Args:
+        attempt: takes how often it was overtaken, 0 or 1.
+
+    Raises:
+        Moved: as the second attempt does; another planner took over.
+        SetAside: as either does.
+    """
+    try:
+        return attempt(0)
+    except SetAside:
+        raise
+    except Moved:
+        with undisturbed(cluster_id):
+            return attempt(1)

@@ -8,7 +8,7 @@ everything is computed again, and what would change meanwhile waits (decision 00
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -37,7 +37,7 @@ from scheduling.services.measuring_later import measurement_after_decline
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
 from scheduling.services.pass_lengths import Pass, measured_pass
-from scheduling.services.planner_lease import Moved, SetAside, planner_lease, undisturbed, unmoved
+from scheduling.services.planner_lease import Moved, SetAside, planner_lease, unmoved, waited_for
 from scheduling.services.profiling import (
     next_measurement,
     settle_broken_off,
@@ -52,7 +52,6 @@ from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-MAXIMUM_ATTEMPTS = 3
 #: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
 MOST_WORK = 40_000_000
 #: How many times as long the same work takes while the machine code is not there yet.
@@ -113,14 +112,9 @@ def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
     with planner_lease(cluster_id) as epoch:
         if epoch is None:
             return
-        moved = 0
-        while moved < MAXIMUM_ATTEMPTS:
-            one.attempts += 1
+        while True:
             try:
-                # Once facts have overtaken a pass they wait for it: on a busy cluster something changes
-                # during every look. What they wait for is short.
-                with undisturbed(cluster_id) if moved else nullcontext():
-                    one.commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work // 2**moved)
+                one.commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work, one=one)
                 break
             except SetAside:
                 one.commits += 1
@@ -128,38 +122,72 @@ def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
                     wake("plan", trigger="jobs were set aside")
                     return
             except Moved:
-                moved += 1
+                return  # another planner is at work
         note_good_pass(cluster_id)
 
 
-def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK) -> int:
+def plan_cluster(
+    cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK, one: Pass | None = None
+) -> int:
     """One pass: overdue jobs, verdicts, reallocation at a slot boundary, offers, measurements.
 
-    Newcomers that ``most_work`` does not reach are decided by the next pass, which this one wakes.
+    Newcomers that ``most_work`` does not reach are decided by the next pass, which this one wakes. ``one``:
+    the pass, where its steps are measured.
 
     Raises:
-        Moved: the facts changed meanwhile; nothing of this pass's last step was written.
+        Moved: another planner took over, or a job was set aside; nothing of the last step was written.
     """
-    began = time.perf_counter()
+    one = one or Pass()
+    cluster = Cluster.objects.get(pk=cluster_id)
+
+    def step(name: str, attempt: Callable[[Cluster, int], int | None]) -> int | None:
+        """What the attempt says: how many commits it made, None where it had nothing to do."""
+
+        def once(overtaken: int) -> int | None:
+            nonlocal cluster
+            if overtaken:
+                cluster = Cluster.objects.get(pk=cluster_id)
+            with one.step(name, overtaken):
+                return attempt(cluster, overtaken)
+
+        nonlocal cluster
+        commits = waited_for(cluster_id, once)
+        if commits is not None:
+            cluster = Cluster.objects.get(pk=cluster_id)
+        return commits
+
     now = timezone.now()
-    cluster, commits = _settle_time(cluster_id, epoch, now)
-    if again := _decide_again(cluster, epoch):
-        commits += again
-        cluster = Cluster.objects.get(pk=cluster_id)
+    commits = step("settling", lambda cluster, _: _settle_time(cluster, epoch, timezone.now()) or None) or 0
+    commits += step("deciding again", lambda cluster, _: _decide_again(cluster, epoch) or None) or 0
+    decided = step(
+        "deciding",
+        # Where facts keep moving they wait for less if the pass is shorter.
+        lambda cluster, overtaken: _decide_if_due(cluster, epoch, trigger, most_work // 2**overtaken),
+    )
+    commits += decided or 0
+    # Offers and measurements wait for a backlog, not for who came meanwhile: somebody may always come.
+    if decided is not None and newcomers_wait(cluster, since=now):
+        return commits
+    commits += step("offers", lambda cluster, _: _offer(cluster, epoch) or None) or 0
+    commits += step("measuring", lambda cluster, _: _measure(cluster, epoch) or None) or 0
+    return commits
+
+
+def _offer(cluster: Cluster, epoch: int) -> int:
+    return offer_awaited(cluster, epoch, timezone.now(), MOST_OFFERS)
+
+
+def _decide_if_due(cluster: Cluster, epoch: int, trigger: str, most_work: int) -> int | None:
+    """Decide newcomers, and divide the cluster anew where that is due; how many decisions said something,
+    None where neither was due."""
+    began, now = time.perf_counter(), timezone.now()
     newcomers = newcomers_wait(cluster)
     reallocate = reallocation_due(cluster, now, newcomers=newcomers)
-    if reallocate or newcomers:
-        decided = _decide(cluster, epoch, now, trigger, most_work, reallocate=reallocate)
-        note_pass(decided, time.perf_counter() - began)
-        commits += len(decided)
-        cluster = Cluster.objects.get(pk=cluster_id)
-        # Offers and measurements wait for a backlog, not for who came meanwhile: somebody may always come.
-        if newcomers_wait(cluster, since=now):
-            return commits
-    if offers := offer_awaited(cluster, epoch, now, MOST_OFFERS):
-        commits += offers
-        cluster = Cluster.objects.get(pk=cluster_id)
-    return commits + _measure(cluster, epoch)
+    if not (reallocate or newcomers):
+        return None
+    decided = _decide(cluster, epoch, now, trigger, most_work, reallocate=reallocate)
+    note_pass(decided, time.perf_counter() - began)
+    return len(decided)
 
 
 def reallocation_due(cluster: Cluster, now: datetime, *, newcomers: bool | None = None) -> bool:
@@ -206,7 +234,7 @@ def divided_next(cluster: Cluster, now: datetime) -> datetime:
 
 
 def note_pass(decisions: list[Decision], seconds: float) -> None:
-    """Keep with these decisions how long the pass took to commit them; the rest of it is `measured_pass`."""
+    """Keep with these decisions how long it took to commit them; the whole pass is `measured_pass`."""
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
 
 
@@ -227,11 +255,11 @@ def newcomers_wait(cluster: Cluster, number: int = 1, *, since: datetime | None 
     return len(waiting.values_list("pk")[:number]) == number
 
 
-def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, int]:
+def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
     """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless
-    measurements. Returns the cluster as it is then, and how much changed."""
+    measurements. Returns how much changed."""
     with transaction.atomic():
-        cluster = lock_cluster(cluster_id)
+        cluster = lock_cluster(cluster.pk)
         if cluster.epoch != epoch:
             raise Moved
         undecided = undecided_jobs(cluster).exists()
@@ -248,8 +276,7 @@ def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, i
             wake("plan", trigger="more jobs are to be settled")
         if changed:
             planning_fact_changed(cluster)
-            cluster = Cluster.objects.get(pk=cluster_id)
-    return cluster, changed
+    return changed
 
 
 def _decide_again(cluster: Cluster, epoch: int) -> int:

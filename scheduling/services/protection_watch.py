@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from statistics import median
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Gpu
 from scheduling.choices import GenerationState, ProtectionState, Purpose, RecoveryKind, RecoveryOutcome
 from scheduling.models import Incident, Job, JobProtection, Recovery
 from scheduling.selectors.memory_states import MemoryState, memory_states
@@ -58,8 +58,9 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     unprotected: set[str] = set()
     if recovering or lacking:
         patience = timedelta(seconds=RECOVERY_TIMES * recovery_seconds(cluster))
+        usable = Gpu.objects.usable().filter(server__cluster=cluster).exists()
         for one in recovering:
-            if now - one.detected_at > patience:
+            if now - one.detected_at > patience and not (usable and _in_the_queue(one)):
                 late.add(one.job_id)
                 _tell_of_recovery(cluster, one, now)
         for state in lacking:
@@ -69,6 +70,12 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     resolve(cluster, Incident.Kind.TOO_OLD, but=_too_old(cluster, states, now), now=now)
     resolve(cluster, Incident.Kind.UNRECOVERED, but=late, now=now)
     resolve(cluster, Incident.Kind.UNPROTECTED, but=unprotected, now=now)
+
+
+def _in_the_queue(one: Recovery) -> bool:
+    """Whether the job waits for GPUs that promises to others take first: with no promise of its own it may
+    wait for long, and its state is kept."""
+    return one.recovering_generation is None and not one.job.promised
 
 
 def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> set[str]:

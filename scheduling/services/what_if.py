@@ -27,8 +27,7 @@ from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
 from scheduling.services.plan_json import plan_from_json
-from scheduling.services.planner_lease import Moved
-from scheduling.services.planning import MAXIMUM_ATTEMPTS
+from scheduling.services.planner_lease import Moved, waited_for
 from scheduling.services.quotas import PromiseQuotas, refused_by_quota
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
@@ -179,7 +178,7 @@ def job_change_deadline(
     Returns the job, the verdict, and whether anything changed.
 
     Raises:
-        Conflict: the job is finished or undecided, or the facts kept moving.
+        Conflict: the job is finished, undecided or paused.
         InvalidRequest: class and deadline do not fit together.
     """
     wanted = service_class or job.service_class
@@ -193,12 +192,7 @@ def job_change_deadline(
             f"Class {wanted} needs a deadline.",
             errors={"deadline_at": ["give deadline_at or deadline_seconds"]},
         )
-    for _ in range(MAXIMUM_ATTEMPTS):
-        try:
-            return _change_once(job.pk, actor, deadline_at, wanted)
-        except Moved:
-            continue
-    raise Unavailable("The cluster's plan keeps changing; try again in a moment.")
+    return waited_for(job.cluster_id, lambda _: _change_once(job.pk, actor, deadline_at, wanted))
 
 
 def _change_once(

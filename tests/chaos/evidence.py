@@ -158,7 +158,8 @@ def _story(
     for one in tables["scheduling_plannerpass"]:
         if one["seconds"] > LONG_PASS_SECONDS:
             end = "failed" if one["failed"] else "ended"
-            text = f"a pass of {one['seconds']:.2f} s {end}, after {one['attempts']} attempts"
+            steps = ", ".join(f"{name} {taken:.2f}" for name, taken in one["seconds_by_step"].items())
+            text = f"a pass of {one['seconds']:.2f} s {end}, overtaken {one['overtaken']} times: {steps}"
             yield Line(one["ended_at"], "planner", text)
     for incident in tables["scheduling_incident"]:
         yield Line(

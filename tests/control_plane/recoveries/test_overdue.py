@@ -51,6 +51,22 @@ def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_unt
     assert not late.filter(resolved_at=None).exists()
 
 
+def test_a_job_without_a_promise_may_wait_for_gpus_that_others_have(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other)
+    fail(here, job)
+    time.turn(2 * recovery_seconds(cluster) + 1.0)
+    reconcile()
+    late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED, job=job)
+    assert not late.exists()
+    soon = timezone.now() + timedelta(hours=1)
+    Job.objects.update(promised=True, service_class="slo", deadline_at=soon)
+    reconcile()
+    assert late.get().resolved_at is None
+
+
 def test_recoveries_that_were_quick_make_the_platform_impatient(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
