@@ -19,6 +19,8 @@ _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 15.0
 #: A process that ran this long has recovered: its next crash is restarted at once again.
 _STABLE_SECONDS = 30.0
+#: How much more of the processors those have that come first, by the kernel's niceness.
+_FIRST_NICENESS = -5
 _LARGEST_LOG_BYTES = 20 * 1024 * 1024
 
 
@@ -51,6 +53,9 @@ class ProcessSpecification:
     #: False where the last word may never be SIGKILL (PostgreSQL): then SIGQUIT.
     may_be_killed: bool = True
     identity: Identity = field(default_factory=Identity)
+    #: Whether it comes before everything else on this machine when processors are short, workers of users
+    #: among it: promises wait for it. Only where the supervisor may say so.
+    comes_first: bool = False
     #: A file into which it writes the monotonic clock again and again; without, only its end is noticed.
     heartbeat: Path | None = None
     #: How long it may write nothing, and how long it may take to begin with it.
@@ -102,6 +107,8 @@ class ManagedProcess:
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 raise LaunchError(f"{specification.name} cannot be started: {error}") from error
+        if specification.comes_first:
+            _put_first(self._child.pid)
         self._started_at = time.monotonic()
         self._restart_at = None
 
@@ -251,6 +258,14 @@ def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def _put_first(session: int) -> None:
+    """Threads and children that the process makes from now on inherit it."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, session, _FIRST_NICENESS)
+        # Where the kernel groups processes by session, niceness counts within a group alone.
+        Path(f"/proc/{session}/autogroup").write_text(str(_FIRST_NICENESS), encoding="ascii")
 
 
 def _describe(code: int | None) -> str:

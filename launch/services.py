@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 
@@ -35,6 +35,8 @@ UNTIL_COMPILED: Mapping[str, str] = {"INTERPRET_UNTIL_COMPILED": "1"}
 #: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given
 #: back.
 _ONE_TASK_PER_PROCESS = frozenset({"simulations"})
+#: Queues whose work keeps promises: it comes before what users run on the same machine.
+_PROMISES_WAIT_FOR = frozenset({"planner", "control"})
 
 #: What a child may inherit: nothing of make's, pip's or somebody's Django.
 _INHERITED = (
@@ -141,7 +143,7 @@ class ControlPlane:
     def agent_api(self) -> ProcessSpecification:
         """The agents' API, a process of its own: nothing a person does starves agents."""
         command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1)
-        return self._http("agent-api", command, self._addresses.agent_url)
+        return replace(self._http("agent-api", command, self._addresses.agent_url), comes_first=True)
 
     def streams(self) -> ProcessSpecification:
         """Event streams."""
@@ -174,6 +176,7 @@ class ControlPlane:
             working_folder=PROJECT,
             is_ready=_celery_answers(self._addresses.redis_url, node),
             stop_grace_seconds=6.0,
+            comes_first=queue in _PROMISES_WAIT_FOR,
         )
 
     def beat(self) -> ProcessSpecification:
@@ -199,6 +202,7 @@ class ControlPlane:
             ],
             environment=self._environment,
             log=self._folders.logs / "beat.log",
+            comes_first=True,
             working_folder=PROJECT,
             prepare=forget_schedule,
             stop_grace_seconds=3.0,

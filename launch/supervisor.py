@@ -196,6 +196,7 @@ class Supervisor:
             stop_grace_seconds=30.0,
             death_signal=server.stop_signal,
             may_be_killed=not is_database,
+            comes_first=True,
             identity=server.identity if isinstance(server, EmbeddedPostgres) else Identity(),
         )
 

@@ -274,3 +274,20 @@ def test_without_machine_code_who_decides_goes_on_and_the_operator_is_told(make,
     wait_for(told)
     assert "longer than they should" in said
     assert (planner.pid, planner.is_running) == (before, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user may put nothing before the rest")
+@pytest.mark.parametrize(("comes_first", "niceness"), [(True, -5), (False, 0)])
+def test_what_promises_wait_for_comes_before_the_rest_with_all_that_it_starts(
+    make: Callable[..., ManagedProcess], tmp_path: Path, comes_first: bool, niceness: int
+) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    process = make(f"import time; time.sleep(0.3)\n{WITH_CHILD}", comes_first=comes_first)
+    process.start()
+    wait_for((tmp_path / "said").exists)
+    found = [int(pid) for pid in (tmp_path / "said").read_text().split()]
+    expected = niceness if comes_first else before
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in found] == [expected] * 2
+    groups = [Path(f"/proc/{pid}/autogroup") for pid in found]
+    if comes_first and groups[0].exists():
+        assert [group.read_text().split()[-1] for group in groups] == [str(niceness)] * 2
