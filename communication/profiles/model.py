@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
+
+import numpy as np
 
 from communication.profiles.arrays import Floats, Integers, durations, whole_numbers
 
 #: Of bytes an element that gradients have: FP64, FP32, FP16 and BF16, FP8.
 ELEMENT_BYTES = (8, 4, 2, 1)
+#: More of either is no model, but a mistake or an attack.
+MOST_TENSORS, MOST_ELEMENTS = 1 << 16, 1 << 48
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +28,7 @@ class ModelProfile:
         other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
         bytes_per_element: of an uncompressed gradient.
 
-    Raises ValueError for rows of different lengths, no tensor, negative or endless values.
+    Raises ValueError for rows of different lengths, no tensor or too many, negative or endless values.
     """
 
     name: str
@@ -45,8 +50,12 @@ class ModelProfile:
             raise ValueError("a model has at least one tensor")
         if not len(names) == len(elements) == len(gaps):
             raise ValueError(f"{len(names)} names, {len(elements)} sizes and {len(gaps)} gaps are no tensors")
+        if len(names) > MOST_TENSORS or elements.sum(dtype=np.float64) > MOST_ELEMENTS:
+            raise ValueError(
+                f"a model has at most {MOST_TENSORS} tensors, and {MOST_ELEMENTS} elements in all"
+            )
         if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = next(name for name, count in Counter(names).items() if count > 1)
             raise ValueError(f"two tensors have the name {twice!r}")
         if not (isfinite(self.other_seconds) and self.other_seconds >= 0.0):
             raise ValueError(f"other seconds are finite and not negative, not {self.other_seconds}")

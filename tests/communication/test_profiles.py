@@ -40,6 +40,7 @@ def test_a_model_tells_sizes_and_times() -> None:
         ({"gaps": (0.1, float("inf"), 0.3)}, "number 1 is inf"),
         ({"names": ("a", "b", "a")}, "the name 'a'"),
         ({"elements": (), "gaps": (), "names": ()}, "at least one tensor"),
+        ({"elements": (1 << 47, 1 << 47, 1)}, "at most 65536 tensors"),
         ({"other_seconds": -1.0}, "not -1.0"),
         ({"bytes_per_element": 3}, "not 3"),
     ],
@@ -47,6 +48,12 @@ def test_a_model_tells_sizes_and_times() -> None:
 def test_a_model_that_makes_no_sense_is_refused(wrong, says) -> None:
     with pytest.raises(ValueError, match=says):
         model(**wrong)
+
+
+def test_a_model_has_no_more_tensors_than_any_model_has() -> None:
+    many = (1 << 16) + 1
+    with pytest.raises(ValueError, match="at most 65536 tensors"):
+        ModelProfile.unnamed("large", np.ones(many, np.int64), np.ones(many))
 
 
 def test_profiles_cannot_be_changed_and_the_digest_tells_every_difference() -> None:
