@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from communication.cupcake.baselines import FP32, HIPRESS, baselines
+from communication.cupcake.baselines import FP32, GRACE, HIPRESS, baselines
 from communication.cupcake.branch_and_bound import search
 from communication.cupcake.exchange import Exchange, ExchangeSettings
 from communication.cupcake.pareto_program import best_fusion
@@ -61,6 +61,16 @@ def test_costs_between_servers_are_those_of_each_gpus_part() -> None:
     assert problem.transfer(sizes) == pytest.approx([0.5 + 8.0 + 0.25 + 1.6, 0.5 + 80.0 + 0.25 + 16.0])
     dense = replace(exchange, codec=None).problem()
     assert dense.transfer(sizes) == pytest.approx(0.75 + sizes * (4 / 3) / 10.0 + sizes / 100.0)
+
+
+def test_hipress_compresses_the_tensors_that_gain_by_it() -> None:
+    codec = CodecProfile.with_threshold("plain", Device.GPU, WireFormat(value_bits=8), 1.0, 0.25, 4000)
+    link = LinkProfile(LinkRate(9.0, 9.0), LinkRate(0.0, 1000.0))
+    model = ModelProfile.unnamed("two", np.array([4, 4000]), np.array([1.0, 1.0]))
+    found = baselines(Exchange(model, PlacementShape(1, 2), link, codec))
+    # The first is sent as it is while the second one is computed and encoded; 4 kB of that take 4 s.
+    assert found[HIPRESS].iteration_seconds == pytest.approx(1.0 + 1.0 + 1.5 + 4.0)
+    assert found[GRACE].iteration_seconds == pytest.approx(1.0 + 1.5 + 1.0 + 1.5 + 4.0)
 
 
 def test_a_worker_alone_sends_nothing() -> None:

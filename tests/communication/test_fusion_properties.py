@@ -139,6 +139,15 @@ def test_merged_neighbours_are_the_same_model(problem: FusionProblem, most: int)
     assert iteration_seconds(merged, boundaries) == pytest.approx(iteration_seconds(problem, whole))
 
 
+def test_neighbours_are_merged_where_bytes_come_first_and_times_later() -> None:
+    backward, sizes = [0.0] * 50 + [1.0] * 50, [1.0] * 50 + [0.0] * 50
+    problem = fusion(backward, sizes, AffineCost(1.0, 1.0), AffineCost(1.0, 1.0))
+    merged, ends = merged_neighbours(problem, 11)
+    assert 5 <= len(ends) <= 11
+    assert merged.sizes_bytes.max() <= 12.0
+    assert merged.backward_seconds.max() <= 12.0
+
+
 def test_partitions_without_a_search() -> None:
     assert even_split(10, 3) == (4, 7, 10)
     assert even_split(3, 9) == (1, 2, 3)

@@ -79,6 +79,8 @@ def test_c2_bounds_and_safe_fusion() -> None:
     assert safe_end(C1, 1, comm - comp) == 2
     bounds = lower_bounds(C1, 1, comp, comm)
     assert bounds == pytest.approx([15.8, 18.2, 20.6, 22.5])
+    # While the network is busy until 20, all that is left is sent after that: 4 tensors in one group or two.
+    assert lower_bounds(C1, 1, comp, 20.0) == pytest.approx([20.0 + 2.5 + 6.5, 29.0, 29.0, 28.5])
     assert (bounds < 18.5).tolist() == [True, True, False, False]
 
 
