@@ -115,6 +115,9 @@ def test_servers_exchange_the_sums_of_their_gpus():
 def test_on_one_server_its_gpus_exchange_over_its_own_links():
     found = choose_scheme(tensor(), PlacementShape(1, 8), GBPS_25)
     assert found.participants == 8
+    exchange = exchange_of(tensor(), PlacementShape(1, 8))
+    assert exchange.density() == pytest.approx(NMT.after(1))
+    assert exchange.density(8) == pytest.approx(NMT.after(8))
     assert found.within_bytes == 0.0
     assert found.cost.seconds == pytest.approx(found.cost.received_bytes / 150e9)
 

@@ -77,6 +77,16 @@ def test_no_format_is_smaller_than_the_chosen_one(density, width):
         assert chosen <= relative_size(form, density, servers=2, width=width) + 1e-15
 
 
+@pytest.mark.parametrize(
+    ("density", "width", "expected"),
+    # 256 elements, 16 rows of 16, and rows that are longer than a block.
+    [(0.01, 1, 1 - 0.99**256), (0.01, 16, 1 - 0.99**16), (0.01, 256, 0.01), (0.01, 512, 0.01)],
+)
+def test_blocks_with_a_nonzero(density, width, expected):
+    assert block_density(density, width) == pytest.approx(expected)
+    assert relative_size(Format.BLOCKS, density, width=width) == pytest.approx(expected)
+
+
 @given(st.floats(0.0, 1.0), st.integers(1, 512))
 def test_a_block_is_no_emptier_than_its_units(density, width):
     assert density - 1e-12 <= block_density(density, width) <= 1.0

@@ -72,6 +72,12 @@ def test_a_prediction_adds_up():
     assert found.buffer_bytes > 8 * SPARSE.units
 
 
+def test_a_model_of_sparse_tensors_alone_waits_for_its_backward_pass():
+    alone = ModelProfile("m", ("embedding",), np.array([EMBEDDING]), np.array([2.0]), other_seconds=0.5)
+    found = plan_sparse("job", alone, [SPARSE], SPREAD, LINKS)
+    assert found.predicted.iteration_seconds == pytest.approx(2.5 + found.tensors[0].cost.seconds)
+
+
 def test_buckets_leave_as_soon_as_they_are_full():
     elements = np.array([FIRST_BUCKET_BYTES // 4, BUCKET_BYTES // 4, 10])
     model = ModelProfile("m", ("a", "b", "c"), elements, np.array([1.0, 2.0, 3.0]))
@@ -100,6 +106,17 @@ def test_a_tensor_that_travels_beside_the_backward_pass_is_left_there():
     assert found.predicted == found.predicted_dense
     assert found.sparse_tensors == ()
     assert found.buffer_bytes == 0
+
+
+def test_each_tensor_is_left_beside_the_backward_pass_or_taken_after_it():
+    """The first table's gradient is ready long before the second's, which is the last of all."""
+    names = ("early", "rest", "late")
+    model = ModelProfile("m", names, np.array([EMBEDDING, 1000, EMBEDDING]), np.array([0.01, 5.0, 0.1]))
+    profiles = [replace(SPARSE, tensor=name) for name in ("early", "late")]
+    found = plan_sparse("job", model, profiles, SPREAD, LINKS)
+    assert [each.scheme for each in found.tensors] == [Scheme.DENSE, Scheme.ZEN]
+    both = sum(each.cost_of(Scheme.ZEN).seconds for each in found.tensors)
+    assert found.predicted.iteration_seconds < min(5.11 + both, found.predicted_dense.iteration_seconds)
 
 
 @settings(max_examples=60, deadline=None)

@@ -131,6 +131,16 @@ def test_formats_of_zen_are_what_it_is_told():
     assert received_bytes(Scheme.ZEN, uneven) == pytest.approx(expected)
 
 
+def test_the_fullest_part_of_a_parameter_server_is_full_at_most():
+    """More than all of its elements no part can send, however skewed."""
+    exchange = Exchange(16, 1.0, NMT, skew=Skew(1.0))
+    assert exchange.fullest() == pytest.approx(16 * 0.0247)
+    assert exchange.fullest(16) == 1.0
+    assert received_bytes(Scheme.SPARSE_PS, exchange) == pytest.approx(15 / 16 * 2 * (16 * 0.0247 + 1.0))
+    blocks = Exchange(16, 1.0, NMT, skew=Skew(1.0), width=256)
+    assert received_bytes(Scheme.OMNIREDUCE, blocks) == pytest.approx(15 / 16 * (16 * 0.0247 + 1.0))
+
+
 def test_every_scheme_has_its_dimensions():
     assert set(DIMENSIONS) == set(Scheme)
 
