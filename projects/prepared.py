@@ -1,50 +1,75 @@
-"""Questions that every submission asks: their SQL is made once."""
+"""Statements that every submission makes: their SQL is written once, and PostgreSQL parses it once a session.
+
+Django takes several times as long to write SQL as PostgreSQL to answer it, and PostgreSQL about as long to
+plan it. ``PREPARE`` belongs to a session, as the platform's locks do: a pooler in front of PostgreSQL must
+leave a process its session.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from itertools import count
 from threading import local
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
-from django.db.models.query import ModelIterable
+from django.db.models.query import get_related_populators
+from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLCompiler
 from django.db.transaction import TransactionManagementError
+from psycopg2.extensions import AsIs
 
 #: Stand for what differs from one time to the next, while the SQL is made: ids that fit into every column.
 _HOLES: Final = tuple(range(2_147_483_600, 2_147_483_608))
 
 Row = TypeVar("Row", bound=Model)
 
+_numbers = count(1)
+#: The names of the statements that each session knows.
+_known_to: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
 
 @dataclass(frozen=True)
-class _Made:
-    """What was made of a question. ``places``: for each parameter of the SQL which hole it is, or None."""
+class _Statement:
+    """One statement as PostgreSQL prepares it and is asked for it, for the connection of one thread."""
 
-    queryset: QuerySet[Any, Any]
-    compiler: SQLCompiler
-    sql: str
-    parameters: tuple[Any, ...]
-    places: tuple[int | None, ...]
+    connection: BaseDatabaseWrapper
+    name: str
+    #: Prepares it in a session.
+    preparation: str
+    #: Executes it, with a place for each hole.
+    execution: str
 
-    def filled(self, values: Sequence[int | str]) -> tuple[Any, ...]:
-        """The parameters with what is in the holes."""
-        return tuple(
-            given if place is None else values[place]
-            for given, place in zip(self.parameters, self.places, strict=True)
-        )
+    @classmethod
+    def of(
+        cls, connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[Any], holes: int
+    ) -> _Statement:
+        """Of Django's SQL. What is no hole is written into it, so that it is planned for just that."""
+        name = f"punctual_{next(_numbers)}"
+        with connection.cursor() as cursor:
+            text = cursor.mogrify(sql, parameters).decode()
+        places = f"({', '.join(['%s'] * holes)})" if holes else ""
+        return cls(connection, name, f"PREPARE {name} AS {text}", f"EXECUTE {name} {places}")
+
+    def execute(self, cursor: Any, values: Sequence[Any]) -> None:
+        """Ask for it with what is in the holes; a session that does not know it yet is told."""
+        known = _known_to.setdefault(self.connection.connection, set())
+        if self.name not in known:
+            cursor.execute(self.preparation)
+            known.add(self.name)
+        cursor.execute(self.execution, values)
 
 
 class _Question:
-    """To make the SQL of a question takes Django several times as long as to ask it, so that is done once in
-    a thread.
+    """A question whose SQL is made once in a thread.
 
     ``rows_of``: the rows for what is in the holes, an id or a name for each of its parameters. It must say
-    the same each time: no moment of now, nothing that is read. Only numbers, texts and truth values come out
-    as they are.
+    the same each time: no moment of now, nothing that is read.
     """
 
     def __init__(self, rows_of: Callable[..., QuerySet[Any, Any]]) -> None:
@@ -52,34 +77,76 @@ class _Question:
         self._holes = _HOLES[: len(signature(rows_of).parameters)]
         self._of_this_thread = local()
 
-    def _made(self) -> _Made:
-        if not hasattr(self._of_this_thread, "made"):
-            self._of_this_thread.made = self._make()
-        made: _Made = self._of_this_thread.made
-        if made.queryset.query.select_for_update and connection.get_autocommit():
+    def _statement(self) -> _Statement:
+        if not hasattr(self._of_this_thread, "statement"):
+            self._make()
+        made: _Statement = self._of_this_thread.statement
+        if self._of_this_thread.locks and made.connection.get_autocommit():
             raise TransactionManagementError("Rows are locked in a transaction alone.")
         return made
 
-    def _make(self) -> _Made:
+    def _make(self) -> SQLCompiler:
+        connection = connections[DEFAULT_DB_ALIAS]
         queryset = self._rows_of(*self._holes)
         compiler = queryset.query.get_compiler(connection=connection)
         sql, parameters = compiler.as_sql()
-        holes = {str(hole): place for place, hole in enumerate(self._holes)}
-        places = tuple(holes.get(str(given)) for given in parameters)
-        if missing := set(holes.values()) - set(places):
+        numbers = {str(hole): number for number, hole in enumerate(self._holes, start=1)}
+        places = [numbers.get(str(given)) for given in parameters]
+        if missing := set(numbers.values()) - set(places):
             raise ValueError(f"the SQL has no place for parameters {sorted(missing)} of the question: {sql}")
-        return _Made(queryset, compiler, sql, tuple(parameters), places)
+        given = [
+            parameter if place is None else AsIs(f"${place}")
+            for parameter, place in zip(parameters, places, strict=True)
+        ]
+        self._of_this_thread.locks = queryset.query.select_for_update
+        self._of_this_thread.statement = _Statement.of(connection, sql, given, len(self._holes))
+        return compiler
+
+    def _rows(self, values: Sequence[int | str]) -> list[tuple[Any, ...]]:
+        made = self._statement()
+        with made.connection.cursor() as cursor:
+            made.execute(cursor, values)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
 
 class PreparedValues(_Question):
-    """A question for values."""
+    """A question for values: numbers, texts and truth values, which come out as they are."""
 
     def ask(self, *values: int | str) -> list[tuple[Any, ...]]:
         """The rows, with the values in the holes."""
-        made = self._made()
-        with connection.cursor() as cursor:
-            cursor.execute(made.sql, made.filled(values))
-            found: list[tuple[Any, ...]] = cursor.fetchall()
+        return self._rows(values)
+
+
+class _Reader(Generic[Row]):
+    """Makes models of rows, as Django does (`ModelIterable`); what it looks up for each answer is looked up
+    once."""
+
+    def __init__(self, compiler: SQLCompiler) -> None:
+        assert compiler.klass_info is not None  # the question is for rows of a model
+        self._compiler: Any = compiler
+        self._model: type[Row] = compiler.klass_info["model"]
+        columns = compiler.klass_info["select_fields"]
+        self._of_model = slice(columns[0], columns[-1] + 1)
+        self._names = [column[0].target.attname for column in compiler.select[self._of_model]]
+        # The stubs are those of the next Django, which asks for more.
+        self._related = get_related_populators(  # type: ignore[call-arg]
+            compiler.klass_info, compiler.select, DEFAULT_DB_ALIAS
+        )
+        self._annotations = list((compiler.annotation_col_map or {}).items())
+        fields = [column[0] for column in compiler.select[: compiler.col_count]]
+        self._converters = compiler.get_converters(fields)
+
+    def read(self, rows: Sequence[tuple[Any, ...]]) -> list[Row]:
+        """The models."""
+        return [self._model_of(row) for row in self._compiler.apply_converters(rows, self._converters)]
+
+    def _model_of(self, row: Sequence[Any]) -> Row:
+        found = self._model.from_db(DEFAULT_DB_ALIAS, self._names, row[self._of_model])
+        for related in self._related:
+            related.populate(row, found)
+        for name, column in self._annotations:
+            setattr(found, name, row[column])
         return found
 
 
@@ -89,18 +156,48 @@ class PreparedRows(_Question, Generic[Row]):
     def __init__(self, rows_of: Callable[..., QuerySet[Row]]) -> None:
         super().__init__(rows_of)
 
-    def _make(self) -> _Made:
-        made = super()._make()
-        # Django's own reading of the rows asks for these two.
-        made.queryset.query.get_compiler = lambda *_, **__: made.compiler  # type: ignore[method-assign]
-        return made
+    def _make(self) -> SQLCompiler:
+        compiler = super()._make()
+        self._of_this_thread.reader = _Reader(compiler)
+        return compiler
 
     def ask(self, *values: int | str) -> list[Row]:
         """The rows, with the values in the holes."""
-        made = self._made()
-        made.compiler.as_sql = lambda *_, **__: (made.sql, made.filled(values))  # type: ignore[method-assign]
-        return list(ModelIterable(made.queryset))
+        rows = self._rows(values)
+        reader: _Reader[Row] = self._of_this_thread.reader
+        return reader.read(rows)
 
     def first(self, *values: int | str) -> Row | None:
         """The first of the rows, if there is one."""
         return next(iter(self.ask(*values)), None)
+
+
+class PreparedInsert(Generic[Row]):
+    """Stores new rows of a model whose signals nobody hears. An id that the database gives does not come
+    back."""
+
+    def __init__(self, model: type[Row]) -> None:
+        self._model = model
+        fields = model._meta.local_concrete_fields
+        self._fields = [field for field in fields if field is not model._meta.auto_field]
+        self._of_this_thread = local()
+
+    def store(self, row: Row) -> None:
+        """Store one row, whose fields hold values, not expressions."""
+        if not hasattr(self._of_this_thread, "statement"):
+            self._of_this_thread.statement = self._make()
+        made: _Statement = self._of_this_thread.statement
+        connection = made.connection
+        values = [field.get_db_prep_save(field.pre_save(row, add=True), connection) for field in self._fields]
+        with connection.cursor() as cursor:
+            made.execute(cursor, values)
+        row._state.adding = False
+        row._state.db = DEFAULT_DB_ALIAS
+
+    def _make(self) -> _Statement:
+        connection = connections[DEFAULT_DB_ALIAS]
+        query = InsertQuery(self._model)
+        query.insert_values(self._fields, [self._model()])
+        ((sql, parameters),) = query.get_compiler(connection=connection).as_sql()
+        places = [AsIs(f"${number}") for number in range(1, len(parameters) + 1)]
+        return _Statement.of(connection, sql, places, len(parameters))

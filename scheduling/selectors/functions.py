@@ -71,17 +71,17 @@ _NUMBERED = PreparedRows(
 
 
 def _by_reference(project: Project, reference: str | int) -> FunctionVersion | None:
-    versions = _versions_in(project.pk)
     if isinstance(reference, int):
-        return versions.filter(function=reference).first()
+        return _versions_in(project.pk).filter(function=reference).first()
     if reference.startswith("sha256:"):
-        return versions.filter(bundle=reference.removeprefix("sha256:")).order_by("-pk").first()
+        of_bundle = _versions_in(project.pk).filter(bundle=reference.removeprefix("sha256:"))
+        return of_bundle.order_by("-pk").first()
     name, at, number = reference.partition("@")
     if at:
         return _NUMBERED.first(project.pk, name, int(number)) if _is_row_id(number) else None
     named = _NEWEST.first(project.pk, name)
     if named is None and _is_row_id(name):
-        return versions.filter(function=int(name)).first()
+        return _versions_in(project.pk).filter(function=int(name)).first()
     return named
 
 

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
-from projects.prepared import PreparedRows
+from projects.prepared import PreparedInsert, PreparedRows
 from projects.redis_connection import redis_client
 from scheduling.choices import JobEventKind, JobState, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
@@ -67,6 +67,8 @@ def default_cluster() -> Cluster:
 
 
 _CURVE = PreparedRows(lambda key: ScalingCurve.objects.filter(key=key).order_by())
+_NEW_JOB = PreparedInsert(Job)
+_NEW_EVENT = PreparedInsert(JobEvent)
 
 
 def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
@@ -131,7 +133,7 @@ def job_submit(
     curve = curve_for(request, kind)
     # As late as possible: from here on others of the project wait.
     check_active_jobs(project)
-    job = Job.objects.create(
+    job = Job(
         project=project,
         owner=owner,
         cluster_id=cluster_id,
@@ -150,9 +152,10 @@ def job_submit(
         deadline_at=request.deadline_at,
         resubmission_of=resubmission_of,
     )
+    _NEW_JOB.store(job)
     # Nobody follows it yet, so nobody is told.
     message = f"Submitted by {owner.username}."
-    JobEvent.objects.create(job=job, kind="submitted", message=message, actor=owner.username)
+    _NEW_EVENT.store(JobEvent(job=job, kind="submitted", message=message, actor=owner.username))
     # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     return job

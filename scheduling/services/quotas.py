@@ -28,9 +28,16 @@ class Limit:
 
     whose: str
     amount: float
-    project_ids: Any
+    project_id: int
     #: Who created the projects, where it is on all of theirs and not on one alone.
     creator_id: int | None = None
+
+    @property
+    def project_ids(self) -> Any:
+        """The ids of the projects, for a filter."""
+        if self.creator_id is None:
+            return [self.project_id]
+        return Project.objects.filter(created_by=self.creator_id).values("pk")
 
 
 def limits_on(project: Project, name: str) -> Iterator[Limit]:
@@ -38,14 +45,13 @@ def limits_on(project: Project, name: str) -> Iterator[Limit]:
     have none."""
     own = getattr(project_quota(project), name)
     if own is not None:
-        yield Limit(f"Project {project.name}", own, [project.pk])
+        yield Limit(f"Project {project.name}", own, project.pk)
     creator = project.created_by
     if creator is None or creator.operates():
         return
     in_sum = getattr(user_quota(creator), name)
     if in_sum is not None:
-        ids = Project.objects.filter(created_by=creator).values("pk")
-        yield Limit(f"All projects that {creator.username} created", in_sum, ids, creator.pk)
+        yield Limit(f"All projects that {creator.username} created", in_sum, project.pk, creator.pk)
 
 
 def _unfinished_jobs(**projects: Any) -> QuerySet[Job, tuple[int, int]]:

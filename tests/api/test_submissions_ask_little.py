@@ -11,11 +11,12 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Q, QuerySet
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from cluster.models import Gpu
 from projects.models import ApiToken, Membership, Project, User
-from projects.prepared import PreparedRows, PreparedValues
+from projects.prepared import PreparedInsert, PreparedRows, PreparedValues
 from scheduling.models import Job
 from scheduling.services.quotas import check_active_jobs
 from tests import factories as make
@@ -26,7 +27,8 @@ def statements(world: World, client: APIClient) -> int:
     with CaptureQueriesContext(connection) as captured:
         answer = client.post("/api/v1/jobs/", world.body(), format="json")
     assert answer.status_code == 201, answer.content
-    return sum(query["sql"].startswith(("SELECT", "INSERT", "UPDATE")) for query in captured)
+    asked = ("SELECT", "INSERT", "UPDATE", "EXECUTE")
+    return sum(query["sql"].startswith(asked) for query in captured)
 
 
 def test_a_submission_asks_the_database_ten_times_however_many_jobs_there_are(world: World) -> None:
@@ -71,6 +73,67 @@ def test_a_prepared_question_has_the_models_and_what_is_related_to_them(world: W
     assert memberships.first(world.stranger.pk, world.project.name) is None
     Membership.objects.filter(user=world.owner).delete()
     assert memberships.first(world.owner.pk, world.project.name) is None, "nothing of an answer is kept"
+
+
+def test_what_is_no_hole_is_asked_as_it_is_written(world: World) -> None:
+    odd = make.ProjectFactory.create(name="100 % 'done' $1 {}")
+    make.ProjectFactory.create(name="100 _ 'done' $1 {}")
+    named = PreparedRows(lambda pk: Project.objects.filter(name="100 % 'done' $1 {}", pk__gte=pk))
+    assert named.ask(1) == [odd]
+    holding = PreparedRows(lambda pk: Project.objects.filter(name__contains="100 % 'd", pk__gte=pk))
+    assert holding.ask(1) == [odd]
+
+
+def test_a_prepared_insert_stores_what_a_created_row_has(world: World) -> None:
+    told: dict[str, Any] = {
+        "project": world.project,
+        "owner": world.owner,
+        "cluster_id": world.job.cluster_id,
+        "function_version": world.version,
+        "curve": world.job.curve,
+        "name": "100 % 'done' $1",
+        "labels": {"a": "it's"},
+        "hyperparameters": {"global_batch_size": 8, "rates": [0.1, None, True]},
+        "global_batch_size": 8,
+        "max_iterations": 10**10,
+        "data": [{"name": "train", "path": "/data"}],
+        "service_class": "slo",
+        "deadline_at": timezone.now(),
+        "submitted_at": timezone.now(),
+    }
+    created = Job.objects.create(**told)
+    stored = Job(**told)
+    PreparedInsert(Job).store(stored)
+    created.refresh_from_db()
+    again = Job.objects.get(pk=stored.pk)
+    differ = {
+        field.attname
+        for field in Job._meta.concrete_fields
+        if getattr(again, field.attname) != getattr(created, field.attname)
+    }
+    assert differ == {"id"}
+    stored.name = "changed"
+    stored.save()
+    assert Job.objects.filter(name="changed").count() == 1, "it is a stored row"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_statements_are_prepared_once_in_a_session_and_again_in_the_next() -> None:
+    projects = PreparedRows(lambda pk: Project.objects.filter(pk=pk))
+    project = make.ProjectFactory.create()
+
+    def preparations() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            assert projects.ask(project.pk) == [project]
+        return sum(query["sql"].startswith("PREPARE") for query in captured)
+
+    with transaction.atomic():
+        assert preparations() == 1
+        transaction.set_rollback(True)
+    assert preparations() == 0, "what is rolled back is no statement"
+    connection.close()
+    assert preparations() == 1
+    assert preparations() == 0
 
 
 def test_a_prepared_question_has_a_place_for_each_value() -> None:
