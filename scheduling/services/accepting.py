@@ -19,13 +19,14 @@ from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Job, Offer
 from scheduling.services.deciding_again import store_plans
 from scheduling.services.failure_charges import counts_on_sentence
+from scheduling.services.held_offers import held_offer_id
 from scheduling.services.isolating import FAILURES
 from scheduling.services.offers import seconds_from_acceptance
 from scheduling.services.plan_json import plan_from_json, plan_to_json
 from scheduling.services.quotas import PromiseQuotas, check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
-from scheduling.services.snapshots import asking_again, cluster_policy, held_offer_id, pool_snapshot
+from scheduling.services.snapshots import asking_again, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
 from scheduling.stored_verdict import AnswerCode, promised_on
 

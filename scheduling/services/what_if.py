@@ -24,6 +24,7 @@ from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.isolating import FAILURES, answered_now, words_on
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster
+from scheduling.services.jobs_of_pool import core_curve
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
 from scheduling.services.plan_json import plan_from_json
@@ -31,12 +32,7 @@ from scheduling.services.planner_lease import Moved, waited_for
 from scheduling.services.quotas import PromiseQuotas, refused_by_quota
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
-from scheduling.services.snapshots import (
-    Pool,
-    cluster_policy,
-    core_curve,
-    pool_snapshot,
-)
+from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
 from scheduling.stored_verdict import (
     ADMITTED,

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from cluster.models import Cluster
 from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
-from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, StoredPlan
+from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, ServerSnapshot, StoredPlan
 from scheduling.models import Job
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.failure_charges import FailureCharges
+from scheduling.services.jobs_of_pool import core_curve, finishing_seconds
 from scheduling.services.kinds import first_kind
 from scheduling.services.planner_settings import planner_settings
-from scheduling.services.snapshots import (
-    core_curve,
-    finishing_seconds,
-    pool_kinds,
-    pool_snapshot,
-)
+from scheduling.services.snapshots import Pool, pool_kinds, pool_snapshot
 from simulation.live.lent import Places, lent_levels, places_of
 from simulation.live.state import LiveInference, LiveJob, LiveState, sentences
 
@@ -46,59 +43,83 @@ def capture(
         InvalidRequest: the cluster has no such GPUs.
         Unavailable: it has no server now.
     """
-    kinds = pool_kinds(cluster)
-    if gpu_kind and gpu_kind not in kinds:
-        known = ", ".join(kinds) or "none"
-        raise InvalidRequest(
-            f"The cluster has no GPUs of type {gpu_kind}; it has {known}.",
-            errors={"gpu_type": [f"Known types: {known}."]},
-        )
-    kind = gpu_kind or first_kind(cluster, ServiceClass.SLO)
+    kind = _kind(cluster, gpu_kind)
     pool = pool_snapshot(cluster, kind, now)
     own = [server for server in pool.snapshot.servers if not server.on_loan]
-    sizes = Counter(server.gpus for server in own if server.usable)
+    sizes = _sizes(own)
     if not sizes:
         raise Unavailable(f"No server with GPUs of type {kind} is usable now.")
     if inference is not None:
         inference = replace(inference, gpu_kind=inference.gpu_kind or kind)
-    total = sum(server.gpus for server in own)
-    rows = {
-        row.pk: row
-        for row in Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs]).select_related(
-            "function_version__function", "curve"
-        )
-    }
-    moment, margin = now.timestamp(), cluster.promise_margin
-    gpus_per_server = max(sizes, key=lambda gpus: (sizes[gpus], gpus))
+    gpus_per_server = _commonest(sizes)
     lent_kind = "" if inference is None else inference.gpu_kind
     places, on_loan = places_of(pool, gpus_per_server, lent_kind)
-    jobs = [
-        _live_job(job, rows[job.id], places, moment, margin)
-        for job in pool.snapshot.jobs
-        if job.curve.levels.size
-    ]
-    without_level = len(pool.snapshot.jobs) - len(jobs)
+    jobs, rows = _unfinished(pool, places, now, cluster.promise_margin)
+    notes = _notes(cluster, pool, own, without_level=len(pool.snapshot.jobs) - len(jobs))
     if with_declined:
-        found, declined = _declined(cluster, kind, now, total)
+        found, declined = _declined(cluster, kind, now, sum(server.gpus for server in own))
         jobs += found
         rows |= declined
     if lent_kind:
         lent = lent_levels([rows[job.id] for job in jobs], lent_kind)
         jobs = [replace(job, lent_levels=lent.get(job.id, ())) for job in jobs]
+    return LiveState(
+        taken_at=now.isoformat(timespec="seconds"),
+        gpu_kind=kind,
+        servers=sum(sizes.values()),
+        gpus_per_server=gpus_per_server,
+        jobs=tuple(jobs),
+        notes=notes,
+        servers_on_loan=on_loan,
+        inference=inference,
+    )
+
+
+def _kind(cluster: Cluster, wanted: str) -> str:
+    """The GPU type to look at: the one that is wanted, else the one with the most GPUs."""
+    kinds = pool_kinds(cluster)
+    if wanted and wanted not in kinds:
+        known = ", ".join(kinds) or "none"
+        raise InvalidRequest(
+            f"The cluster has no GPUs of type {wanted}; it has {known}.",
+            errors={"gpu_type": [f"Known types: {known}."]},
+        )
+    return wanted or first_kind(cluster, ServiceClass.SLO)
+
+
+def _unfinished(
+    pool: Pool, places: Places, now: datetime, margin: float
+) -> tuple[list[LiveJob], dict[str, Job]]:
+    """The jobs of the pool that run on any level, and all rows of the pool's jobs by id."""
+    rows = Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs])
+    of_id = {row.pk: row for row in rows.select_related("function_version__function", "curve")}
+    jobs = [
+        _live_job(job, of_id[job.id], places, now.timestamp(), margin)
+        for job in pool.snapshot.jobs
+        if job.curve.levels.size
+    ]
+    return jobs, of_id
+
+
+def _notes(
+    cluster: Cluster, pool: Pool, own: Sequence[ServerSnapshot], *, without_level: int
+) -> tuple[str, ...]:
+    """What a reader has to know of the state: how jobs come into it, and what is left out."""
     left_out = [
         (without_level, "without a usable measurement on this cluster are left out"),
         (_paused(cluster), "paused by their owners are left out"),
         (_unmeasured(cluster), "that are not measured yet are left out"),
-        (_elsewhere(cluster, kind), "on other GPU types are left out"),
+        (_elsewhere(cluster, pool.kind), "on other GPU types are left out"),
     ]
     notes = [
         "Jobs that are admitted go on as they are, on the GPUs that they hold.",
         "Deadlines are earlier by the measured time to store the final weights.",
         *sentences(left_out),
     ]
+    sizes = _sizes(own)
     if len(sizes) > 1:
         notes.append(
-            f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the "
+            f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {_commonest(sizes)}, the "
             f"commonest number."
         )
     unusable = sum(not server.usable for server in own)
@@ -108,16 +129,17 @@ def capture(
         )
     if pool.snapshot.held_offers:
         notes.append("Capacity that is held for open offers is free here.")
-    return LiveState(
-        taken_at=now.isoformat(timespec="seconds"),
-        gpu_kind=kind,
-        servers=sum(sizes.values()),
-        gpus_per_server=gpus_per_server,
-        jobs=tuple(jobs),
-        notes=tuple(notes),
-        servers_on_loan=on_loan,
-        inference=inference,
-    )
+    return tuple(notes)
+
+
+def _sizes(own: Sequence[ServerSnapshot]) -> Counter[int]:
+    """How many usable servers have how many GPUs."""
+    return Counter(server.gpus for server in own if server.usable)
+
+
+def _commonest(sizes: Counter[int]) -> int:
+    """The number of GPUs that most servers have; the larger of two."""
+    return max(sizes, key=lambda gpus: (sizes[gpus], gpus))
 
 
 def live_settings(cluster: Cluster) -> dict[str, float | int | str]:

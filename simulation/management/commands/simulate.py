@@ -48,92 +48,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of contracts 7."""
-        parser.add_argument(
-            "--trace", required=True, help="trace file, public trace's name, or synthetic profile"
-        )
-        parser.add_argument("--policy", default="punctual", choices=sorted(POLICIES))
-        parser.add_argument("--servers", type=int, required=True)
-        parser.add_argument("--gpus-per-server", type=int, required=True)
-        parser.add_argument("--throughputs", type=Path, help="measured throughput: table or folder of tables")
-        parser.add_argument(
-            "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; usual: the trace's own"
-        )
-        parser.add_argument(
-            "--slot-seconds", type=float, help="usual: 60; 30 for jobs with ranges of workers"
-        )
-        parser.add_argument(
-            "--pauses",
-            choices=[one.value for one in Pauses],
-            help="usual: measured; none for jobs with ranges of workers",
-        )
-        parser.add_argument("--reserve-servers", type=int, default=0)
-        parser.add_argument(
-            "--standby-servers",
-            type=int,
-            default=0,
-            help="servers of each pool that take the places of lost ones, and are not used before",
-        )
-        parser.add_argument(
-            "--reserve-slack-seconds",
-            type=float,
-            help="slack of each promise for failures; usual: what they cost",
-        )
-        parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
-        parser.add_argument(
-            "--admission", choices=[one.value for one in AdmissionRule], default=AdmissionRule.PER_JOB.value
-        )
-        parser.add_argument(
-            "--newcomers",
-            choices=[one.value for one in Newcomers],
-            default=Newcomers.OPEN.value,
-            help="prudent: room is kept for newcomers that need little; usual: open",
-        )
-        parser.add_argument(
-            "--bound", action="store_true", help="also tell how many deadlines any schedule could meet"
-        )
-        parser.add_argument("--failures", help="file of failures, or mean failures of one server a day")
-        parser.add_argument(
-            "--server-ends",
-            help="servers that leave at a known time: a file (server, ends_at_seconds, known_at_seconds), or "
-            "mean ends of one server a day",
-        )
-        parser.add_argument(
-            "--server-end-notice-seconds",
-            type=float,
-            help=f"with a rate: how long before its end it becomes known; usual: {NOTICE_SECONDS:g}",
-        )
-        parser.add_argument(
-            "--server-memory-gb",
-            help="host memory of each server: gigabytes for all, or a file (server, memory_gb); usual: "
-            "no limit",
-        )
-        parser.add_argument(
-            "--worker-memory-gb",
-            type=float,
-            help="host memory of one worker of each job for which neither trace nor table says it",
-        )
-        parser.add_argument(
-            "--least-worker-memory-gb",
-            type=float,
-            help="servers with less host memory for each GPU are not used; usual: 0",
-        )
-        parser.add_argument(
-            "--recovery",
-            choices=[one.value for one in Recovery],
-            default=Recovery.DURABLE.value,
-            help="what jobs of a lost server begin again from; usual: durable storage alone",
-        )
-        parser.add_argument(
-            "--replicas", type=int, default=2, help="copies of a state with --recovery memory; usual: 2"
-        )
-        parser.add_argument(
-            "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
-        )
-        parser.add_argument("--promise-margin", type=float, default=0.0)
-        parser.add_argument("--agent-latency-seconds", type=float, default=0.0)
-        parser.add_argument("--limit-jobs", type=int)
-        parser.add_argument("--best-effort-share", type=float, default=0.0)
-        parser.add_argument("--seed", type=int, default=0)
+        _add_cluster(parser)
+        _add_planner(parser)
+        _add_failures(parser)
+        _add_host_memory(parser)
+        _add_recovery(parser)
+        _add_imperfections(parser)
+        _add_jobs(parser)
         add_lending_options(parser)
         parser.add_argument("--json", type=Path, help="write the summary here; - for standard output")
         parser.add_argument("--report", type=Path, help="write an HTML report here")
@@ -181,6 +102,117 @@ class Command(BaseCommand):
             write_report([outcome], options["report"], title=title)
         if str(options["json"]) != "-":
             self.stdout.write(summary_lines(facts))
+
+
+def _add_cluster(parser: ArgumentParser) -> None:
+    """Workload, policy and cluster."""
+    parser.add_argument(
+        "--trace", required=True, help="trace file, public trace's name, or synthetic profile"
+    )
+    parser.add_argument("--policy", default="punctual", choices=sorted(POLICIES))
+    parser.add_argument("--servers", type=int, required=True)
+    parser.add_argument("--gpus-per-server", type=int, required=True)
+    parser.add_argument("--throughputs", type=Path, help="measured throughput: table or folder of tables")
+    parser.add_argument(
+        "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; usual: the trace's own"
+    )
+    parser.add_argument("--slot-seconds", type=float, help="usual: 60; 30 for jobs with ranges of workers")
+    parser.add_argument(
+        "--pauses",
+        choices=[one.value for one in Pauses],
+        help="usual: measured; none for jobs with ranges of workers",
+    )
+
+
+def _add_planner(parser: ArgumentParser) -> None:
+    """What the operator of a live cluster chooses."""
+    parser.add_argument("--reserve-servers", type=int, default=0)
+    parser.add_argument(
+        "--standby-servers",
+        type=int,
+        default=0,
+        help="servers of each pool that take the places of lost ones, and are not used before",
+    )
+    parser.add_argument(
+        "--reserve-slack-seconds",
+        type=float,
+        help="slack of each promise for failures; usual: what they cost",
+    )
+    parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
+    parser.add_argument(
+        "--admission", choices=[one.value for one in AdmissionRule], default=AdmissionRule.PER_JOB.value
+    )
+    parser.add_argument(
+        "--newcomers",
+        choices=[one.value for one in Newcomers],
+        default=Newcomers.OPEN.value,
+        help="prudent: room is kept for newcomers that need little; usual: open",
+    )
+    parser.add_argument(
+        "--bound", action="store_true", help="also tell how many deadlines any schedule could meet"
+    )
+
+
+def _add_failures(parser: ArgumentParser) -> None:
+    """Servers that are lost, and those that leave at a known time."""
+    parser.add_argument("--failures", help="file of failures, or mean failures of one server a day")
+    parser.add_argument(
+        "--server-ends",
+        help="servers that leave at a known time: a file (server, ends_at_seconds, known_at_seconds), or "
+        "mean ends of one server a day",
+    )
+    parser.add_argument(
+        "--server-end-notice-seconds",
+        type=float,
+        help=f"with a rate: how long before its end it becomes known; usual: {NOTICE_SECONDS:g}",
+    )
+
+
+def _add_host_memory(parser: ArgumentParser) -> None:
+    """Servers' memory and workers' need of it."""
+    parser.add_argument(
+        "--server-memory-gb",
+        help="host memory of each server: gigabytes for all, or a file (server, memory_gb); usual: no limit",
+    )
+    parser.add_argument(
+        "--worker-memory-gb",
+        type=float,
+        help="host memory of one worker of each job for which neither trace nor table says it",
+    )
+    parser.add_argument(
+        "--least-worker-memory-gb",
+        type=float,
+        help="servers with less host memory for each GPU are not used; usual: 0",
+    )
+
+
+def _add_recovery(parser: ArgumentParser) -> None:
+    """What jobs of a lost server begin again from."""
+    parser.add_argument(
+        "--recovery",
+        choices=[one.value for one in Recovery],
+        default=Recovery.DURABLE.value,
+        help="what jobs of a lost server begin again from; usual: durable storage alone",
+    )
+    parser.add_argument(
+        "--replicas", type=int, default=2, help="copies of a state with --recovery memory; usual: 2"
+    )
+
+
+def _add_imperfections(parser: ArgumentParser) -> None:
+    """What differs from what the planner knows."""
+    parser.add_argument(
+        "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
+    )
+    parser.add_argument("--promise-margin", type=float, default=0.0)
+    parser.add_argument("--agent-latency-seconds", type=float, default=0.0)
+
+
+def _add_jobs(parser: ArgumentParser) -> None:
+    """Which jobs of the workload there are."""
+    parser.add_argument("--limit-jobs", type=int)
+    parser.add_argument("--best-effort-share", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
 
 
 def _workload(options: dict[str, Any]) -> Workload:
