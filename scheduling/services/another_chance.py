@@ -33,13 +33,13 @@ from scheduling.services.kinds import (
     kinds_to_ask,
     refusals_of,
 )
-from scheduling.services.profiling import (
+from scheduling.services.measured_levels import (
     MAXIMUM_ATTEMPTS,
     attempts_of,
-    decide_by,
     timed_out_curves,
     top_levels,
 )
+from scheduling.services.profiling import decide_by
 from scheduling.services.records import JobNote, record_all
 from scheduling.services.unfit_levels import largest_unfit_levels
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending

@@ -22,16 +22,12 @@ from scheduling.core.question.snapshot import Snapshot, StoredPlan
 from scheduling.models import Decision, Job
 from scheduling.models.functions import versions_of_many
 from scheduling.services.bulk import update_rows
-from scheduling.services.generations import (
-    NewGeneration,
-    NoFreePort,
-    create_generations,
-    training_generations,
-)
+from scheduling.services.generations import NewGeneration, create_generations, training_generations
 from scheduling.services.incidents import note_no_port, note_ports
 from scheduling.services.lifecycle import suspend
 from scheduling.services.plan_json import plan_to_json, same_plan
 from scheduling.services.records import JobNote, record_all
+from scheduling.services.server_ports import NoFreePort
 from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
 from scheduling.services.verdicts import apply_verdicts

@@ -1,34 +1,31 @@
-"""Making, holding and retiring generations (docs/protocols.md 1). Callers hold the cluster's row."""
+"""Making, handing over and retiring generations (docs/protocols.md 1). Callers hold the cluster's row."""
 
 from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import F
 from django.utils import timezone
 
-from cluster.models import Agent, Cluster, Gpu, Server
+from cluster.models import Cluster, Gpu
 from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan
 from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.memory_points import PointsInMemory
-from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
+from scheduling.services.held_gpus import hold_all, tell_agents
 from scheduling.services.memory_points import start_from_memory
 from scheduling.services.protection import Stores
 from scheduling.services.records import record
 from scheduling.services.recovery_points import start_from_checkpoint, start_from_predecessor
-from scheduling.services.wakeups import wake_agents
-
-#: A successor or a generation that takes over: everything before `live`.
+from scheduling.services.server_ports import NoFreePort, take_ports
 
 
 def live_generation(job: Job) -> Generation | None:
@@ -69,13 +66,6 @@ class NewGeneration:
     flexible: Sequence[bool] = ()
 
 
-@dataclass(frozen=True)
-class NoFreePort:
-    """Why a generation could not be made: a server has no port left for it. ``message``: in words."""
-
-    message: str
-
-
 def create_generation(
     job: Job,
     gpus: Sequence[Gpu],
@@ -97,7 +87,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     """
     curves = _curves(wanted, [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted])
     workers = _workers(wanted, curves)
-    ports = _take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
+    ports = take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
     able = [
         (one, count, taken)
         for one, count, taken in zip(wanted, workers, ports, strict=True)
@@ -164,7 +154,7 @@ def _created(
         batch_size=1_000,
     )  # fmt: skip
     tell_agents(*begun)
-    _hold_all(made)
+    hold_all(made)
     return made
 
 
@@ -265,51 +255,6 @@ def begin_handover(generation: Generation, predecessor: Generation, cluster: Clu
     tell_agents(generation)
 
 
-def hold_gpus(generation: Generation) -> bool:
-    """Take the GPUs that no other job holds. True once all are held; then its workers may start."""
-    return bool(_hold_all([generation]))
-
-
-def _hold_all(generations: Sequence[Generation]) -> list[Generation]:
-    """`hold_gpus` for many, in their order. Returns those that hold all of theirs."""
-    waiting: dict[int, list[Assignment]] = {generation.pk: [] for generation in generations}
-    for assignment in Assignment.objects.filter(generation__in=waiting, state=AssignmentState.WAITING):
-        waiting[assignment.generation_id].append(assignment)
-    wanted = [assignment.gpu_id for some in waiting.values() for assignment in some]
-    if not wanted:
-        return list(generations)
-    owners = dict(
-        Assignment.objects.filter(
-            gpu__in=wanted, state__in=[AssignmentState.HELD, AssignmentState.CLEARING]
-        ).values_list("gpu_id", "job_id")
-    )
-    now = timezone.now()
-    held: list[int] = []
-    complete, starting = [], []
-    for generation in generations:
-        mine = waiting[generation.pk]
-        free = [each for each in mine if owners.get(each.gpu_id, each.job_id) == each.job_id]
-        owners |= {each.gpu_id: each.job_id for each in free}
-        held += [each.pk for each in free]
-        if len(free) == len(mine):
-            complete.append(generation)
-            starting += [generation] if mine else []
-    Assignment.objects.filter(pk__in=held).update(state=AssignmentState.HELD, held_at=now)
-    clusters: dict[int, Cluster] = {}
-    for generation in starting:
-        cluster_id = generation.job.cluster_id
-        if cluster_id not in clusters:
-            clusters[cluster_id] = Cluster.objects.get(pk=cluster_id)
-        seconds = clusters[cluster_id].prepare_timeout_seconds
-        if generation.purpose == Purpose.PROFILING:
-            seconds = release_bounds(clusters[cluster_id]).measurement_seconds
-        generation.held_at = now
-        generation.step_expires_at = now + timedelta(seconds=seconds)
-    update_rows(starting, ["held_at", "step_expires_at"])
-    tell_agents(*starting)
-    return complete
-
-
 def retire(generation: Generation, because: RetireReason, reason: str) -> None:
     """Stop a generation for good. Its GPUs are free once the agents confirm that its workers are gone."""
     if generation.state == GenerationState.RETIRED:
@@ -347,118 +292,8 @@ def tell_to_suspend(generation: Generation, seconds: float) -> None:
     tell_agents(generation)
 
 
-def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[str]:
-    """Free this server's GPUs whose workers the agent no longer has.
-
-    ``alive``: (job id, generation, rank) of workers that still exist. Only an agent that has obeyed the
-    desired state in which the generation was gone can confirm it: otherwise a worker might still be started.
-    Returns the ids of jobs that waited for one of the freed GPUs.
-    """
-    alive = set(alive)
-    clearing = Assignment.objects.filter(
-        gpu__server_id=agent.server_id,
-        state=AssignmentState.CLEARING,
-        clear_version__lte=agent.desired_version_seen,
-    ).select_related("generation")
-    return free_assignments(
-        [
-            assignment
-            for assignment in clearing
-            if (assignment.job_id, assignment.generation.number, assignment.rank) not in alive
-        ]
-    )
-
-
-def free_assignments(assignments: Sequence[Assignment]) -> set[str]:
-    """Mark assignments released. Returns the ids of the jobs that waited for one of their GPUs."""
-    if not assignments:
-        return set()
-    Assignment.objects.filter(pk__in=[assignment.pk for assignment in assignments]).update(
-        state=AssignmentState.RELEASED, released_at=timezone.now()
-    )
-    return set(
-        Assignment.objects.filter(
-            state=AssignmentState.WAITING, gpu_id__in=[assignment.gpu_id for assignment in assignments]
-        ).values_list("job_id", flat=True)
-    )
-
-
-def tell_agents(*generations: Generation) -> dict[int, int]:
-    """Raise the desired version of every server that the generations touch and wake its agent."""
-    if not generations:
-        return {}
-    server_ids = sorted(
-        set(
-            Assignment.objects.filter(generation__in=[generation.pk for generation in generations])
-            .order_by()
-            .values_list("gpu__server_id", flat=True)
-            .distinct()
-        )
-        # Those that keep copies of its state have to know as well.
-        | {server for one in generations for held in one.protection.get("holders", ()) for server in held}
-    )
-    Server.objects.filter(pk__in=server_ids).update(desired_version=F("desired_version") + 1)
-    versions = dict(Server.objects.filter(pk__in=server_ids).values_list("pk", "desired_version"))
-    wake_agents(versions)
-    return versions
-
-
 def _port_places(one: NewGeneration, workers: int) -> list[int]:
     """The servers on which a generation needs a port: its first one for the rank that the others join, and
     each rank's for its shard where there is a state to hand over."""
     serving = [] if one.purpose == Purpose.PROFILING else [gpu.server_id for gpu in one.gpus[:workers]]
     return [one.gpus[0].server_id, *serving]
-
-
-def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
-    """A port for each server id of each entry, of that server's range; none for an entry that lacks one.
-
-    No unretired generation uses them, and they go round so that none is reused soon.
-    """
-    server_ids = {server_id for places in wanted for server_id in places}
-    servers = {
-        server.pk: server
-        for server in Server.objects.select_for_update().filter(pk__in=server_ids).order_by("pk")
-    }
-    used: dict[int, set[int]] = defaultdict(set)
-    unretired = Generation.objects.exclude(state=GenerationState.RETIRED)
-    for server_id, port in unretired.filter(master_server__in=servers).values_list(
-        "master_server_id", "master_port"
-    ):
-        used[server_id].add(port)
-    for server in servers.values():
-        if server.store_port is not None:
-            used[server.pk].add(server.store_port)
-    serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
-    for server_id, shard_port in serving.filter(gpu__server__in=servers).values_list(
-        "gpu__server_id", "handover_port"
-    ):
-        used[server_id].add(shard_port or 0)
-    taken = [_ports_on([servers[server_id] for server_id in places], used) for places in wanted]
-    update_rows(list(servers.values()), ["port_next"])
-    return taken
-
-
-def _ports_on(places: Sequence[Server], used: dict[int, set[int]]) -> list[int] | NoFreePort:
-    """A port on each of ``places``, entered in ``used``; none at all where one of them has too few."""
-    taken: list[int] = []
-    for server in places:
-        port = _free_port(server, used[server.pk])
-        if port is None:
-            for other, given in zip(places, taken, strict=False):
-                used[other.pk].discard(given)
-            span = f"{server.port_first}-{server.port_last}"
-            return NoFreePort(f"server {server.name} has too few free ports for it in {span}")
-        used[server.pk].add(port)
-        server.port_next = port + 1
-        taken.append(port)
-    return taken
-
-
-def _free_port(server: Server, used: set[int]) -> int | None:
-    span = server.port_last - server.port_first + 1
-    first = (
-        server.port_next if server.port_first <= server.port_next <= server.port_last else server.port_first
-    )
-    order = (server.port_first + (first - server.port_first + step) % span for step in range(span))
-    return next((port for port in order if port not in used), None)

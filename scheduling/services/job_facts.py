@@ -12,7 +12,7 @@ from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, P
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Worker
 from scheduling.services.blocking import release_bounds
-from scheduling.services.generations import hold_gpus
+from scheduling.services.held_gpus import hold_gpus
 
 
 def step_bounds(cluster: Cluster) -> StepBounds:

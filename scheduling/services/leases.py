@@ -16,7 +16,8 @@ from cluster.models import Agent, Cluster, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
 from scheduling.services import lease_clock
-from scheduling.services.generations import free_assignments, hold_gpus, retire, tell_agents
+from scheduling.services.generations import retire
+from scheduling.services.held_gpus import free_assignments, hold_gpus, tell_agents
 from scheduling.services.lifecycle import advance, lose_generation
 from scheduling.services.one_by_one import by_itself
 from scheduling.services.protection import replace_lost_copies

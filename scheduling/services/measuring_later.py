@@ -23,16 +23,15 @@ from scheduling.policies import Policy
 from scheduling.services.another_chance import CURABLE
 from scheduling.services.borrowed import curve_on
 from scheduling.services.kinds import refusals_of
-from scheduling.services.profiling import (
+from scheduling.services.measured_levels import (
     MAXIMUM_ATTEMPTS,
-    MOST_WAITING_LOOKED_AT,
-    Measurement,
-    find_block,
     known_up_to,
     more_can_be_measured,
     top_level,
 )
+from scheduling.services.profiling import MOST_WAITING_LOOKED_AT
 from scheduling.services.quotas import profiling_left
+from scheduling.services.room_to_measure import Measurement, find_block
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
 #: For how long after a decline its function is measured on.

@@ -3,14 +3,9 @@ GPUs."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-import numpy as np
-import structlog
-from django.db.models import Count, Max, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from cluster.choices import WorkState
@@ -23,34 +18,26 @@ from scheduling.choices import (
     GenerationState,
     JobState,
     Purpose,
-    RetireReason,
 )
-from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measuring_blocks
-from scheduling.core.plans.release import measured_by
-from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
-from scheduling.core.question.worker_counts import measurable_levels
-from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
+from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.policies import Policy
-from scheduling.services.blocking import release_bounds
-from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_made_on, curve_on
-from scheduling.services.generations import NoFreePort, create_generation
-from scheduling.services.incidents import jobs_without_port, note_no_port, note_not_measured, note_ports
-from scheduling.services.isolating import FAILURES
+from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_on
+from scheduling.services.generations import create_generation
+from scheduling.services.incidents import jobs_without_port, note_no_port, note_ports
 from scheduling.services.lifecycle import suspend
+from scheduling.services.measured_levels import (
+    MAXIMUM_ATTEMPTS,
+    attempts_on,
+    fastest_known,
+    more_can_be_measured,
+    top_level,
+)
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import Move, move, move_all, record
-from scheduling.services.snapshots import Pool, pool_snapshot
-from scheduling.services.unfit_levels import largest_unfit_level
+from scheduling.services.room_to_measure import Measurement, find_block
+from scheduling.services.server_ports import NoFreePort
 
-log = structlog.get_logger(__name__)
-
-#: How often a measurement may be broken off before the job is given up.
-MAXIMUM_ATTEMPTS = 4
-#: How often the measurements of a curve may take too long before its jobs are given up, and for how long that
-#: is remembered.
-MAXIMUM_TIMEOUTS = 2
-TIMEOUTS_COUNT_FOR = timedelta(hours=1)
 #: Waiting jobs of one function that are told at once that it is being measured.
 MOST_TOLD = 1_000
 #: Running jobs looked at, in the order of submission, for something to measure beside them.
@@ -61,33 +48,9 @@ MOST_CURVES_LOOKED_AT = 1_000
 MOST_WAITING_LOOKED_AT = 3
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A measurement that may start: its job, its block, and the best-effort jobs that make room."""
-
-    job: Job
-    pool: Pool
-    block: tuple[int, ...]
-    levels: tuple[int, ...]
-    displaced: tuple[str, ...]
-    curve: ScalingCurve
-
-
 def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
     """Newcomers without a verdict. In most passes there are none, and little has to be looked at."""
     return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
-
-
-def timed_out_curves() -> set[int]:
-    """Curves whose measurements, for whichever job, were ended too often because they took too long."""
-    measurements = Generation.objects.filter(
-        curve__isnull=False,
-        purpose=Purpose.PROFILING,
-        retired_because=RetireReason.MEASURING_TIMEOUT,
-        retired_at__gt=timezone.now() - TIMEOUTS_COUNT_FOR,
-    )
-    times = measurements.values("curve_id").annotate(times=Count("pk")).filter(times__gte=MAXIMUM_TIMEOUTS)
-    return set(times.values_list("curve_id", flat=True))
 
 
 def settle_broken_off(cluster: Cluster) -> int:
@@ -177,7 +140,7 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
         known = curve_on(job, borrowed.kind)
         if known is not None and known.state != CurveState.UNKNOWN:
             continue
-        if known is not None and _attempts(job, known) >= MAXIMUM_ATTEMPTS:
+        if known is not None and attempts_on(job, known) >= MAXIMUM_ATTEMPTS:
             continue
         if not profiling_left(job.project, now) or _is_measuring(job):
             continue
@@ -208,7 +171,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
             "levels": list(measurement.levels),
             "seconds_per_level": cluster.profile_seconds_per_level,
             "max_seconds": cluster.profile_maximum_seconds,
-            "known": _fastest_known(measurement.curve),
+            "known": fastest_known(measurement.curve),
         },
     )
     if isinstance(generation, NoFreePort):
@@ -256,34 +219,6 @@ def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
     return list(jobs.values_list("pk", "project_id")[:MOST_CURVES_LOOKED_AT])
 
 
-def top_level(curve: ScalingCurve) -> int:
-    """The largest level that was measured; 0 where none was."""
-    return max(curve.levels.values_list("gpus", flat=True), default=0)
-
-
-def known_up_to(curve: ScalingCurve) -> int:
-    """The largest level of which anything is known: its speed, or that it does not fit."""
-    return max(top_level(curve), largest_unfit_level(curve))
-
-
-def _fastest_known(curve: ScalingCurve) -> float | None:
-    """Iterations a second that more GPUs have to exceed: they are not measured again, since slow iterations
-    would leave no time for what is to be measured."""
-    return curve.levels.aggregate(fastest=Max("iterations_per_second"))["fastest"]
-
-
-def top_levels(curve_ids: Collection[int]) -> dict[int, int]:
-    """`top_level` of many curves in one query, by the curve's key; those without levels are left out."""
-    levels = CurveLevel.objects.filter(curve__in=curve_ids).order_by()
-    return dict(levels.values_list("curve").annotate(top=Max("gpus")))
-
-
-def more_can_be_measured(job: Job, curve: ScalingCurve) -> bool:
-    """Whether nothing but time speaks against measuring more levels: not how often that was broken off
-    already."""
-    return _attempts(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in timed_out_curves()
-
-
 def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
     """One job for each curve of which more levels are waited for and none is being measured, longest-waiting
     first."""
@@ -316,120 +251,5 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     return [
         job
         for job in found.order_by("submitted_at", "id")[:MOST_LOOKED_AT]
-        if job.curve is not None and _attempts(job, job.curve) < MAXIMUM_ATTEMPTS
+        if job.curve is not None and attempts_on(job, job.curve) < MAXIMUM_ATTEMPTS
     ]
-
-
-def _at_risk(policy: Policy, snapshot: Snapshot, job: Job) -> set[str] | None:
-    """The promises at risk in a snapshot.
-
-    None where no plan can be computed: then the job's function is not measured there, and the pass goes on.
-    """
-    try:
-        return set(policy.replan(snapshot).at_risk)
-    except FAILURES as error:
-        log.exception("measurement_not_placed", job=job.pk, blocked=len(snapshot.blocked))
-        note_not_measured(job.cluster, job, error, snapshot, timezone.now())
-        return None
-
-
-def find_block(
-    cluster: Cluster,
-    job: Job,
-    policy: Policy,
-    now: datetime,
-    *,
-    above: int,
-    kind: str | None = None,
-    curve: ScalingCurve | None = None,
-    spare_best_effort: bool = False,
-) -> Measurement | None:
-    """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
-
-    ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
-    ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for on.
-    ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict depends
-    on it.
-    """
-    on_own = curve or job.curve
-    assert on_own is not None
-    measured_curve = on_own if kind is None else curve_on(job, kind)
-    unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
-    declared = job.function_version.worker_counts
-
-    def levels_on(gpus: int) -> list[int]:
-        possible = measurable_levels(job.global_batch_size, gpus, declared)
-        return [level for level in possible if level > max(above, unfit)]
-
-    # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
-    if not levels_on(Gpu.objects.measurable(cluster, kind or on_own.gpu_kind).count()):
-        return None
-    pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
-    levels = levels_on(len(pool.gpus))
-    longest = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=True)
-    standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None, until=longest)
-    baseline: set[str] | None = None
-    for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
-        displaces = any(address in pool.claims for address in block)
-        until = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=displaces)
-        blocked = (*pool.snapshot.blocked, BlockedGpus(addresses=block, until=until))
-        # A measurement may take nothing that a promise stands on.
-        if baseline is None:
-            baseline = _at_risk(policy, pool.snapshot, job)
-        if baseline is None:
-            return None
-        at_risk = _at_risk(policy, dataclasses.replace(pool.snapshot, blocked=blocked), job)
-        if at_risk is not None and at_risk <= baseline:
-            displaced = {pool.claims[address] for address in block if address in pool.claims}
-            wanted = measurable_levels(job.global_batch_size, len(block), declared)
-            measured = tuple(level for level in wanted if level > max(above, unfit))
-            found = on_own if kind is None else curve_made_on(job, kind)
-            return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
-    return None
-
-
-def _without_newcomers(pool: Pool) -> Pool:
-    """The pool as it is to those who were decided: a measurement takes nothing from the others."""
-    decided = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
-    return dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=decided))
-
-
-def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool, until: float) -> np.ndarray:
-    """What every GPU of the pool is to a measurement that may last ``until`` then, on servers that are on
-    loan or on the others."""
-    standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
-    yielding = {
-        job.id
-        for job in pool.snapshot.jobs
-        if job.service_class == ServiceClass.BEST_EFFORT and not job.locked and not spare_best_effort
-    }
-    blocked = {address for block in pool.snapshot.blocked for address in block.addresses}
-    first = 0
-    for server in pool.snapshot.servers:
-        for address in range(first, first + server.gpus):
-            usable = server.usable and server.on_loan == on_loan and server.ends_at > until
-            if not usable or address in blocked or not pool.gpus[address].healthy:
-                continue
-            if address in pool.free:
-                standing[address] = FREE
-            elif pool.claims.get(address) in yielding:
-                standing[address] = BEST_EFFORT
-        first += server.gpus
-    return standing
-
-
-def _attempts(job: Job, curve: ScalingCurve) -> int:
-    """Measurements of the curve for this job that were broken off."""
-    broken = job.generations.filter(
-        Q(curve=curve) | Q(curve__isnull=True), purpose=Purpose.PROFILING, state=GenerationState.RETIRED
-    )
-    return broken.exclude(retired_because=RetireReason.MEASURED).count()
-
-
-def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
-    """Measurements that were broken off, by job id and curve (None: of before curves were noted)."""
-    broken = Generation.objects.filter(
-        job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
-    ).exclude(retired_because=RetireReason.MEASURED)
-    counts = broken.order_by().values_list("job", "curve").annotate(count=Count("pk"))
-    return {(job_id, curve_id): count for job_id, curve_id, count in counts}

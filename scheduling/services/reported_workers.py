@@ -15,7 +15,7 @@ from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Generation, Job, Worker
 from scheduling.selectors.own_work import OwnWork, Place
-from scheduling.services.generations import hold_gpus, release_cleared
+from scheduling.services.held_gpus import hold_gpus, release_cleared
 from scheduling.services.lifecycle import advance
 from scheduling.services.one_by_one import by_itself
 from scheduling.services.records import lock_cluster, planning_fact_changed

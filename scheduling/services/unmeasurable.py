@@ -20,13 +20,13 @@ from scheduling.models import Environment, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_all_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import fail_all
-from scheduling.services.profiling import (
+from scheduling.services.measured_levels import (
     MAXIMUM_ATTEMPTS,
     MAXIMUM_TIMEOUTS,
     attempts_of,
     timed_out_curves,
-    undecided_jobs,
 )
+from scheduling.services.profiling import undecided_jobs
 from scheduling.services.unfit_levels import largest_unfit_levels
 
 #: Measurements on the kind of GPU that the job is asked for on now.

@@ -18,7 +18,7 @@ from scheduling.selectors.desired_state import desired_state
 from scheduling.services import pass_lengths
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
-from scheduling.services.profiling import find_block
+from scheduling.services.room_to_measure import find_block
 from scheduling.services.snapshots import cluster_policy
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.factories import FunctionVersionFactory
