@@ -12,6 +12,9 @@ from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+# Whoever starts the platform has Django check itself, with the migrations. For doing it again each worker and
+# the clock would import all pages and the whole API: a second of a processor and 30 MB in every process.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 broker.use()
 app = Celery("punctual")
