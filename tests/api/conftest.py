@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from projects.models import ApiToken, Invitation, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
 from simulation.models import SimulationRun, SimulationStudy
 from tests import factories as make
+from tests.plugins.remembered import Remembered
 
 SOURCE = '''
 from punctual import TrainingFunction
@@ -94,13 +96,32 @@ def _secret(token: ApiToken) -> str:
     return f"pt_secret_{number:06d}"
 
 
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Remembered[tuple[World, Path]]:
+    """Worlds, each with the folder that holds its files."""
+
+    def build() -> tuple[World, Path]:
+        folder = tmp_path_factory.mktemp("world")
+        return _world(folder), folder
+
+    return Remembered(build)
+
+
 @pytest.fixture
-def world(db: None, settings: Any, tmp_path: Path) -> World:
-    return build_world(settings, tmp_path)
+def world(db: None, settings: Any, tmp_path: Path, worlds: Remembered[tuple[World, Path]]) -> World:
+    settings.CHECKPOINT_URL = f"file://{tmp_path}/store"
+    made, folder = worlds()
+    shutil.copytree(folder / "store", tmp_path / "store")
+    return made
 
 
 def build_world(settings: Any, folder: Path) -> World:
+    """A world whose files are in this folder."""
     settings.CHECKPOINT_URL = f"file://{folder}/store"
+    return _world(folder)
+
+
+def _world(folder: Path) -> World:
     people = {
         name: make.UserFactory.create(username=name) for name in ("owner", "colleague", "viewer", "stranger")
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
 
 from config.wsgi import application
-from tests.api.conftest import World, build_world
+from tests.api.conftest import World
 
 load_all_checks()
 #: Valid requests may well be refused for what the document cannot say (a function that is not there).
@@ -31,11 +30,11 @@ schema.app = application
 
 
 @pytest.fixture
-def crowded(db: None, settings: Any, tmp_path: Path) -> Iterator[World]:
+def crowded(world: World) -> Iterator[World]:
     # The test's transaction lives in this thread's connection: the end of a request must not close it.
     request_started.disconnect(close_old_connections)
     request_finished.disconnect(close_old_connections)
-    yield build_world(settings, tmp_path)
+    yield world
     request_started.connect(close_old_connections)
     request_finished.connect(close_old_connections)
 

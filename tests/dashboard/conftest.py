@@ -11,6 +11,7 @@ from django.test import Client
 from playwright.sync_api import expect
 
 from tests.dashboard.scenario import Scenario, build
+from tests.plugins.remembered import Remembered
 from tests.streams.server import stream_server
 
 #: Beside three other lanes a page may take long to be drawn. How fast it is, is not what is tested.
@@ -25,9 +26,14 @@ def _empty_cache() -> None:
     cache.clear()
 
 
+@pytest.fixture(scope="session")
+def scenarios() -> Remembered[Scenario]:
+    return Remembered(build)
+
+
 @pytest.fixture
-def scenario(db: None) -> Scenario:
-    return build()
+def scenario(db: None, scenarios: Remembered[Scenario]) -> Scenario:
+    return scenarios()
 
 
 @pytest.fixture

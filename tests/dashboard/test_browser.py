@@ -21,7 +21,7 @@ from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
 from tests.dashboard.chromium import open_chromium
-from tests.dashboard.scenario import Scenario, build, recovered
+from tests.dashboard.scenario import Scenario, recovered
 from tests.dashboard.take_screenshots import log_in, wait_until_drawn
 from tests.dashboard.waiting import wait_until, wait_until_requests_have_ended
 from tests.streams.server import StreamServer
@@ -100,11 +100,15 @@ class Site:
 
 @pytest.fixture
 def site(
-    browser: Browser, live_server: LiveServer, stream_server: StreamServer, settings: Any, db: None
+    browser: Browser,
+    live_server: LiveServer,
+    stream_server: StreamServer,
+    settings: Any,
+    scenario: Scenario,
 ) -> Iterator[Site]:
     settings.STREAM_URL = stream_server.url
     url = live_server.url.replace("localhost", "127.0.0.1")
-    site = Site(build(), url, browser, Redis.from_url(os.environ["REDIS_URL"]), [])
+    site = Site(scenario, url, browser, Redis.from_url(os.environ["REDIS_URL"]), [])
     yield site
     for context in site.contexts:
         context.close()

@@ -26,19 +26,30 @@ from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import wait_until_drawn
 from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
 from tests.dashboard.waiting import wait_until_requests_have_ended
+from tests.plugins.remembered import Remembered
 from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
-@pytest.fixture
-def scenario(db: None) -> Scenario:
-    return build()
+@pytest.fixture(scope="module")
+def scenes() -> Remembered[tuple[Scenario, Day]]:
+    return Remembered(lambda: (build(), build_day(periods=72)))
 
 
 @pytest.fixture
-def day(db: None) -> Day:
-    return build_day(periods=72)
+def scene(db: None, scenes: Remembered[tuple[Scenario, Day]]) -> tuple[Scenario, Day]:
+    return scenes()
+
+
+@pytest.fixture
+def scenario(scene: tuple[Scenario, Day]) -> Scenario:
+    return scene[0]
+
+
+@pytest.fixture
+def day(scene: tuple[Scenario, Day]) -> Day:
+    return scene[1]
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from scheduling.choices import AssignmentState, PromiseOutcome
 from scheduling.models import Assignment, Job
 from tests import factories
 from tests.dashboard.lending_day import Day, build_day
+from tests.plugins.remembered import Remembered
 
 pytestmark = pytest.mark.django_db
 
@@ -36,9 +37,14 @@ FRAGMENTS = ("standing", "combined", "orders")
 HOSTILE = "<script>alert(1)</script>"
 
 
+@pytest.fixture(scope="module")
+def days() -> Remembered[Day]:
+    return Remembered(lambda: build_day(periods=72))
+
+
 @pytest.fixture
-def day() -> Day:
-    return build_day(periods=72)
+def day(db: None, days: Remembered[Day]) -> Day:
+    return days()
 
 
 @pytest.fixture

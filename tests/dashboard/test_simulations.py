@@ -21,7 +21,7 @@ from simulation.services import runs
 from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run
 from tests import factories
-from tests.dashboard.scenario import Scenario, build
+from tests.dashboard.scenario import Scenario
 from tests.dashboard.take_screenshots import wait_until_drawn
 from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
 from tests.streams.server import StreamServer
@@ -212,11 +212,11 @@ def site(
     stream_server: StreamServer,
     settings: Any,
     store: None,
-    transactional_db: None,
+    scenario: Scenario,
 ) -> Iterator[Site]:
     settings.STREAM_URL = stream_server.url
     url = live_server.url.replace("localhost", "127.0.0.1")
-    made = Site(build(), url, browser, Redis.from_url(settings.REDIS_URL), [])
+    made = Site(scenario, url, browser, Redis.from_url(settings.REDIS_URL), [])
     yield made
     for context in made.contexts:
         context.close()

@@ -1,0 +1,62 @@
+"""Rows that hundreds of tests begin with: made by their factories now and then, and copied in between.
+
+Fifty rows take a tenth of a second when they are made one by one, and a hundredth when they are copied.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from django.db import connection, transaction
+
+from tests.plugins.emptying import KEPT
+
+Made = TypeVar("Made")
+#: Rows tell when something happened, and tests expect that this was just now.
+FRESH_SECONDS = 10.0
+
+
+class Remembered(Generic[Made]):
+    """What ``build`` makes in an empty database, for one test after the other."""
+
+    def __init__(self, build: Callable[[], Made]) -> None:
+        self._build = build
+        self._made: Made | None = None
+        self._old_at = 0.0
+        #: The rows of a table, as PostgreSQL copies them.
+        self._rows: dict[str, str] = {}
+
+    def __call__(self) -> Made:
+        """The objects as they were made, with their rows in the database of the present test."""
+        if self._made is None or time.monotonic() > self._old_at:
+            return self._anew()
+        with transaction.atomic(), connection.cursor() as cursor:
+            for table, rows in self._rows.items():
+                cursor.copy_expert(f'COPY "{table}" FROM STDIN', io.StringIO(rows))
+        return copy.deepcopy(self._made)
+
+    def _anew(self) -> Made:
+        others = _rows_by_table()
+        made = self._build()
+        # Somebody else's rows are not to be remembered.
+        if not others:
+            self._rows, self._made = _rows_by_table(), copy.deepcopy(made)
+            self._old_at = time.monotonic() + FRESH_SECONDS
+        return made
+
+
+def _rows_by_table() -> dict[str, str]:
+    """All rows of the tables that have any, but those of the schema."""
+    found = {}
+    tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    with connection.cursor() as cursor:
+        for table in sorted({*tables} - {*KEPT}):
+            rows = io.StringIO()
+            cursor.copy_expert(f'COPY "{table}" TO STDOUT', rows)
+            if rows.tell():
+                found[table] = rows.getvalue()
+    return found
