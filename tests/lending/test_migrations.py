@@ -12,6 +12,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
+from pytest_django.plugin import DjangoDbBlocker
 
 from tests.factories import UserFactory
 
@@ -37,10 +38,19 @@ def migrate(targets: list[tuple[str, str | None]]) -> Any:
     return MigrationExecutor(connection).loader.project_state(known).apps
 
 
+@pytest.fixture(scope="module")
+def _the_latest_at_the_end(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Once for all tests: all that came later takes seconds to be undone and done again."""
+    yield
+    with django_db_blocker.unblock():
+        migrate(MigrationExecutor(connection).loader.graph.leaf_nodes())
+
+
 @pytest.fixture
-def before() -> Iterator[Any]:
+def before(_the_latest_at_the_end: None) -> Iterator[Any]:
     yield migrate(BEFORE)
-    migrate(MigrationExecutor(connection).loader.graph.leaf_nodes())
+    # Only tables that there are today are emptied.
+    migrate(AFTER)
 
 
 def rows_of(apps: Any, app: str) -> dict[str, list[dict[str, Any]]]:
