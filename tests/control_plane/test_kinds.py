@@ -49,9 +49,21 @@ def nodes(cluster: Cluster) -> Nodes:
 
 
 def settled(nodes: Nodes, clock: SimulatedTime, rounds: int = 9) -> None:
+    """Let so many rounds pass, or fewer where nothing has changed in two of them."""
+    unchanged = 0
     for _ in range(rounds):
+        before = facts(nodes)
         settle(*nodes, rounds=1)
         clock.turn(0.1)
+        unchanged = unchanged + 1 if facts(nodes) == before else 0
+        if unchanged == 2:
+            return
+
+
+def facts(nodes: Nodes) -> tuple[object, ...]:
+    """What people and agents know of all jobs."""
+    jobs = Job.objects.order_by("pk").values_list("pk", "state", "curve", "curve__state", "refused_kinds")
+    return (*jobs, *(node.desired_version for node in nodes), *(len(node.workers) for node in nodes))
 
 
 def seen(job: Job) -> Job:

@@ -157,7 +157,7 @@ def assert_met(days: Days, *jobs: Job) -> None:
 
 
 def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, submit: Submit) -> None:
-    job = promised_without_time_to_spare(submit, iterations=60 * 100)
+    job = promised_without_time_to_spare(submit, iterations=60 * 70)
     days.until(lambda: trains(job), "it trains")
     days.until(
         lambda: any(59 <= seconds < 60 for agent in days.agents for seconds in agent.since_stored.values()),
@@ -169,7 +169,7 @@ def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, su
 
 
 def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
-    first = promised_without_time_to_spare(submit, iterations=60 * 60)
+    first = promised_without_time_to_spare(submit, iterations=60 * 30)
     days.until(lambda: trains(first), "it trains")
     second = promised_without_time_to_spare(submit, iterations=60 * 10)
     in_hand_over = Generation.objects.filter(

@@ -56,7 +56,9 @@ def test_random_jobs_beside_a_restless_inference_cluster(
 def test_the_same_under_a_policy_that_searches(
     policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
 ) -> None:
-    check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
+    """In half the time half as many jobs get into each other's way as much."""
+    lending = Lending(6, restless_usage(seed), reclaim=method)
+    check_run(policy, seed, RULES[scenario], lending, jobs=12, arriving_seconds=3000.0)
 
 
 @settings(max_examples=12, deadline=None)
@@ -84,15 +86,17 @@ def check_run(
     rules: ScenarioRules,
     lending: Lending,
     choices: TwoPhaseOptions | None = None,
+    *,
+    jobs: int = 25,
+    arriving_seconds: float = 6000.0,
 ) -> None:
     """Every job of a random run ends, at the same time when it is run again, and no invariant is broken on
     the way."""
     draw = np.random.default_rng(seed)
-    jobs = 25
     workload = linear_workload(
         "random",
         "drawn",
-        np.sort(draw.uniform(0, 6000, jobs)),
+        np.sort(draw.uniform(0, arriving_seconds, jobs)),
         draw.choice([1, 2, 4, 8, 16], jobs),
         draw.uniform(60, 4000, jobs),
     )
