@@ -31,7 +31,13 @@ def with_policy(cluster: Cluster, name: str) -> None:
     cluster.save(update_fields=["policy"])
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+#: It searches for seconds in each pass; what it shares with others, and its loans, is tested beside it.
+SEARCHING = "lyra_pollux"
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted({*POLICIES} - {SEARCHING}), pytest.param(SEARCHING, marks=pytest.mark.slow)]
+)
 def test_jobs_train_to_their_end_under_every_policy(
     cluster: Cluster, node: SimulatedAgent, submit: Submit, name: str
 ) -> None:

@@ -68,7 +68,11 @@ def repeatable(monkeypatch: pytest.MonkeyPatch, second: float = 0.0) -> Simulate
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("seed", "failures"), [(2, False), (4, True), (5, True)])
+@pytest.mark.parametrize(
+    ("seed", "failures"),
+    # A day of this seed goes on for three times as long.
+    [(2, False), pytest.param(4, True, marks=pytest.mark.slow), (5, True)],
+)
 def test_random_days(
     hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch, seed: int, failures: bool
 ) -> None:
