@@ -206,6 +206,15 @@ def test_absurd_numbers_of_partitions_are_refused(parts):
         partitioned(np.arange(1, 5), parts, HashFamily((1,)))
 
 
+@pytest.mark.parametrize("parts", [128, 1000, 2**15])
+def test_many_partitions_are_told_apart(parts):
+    indices = np.arange(1, 5001)
+    family = drawn_family("many")
+    found = partitioned(indices, parts, family)
+    assert found.counts.tolist() == np.bincount(family.partition(indices, parts), minlength=parts).tolist()
+    assert np.all(np.diff(family.partition(indices[found.order], parts)) >= 0)
+
+
 def test_fewer_elements_than_servers_leave_some_without():
     table = partition_table(3, 8, drawn_family("few"))
     assert sorted(np.concatenate(table.members).tolist()) == [1, 2, 3]
