@@ -53,6 +53,14 @@ def _between_in_two_steps(device: Device) -> tuple[Step, ...]:
     return shuffled, decode, encode, Step(Task.COMM2_C, Routine.ALL_GATHER, Level.INTER)
 
 
+SCHEMES: dict[str, Callable[[Device], Option]] = {
+    "Inter Allgather": inter_all_gather,
+    "Inter Alltoall": inter_all_to_all,
+    "Alltoall+Alltoall": all_to_all_twice,
+}
+"""Ways to compress, by the names of the ablation."""
+
+
 def uncompressed(question: Question) -> Integers:
     """FP32: every tensor through the hierarchy as it is."""
     return question.everywhere(FP32)

@@ -82,15 +82,21 @@ class Question:
 
     def candidates(self, columns: Integers) -> tuple[Integers, ...]:
         """For each size the columns to try, in the order in which they win ties."""
-        return tuple(
-            found if self.exact else undominated(self.table.chains.totals[row], found)
-            for row in range(len(self.table.elements))
-            for found in (
-                tie_order(
-                    columns, self.compressions, self.table.between_bytes[row], self.table.within_bytes[row]
-                ),
-            )
-        )
+        asked = columns.tobytes()
+        if asked not in self._candidates:
+            rows = range(len(self.table.elements))
+            self._candidates[asked] = tuple(self._in_order(row, columns) for row in rows)
+        return self._candidates[asked]
+
+    @cached_property
+    def _candidates(self) -> dict[bytes, tuple[Integers, ...]]:
+        """What was asked before, by the columns."""
+        return {}
+
+    def _in_order(self, row: int, columns: Integers) -> Integers:
+        table = self.table
+        found = tie_order(columns, self.compressions, table.between_bytes[row], table.within_bytes[row])
+        return found if self.exact else undominated(table.chains.totals[row], found)
 
     def everywhere(self, option: Option) -> Integers:
         """The strategy that treats all tensors alike. Raises ValueError for an option of no column."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from communication.espresso.baselines import BASELINES, FP32, fastest_by_itself
+from communication.espresso.baselines import BASELINES, FP32, SCHEMES, fastest_by_itself
 from communication.espresso.gpu_decision import decide, passes
 from communication.espresso.offloading import offload, offload_groups, swap
 from communication.espresso.question import Question
@@ -42,7 +42,7 @@ def select(question: Question) -> Selection:
     """The best strategy that passes from several starts find; never worse than a baseline."""
     engine = question.engine
     before = engine.evaluations
-    starts = _starts(question)
+    starts = _starts(question) | _by_scheme(question)
     found = {name: _decided_and_offloaded(question, start) for name, start in starts.items()}
     by = min(found, key=lambda name: found[name][1])
     strategy, seconds = _over_all_devices(question, found[by][0])
@@ -72,13 +72,29 @@ def _over_all_devices(question: Question, strategy: Integers) -> tuple[Integers,
 
 
 def _starts(question: Question) -> dict[str, Integers]:
-    """Nothing compressed, the rule by isolated times, and all compressed as that rule would."""
+    """Nothing compressed, the rule by isolated times, and what a pass makes of it with all compressed."""
     every = np.arange(len(question.options))
     starts = {"nothing compressed": _start(question), "fastest by itself": fastest_by_itself(question, every)}
     compressing = np.flatnonzero(question.compressions > 0)
     if compressing.size:
-        starts["all compressed"] = fastest_by_itself(question, compressing)
+        all_compressed = fastest_by_itself(question, compressing)
+        starts["all compressed"] = passes(
+            question.choices, all_compressed, question.candidates(compressing), most=1
+        )[0]
     return starts
+
+
+def _by_scheme(question: Question) -> dict[str, Integers]:
+    """What passes choose where each tensor is compressed by one scheme, or not at all. The first tensors that
+    are decided otherwise take what leaves too little to those behind them."""
+    found = {}
+    for name, make in SCHEMES.items():
+        options = (FP32, make(Device.GPU))
+        if all(option in question.table.columns for option in options):
+            columns = np.array([question.table.columns[option] for option in options])
+            start = question.everywhere(FP32)
+            found[name] = passes(question.choices, start, question.candidates(columns))[0]
+    return found
 
 
 def _start(question: Question) -> Integers:

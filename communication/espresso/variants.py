@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from communication.espresso.baselines import FP32, all_to_all_twice, inter_all_gather, inter_all_to_all
+from communication.espresso.baselines import FP32, SCHEMES
 from communication.espresso.options import Option, devices_of
 from communication.espresso.question import Question
 from communication.espresso.selection import Selection, select
@@ -39,7 +39,5 @@ VARIANTS = (
     Variant("All compression", lambda option: bool(devices_of(option))),
     Variant("GPU only", lambda option: Device.CPU not in devices_of(option)),
     Variant("CPU only", lambda option: Device.GPU not in devices_of(option)),
-    Variant("Inter Allgather", _scheme(inter_all_gather)),
-    Variant("Inter Alltoall", _scheme(inter_all_to_all)),
-    Variant("Alltoall+Alltoall", _scheme(all_to_all_twice)),
+    *(Variant(name, _scheme(make)) for name, make in SCHEMES.items()),
 )
