@@ -35,6 +35,16 @@ from simulation.engine.tables import CurveTables
 NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 
+@dataclass(frozen=True)
+class _ServerFacts:
+    """``servers``: whose facts these are. ``state_memory``: whether their memory bounds workers.
+    ``ends_at``: the known ends."""
+
+    servers: tuple[ServerSnapshot, ...]
+    state_memory: bool
+    ends_at: tuple[float, ...]
+
+
 @dataclass
 class PoolState:
     """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that
@@ -66,6 +76,7 @@ class PoolState:
     decision_seconds: float = 0.0
     share_bytes: float = inf
     standing_by: set[int] = field(default_factory=set)
+    _facts: _ServerFacts | None = None
 
     @classmethod
     def empty(
@@ -118,6 +129,18 @@ class PoolState:
         changed[server] = replace(changed[server], **facts)
         self.own_servers = tuple(changed)
         self.plan_on(self.own_servers)
+
+    def known_ends(self) -> tuple[float, ...]:
+        """When those of its own servers end that have a known end."""
+        return self._facts_of(self.own_servers).ends_at
+
+    def _facts_of(self, servers: tuple[ServerSnapshot, ...]) -> _ServerFacts:
+        """What is asked of servers at each instant, while hardly one changes."""
+        if self._facts is None or self._facts.servers is not servers:
+            ends = tuple(server.ends_at for server in servers if server.ends_at < inf)
+            asks = states_memory(servers, self.settings.worker_memory_bytes)
+            self._facts = _ServerFacts(servers, asks, ends)
+        return self._facts
 
     def plan_on(self, servers: tuple[ServerSnapshot, ...]) -> None:
         """Let ``servers`` be what the policy is asked about: the pool's own, as they are to be treated
@@ -177,7 +200,7 @@ class PoolState:
         servers = self._servers_now(jobs, next_slot_at)
         least = self.settings.worker_memory_bytes
         short: dict[str, float] = {}
-        if states_memory(servers, least):
+        if self._facts_of(servers).state_memory:
             needs = _memory_of_rows(tables.planned_memory, rows)
             held = HeldPlans(stored, jobs.gpus[rows], new)
             self.share_bytes = guaranteed_share(servers, curves, needs, held, least)

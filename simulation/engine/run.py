@@ -196,7 +196,7 @@ class Simulation(World):
         if self.settings.on_ticks:
             return min(answer.next_wake_at, tick_from(finish, slot))
         freed_at = given_out_again(finish, self.now, slot)
-        ends_at = wake_for_ends((server.ends_at for server in pool.own_servers), self.now, slot)
+        ends_at = wake_for_ends(pool.known_ends(), self.now, slot)
         return max(min(answer.next_wake_at, freed_at, ends_at), self.now + TIME_TOLERANCE)
 
     # Arrivals, ends, and what happens from outside -----------------------------------------------

@@ -7,23 +7,20 @@ plans still keep every promise.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from scheduling.core.elasticflow.alone import impossible, peak_gpus_alone
 from scheduling.core.elasticflow.bid_prices import BidPrices
-from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill_beside
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import JobsAtRisk
-from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget
+from scheduling.core.elasticflow.promised_plans import PromisedPlans
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew, searched
 from scheduling.core.kernels import YES
 from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
-from scheduling.core.plans.timeline import TAKE, Timeline, occupied, occupy, overbooked
+from scheduling.core.plans.timeline import TAKE, occupy, overbooked
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.reasons import KeptRoom
@@ -31,25 +28,21 @@ from scheduling.core.problem.work import NEWCOMER, Work
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
     Plans,
-    changed_beside,
     copy_plans,
     rows_where,
-    set_plan,
 )
 from scheduling.core.question.columns import BEST_EFFORT, SOFT
 from scheduling.core.question.decision import ReasonCode, Verdict
-from scheduling.core.question.snapshot import AdmissionRule, FloatArray, IntArray
+from scheduling.core.question.snapshot import AdmissionRule
 
 SEVERAL = 8
 """With at least this many newcomers in one decision, the early test of GPU time saves more than it costs."""
-NO_JOBS = np.zeros(0, dtype=np.int64)
 
 
-class Admission:
+class Admission(PromisedPlans):
     """The promises of one decision, and the plans that keep them.
 
-    ``rows``: promised rows of the problem, held offers included. ``plans``: jointly feasible plans of
-    ``rows``. ``at_risk``: rows whose promise no plan keeps. ``used_stored``: True when stored plans replaced
+    ``at_risk``: rows whose promise no plan keeps. ``used_stored``: True when stored plans replaced
     a refill that failed. ``search``: how far admission looks before it refuses a newcomer; None runs the
     published algorithm alone. With a search, newcomers leave jobs at risk the GPUs to end soon (decision
     0016). ``as_planned``: present plans that keep their promises stay unchanged. ``work``: counts the work
@@ -67,21 +60,16 @@ class Admission:
         as_planned: bool = False,
         work: Work | None = None,
     ) -> None:
-        self.problem = problem
+        super().__init__(problem, work or Work())
         self.budget = budget
+        self.budget.work = self.work
         self.search = search
-        self.work = budget.work = work or Work()
         self.at_risk: list[int] = []
         self.used_stored = False
-        self.plans = copy_plans(problem.stored)
-        self.rows = list(problem.promised)
-        self.offers = np.arange(problem.count, problem.jobs.work.size)
         self.jobs_at_risk = JobsAtRisk(self)
         self.bid_prices = BidPrices(self)
         self._needed: GpuTimeNeeded | None = None
-        self._free_beside: tuple[Plans, int, Timeline] | None = None
         self._tested_for_moves: Plans | None = None
-        self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
         columns = problem.columns
         self._retest(rows_where(columns.at_risk & ~columns.newcomer).tolist())
@@ -123,7 +111,7 @@ class Admission:
         lost = set(late)
         timeline = self.timeline([row for row in self.rows if row not in lost])
         for row in list(late):
-            if self._fill_one(row, float(problem.due[row]), timeline, guarded=False):
+            if self.fill_one(row, float(problem.due[row]), timeline, guarded=False):
                 timeline = occupy(timeline, self.plans, row, TAKE, YES)
                 late.remove(row)
         return late
@@ -132,7 +120,7 @@ class Admission:
         """Renew the promise of each job at risk whose deadline can be met again (spec 2.12)."""
         for row in self.in_deadline_order(rows):
             before = copy_plans(self.plans)
-            if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
+            if self.fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
                 affordable = self.budget.affordable(self.plans, [*self.rows, row])
                 if affordable is not None:
                     self.plans = affordable
@@ -188,13 +176,8 @@ class Admission:
 
     def _promise(self, plans: Plans, row: int) -> None:
         """Add the newcomer to the promises; ``plans`` keep all of them."""
-        beside = self._free_beside
-        known = beside is not None and beside[0] is self.plans and beside[1] == len(self.rows)
-        if beside is not None and known and not changed_beside(self.plans, plans, row):
-            left = occupy(beside[2], plans, row, TAKE, YES)
-            self._free_beside = (plans, len(self.rows) + 1, left)
-        self.plans = self._tested_for_moves = plans
-        self.rows.append(row)
+        self.add(plans, row)
+        self._tested_for_moves = plans
 
     def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
         """A soft job is kept without a promise unless it can never run."""
@@ -245,7 +228,7 @@ class Admission:
             if plans is not None:
                 return plans, None, None
         order = self.deadline_order(suffix=problem.suffix)
-        afresh = order.with_newcomer(self._own_rows(), row)
+        afresh = order.with_newcomer(self.own_rows(), row)
         if afresh.failing is None and (plans := self.budget.affordable(afresh.plans, [*self.rows, row])):
             order.keep(afresh)
             return plans, None, None
@@ -291,31 +274,14 @@ class Admission:
             return False
         if self._needed is None:
             self._needed = self.needs_of(self.problem)
-        return self._needed.is_missing(self._own_rows(), row)
+        return self._needed.is_missing(self.own_rows(), row)
 
     def _first_failing(self, row: int) -> int | None:
         """The first row that would be late if the newcomer were promised, for the text of the refusal."""
         if self.jobs_at_risk.rows():
             return None
         order = self.deadline_order(suffix=self.problem.suffix)
-        return order.with_newcomer(self._own_rows(), row).failing
-
-    def _own_rows(self) -> list[int]:
-        return [row for row in self.rows if row < self.problem.count]
-
-    def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
-        """All promises filled from scratch in deadline order, without a newcomer's."""
-        if suffix not in self._deadline_orders:
-            self._deadline_orders[suffix] = DeadlineOrder(
-                self.problem, self.plans, self._opened, self.work, suffix=suffix
-            )
-        return self._deadline_orders[suffix]
-
-    @cached_property
-    def _opened(self) -> Timeline:
-        """What held offers leave free; not to be changed. Their plans stay what was offered."""
-        opened = self.problem.opened
-        return occupied(opened, self.plans, self.offers, YES) if self.offers.size else opened
+        return order.with_newcomer(self.own_rows(), row).failing
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
         """Plans with the newcomer's beside all others, pauses charged; tried are these variants of
@@ -336,7 +302,7 @@ class Admission:
         """
         before, room = self.plans, self.jobs_at_risk.room_for_newcomers()
         self.plans = copy_plans(before)
-        fits = self._fill_one(row, due, room, guarded=True, suffix=suffix)
+        fits = self.fill_one(row, due, room, guarded=True, suffix=suffix)
         plans, self.plans = self.plans, before
         return plans if fits else None
 
@@ -358,106 +324,6 @@ class Admission:
 
     def _facts(self, row: int) -> reasons.JobFacts:
         return reasons.job_facts(self.problem, row, spared=bool(self.jobs_at_risk.rows()))
-
-    # Tools ---------------------------------------------------------------------------------
-
-    def in_deadline_order(self, rows: list[int]) -> list[int]:
-        """Rows in the order of Algorithm 1: deadline, submission, id."""
-        if len(rows) < 2:
-            return list(rows)
-        chosen = np.array(rows, dtype=np.int64)
-        ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
-        return ordered
-
-    def free_beside_promises(self) -> Timeline:
-        """Free capacity beside the present plans of all promises; cached, so callers must not change it."""
-        kept = self._free_beside
-        if kept is None or kept[0] is not self.plans or kept[1] != len(self.rows):
-            kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
-        return kept[2]
-
-    def timeline(self, rows: list[int], plans: Plans | None = None) -> Timeline:
-        """Free capacity beside the plans of ``rows``; ``plans`` defaults to the present ones."""
-        problem = self.problem
-        chosen = np.array(rows, dtype=np.int64)
-        kept = self.plans if plans is None else plans
-        timeline = occupied(problem.opened, kept, chosen, YES)
-        self.work.add(chosen.size + timeline.pieces)
-        return timeline
-
-    def filled_in_order(
-        self, order: list[int], carry: FloatArray, *, suffix: bool
-    ) -> tuple[Plans, int | None]:
-        """Fill the jobs of ``order`` from scratch, in that order, as new promises; stop at the first failure.
-
-        ``carry``: extra seconds of pauses that each plan must absorb, by row. Returns (plans, the row that
-        cannot meet its deadline or None).
-        """
-        plans, failing = self._refilled(
-            order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
-        )
-        return plans, int(failing[0]) if failing.size else None
-
-    def _refilled(
-        self,
-        order: list[int],
-        due: FloatArray,
-        carry: FloatArray,
-        guarded: bool,
-        suffix: bool,
-        to_the_end: bool,
-    ) -> tuple[Plans, IntArray]:
-        problem = self.problem
-        plans, failing, pieces_passed = refill_beside(
-            problem.jobs, due, self.plans, np.array(order, dtype=np.int64), carry, self._opened,
-            problem.slots, Terms(guarded, suffix), to_the_end,
-        )  # fmt: skip
-        (self.work.add if suffix else self.work.add_passed)(pieces_passed)
-        return plans, failing
-
-    def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
-        """Fill all jobs of ``rows`` from scratch in deadline order.
-
-        ``promising``: every job keeps its failure slack and leaves the failure reserve free, as a new promise
-        must. Otherwise a second try, if the first fails, may use both. Returns (plans, rows that fail, in
-        deadline order).
-        """
-        problem = self.problem
-        jobs = problem.count
-        order = self.in_deadline_order([row for row in rows if row < jobs])
-        reserve = problem.promise_gpus < problem.gpus or bool((problem.slack_seconds > 0).any())
-        plans, failed = self.plans, NO_JOBS
-        for careful in (True, False) if reserve and not promising else (True,):
-            due = problem.due - problem.slack_seconds if careful else problem.due
-            plans, failed = self._refilled(
-                order, due, np.zeros(problem.jobs.work.size), careful, problem.suffix, True
-            )
-            if not failed.size:
-                break
-        return plans, failed.tolist()
-
-    def _fill_one(
-        self,
-        row: int,
-        due: float,
-        timeline: Timeline,
-        *,
-        guarded: bool,
-        suffix: bool | None = None,
-    ) -> bool:
-        """Fill one job on ``timeline`` and store its plan; False if it cannot end by ``due``.
-
-        ``guarded``: leave the failure reserve free, as a new promise must.
-        """
-        problem = self.problem
-        backwards = problem.suffix if suffix is None else suffix
-        self.work.add(timeline.pieces)
-        draft = problem.scratch(timeline.pieces)
-        terms = Terms(guarded, backwards)
-        pieces, finish, gpu_time = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
-        if pieces:
-            self.plans = set_plan(self.plans, row, draft, pieces, finish, gpu_time)
-        return bool(pieces)
 
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
         """The refusal, with the GPUs that were free in the tightest piece before the deadline."""

@@ -274,6 +274,49 @@ def granted_and_held(
     return plans, len(granted)
 
 
+class BesideGrants(NamedTuple):
+    """What grants are made beside, where there is no work without a promise. Arrays are by row but two."""
+
+    #: Rows of the promises, held offers included.
+    promised_rows: IntArray
+    #: When the last iteration must end, in seconds from now.
+    due: FloatArray
+    #: Slack that a new promise keeps, in seconds.
+    slack_seconds: FloatArray
+    #: Free capacity before any plan.
+    opened: Timeline
+    #: Position by deadline, submission and id.
+    rank: IntArray
+    #: Rows of the held offers.
+    offers: IntArray
+
+
+@kernel
+def granted_beside_promises(
+    jobs: JobArrays,
+    base: Plans,
+    beside: BesideGrants,
+    growing_rows: IntArray,
+    rules: GrowthRules,
+    most_grants: int,
+    rows: IntArray,
+    hold: bool,
+) -> tuple[Plans, int, int]:
+    """`before_grants` and `granted_and_held` at once.
+
+    Returns (plans, number of grants, pieces of the timeline before them).
+    """
+    others = beside.offers[:0]
+    before = before_grants(
+        base, beside.promised_rows, others, jobs.locked, beside.due, beside.slack_seconds, beside.opened
+    )
+    pieces = before.timeline.pieces
+    start_order = np.zeros(beside.due.size, dtype=np.int64)
+    growing = Growing(growing_rows, before.promised, before.due, beside.rank, start_order)
+    plans, granted = granted_and_held(jobs, before, growing, rules, most_grants, rows, beside.offers, hold)
+    return plans, granted, pieces
+
+
 @kernel
 def grant_leftover(
     jobs: JobArrays, plans: Plans, growing: Growing, timeline: Timeline, rules: GrowthRules, most_grants: int

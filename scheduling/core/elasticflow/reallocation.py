@@ -19,10 +19,12 @@ from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.elastic_allocation import (
     LOWEST_LEVEL,
     BeforeGrants,
+    BesideGrants,
     Growing,
     before_grants,
     fill_unpromised,
     granted_and_held,
+    granted_beside_promises,
 )
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import next_wake
@@ -302,31 +304,34 @@ class Planner:
         """
         problem, admission = self.problem, self.admission
         jobs = problem.jobs
-        before = before_grants(
-            base, np.array(admission.rows, dtype=np.int64), np.array(unpromised, dtype=np.int64), jobs.locked,
-            problem.due, problem.slack_seconds, problem.opened,
-        )  # fmt: skip
-        admission.work.add(len(admission.rows) + before.timeline.pieces)
-        start_order = np.zeros(problem.due.size, dtype=np.int64)
         own = [row for row in admission.rows if row < problem.count]
         rows = np.array(own + unpromised, dtype=np.int64)
         growing = rows[~jobs.locked[rows]]
         rules = self._growth_rules(growing)
+        promised = np.array(admission.rows, dtype=np.int64)
+        if not unpromised:
+            beside = BesideGrants(
+                promised, problem.due, problem.slack_seconds, problem.opened, problem.by_deadline,
+                admission.offers,
+            )  # fmt: skip
+            plans, granted, pieces = granted_beside_promises(
+                jobs, base, beside, growing, rules, most_grants, rows, hold
+            )
+            admission.work.add(promised.size + pieces)
+            return plans, granted
+        before = before_grants(
+            base, promised, np.array(unpromised, dtype=np.int64), jobs.locked, problem.due,
+            problem.slack_seconds, problem.opened,
+        )  # fmt: skip
+        admission.work.add(promised.size + before.timeline.pieces)
+        start_order = np.zeros(problem.due.size, dtype=np.int64)
+        before = self._with_unpromised(before, unpromised, start_order)
         grown = 0
-        if unpromised:
-            before = self._with_unpromised(before, unpromised, start_order)
-            if self.growth is not None:
-                plans, timeline, grown = self.growth(
-                    jobs,
-                    before.plans,
-                    growing,
-                    before.promised,
-                    before.due,
-                    before.timeline,
-                    rules,
-                    most_grants,
-                )
-                before = before._replace(plans=plans, timeline=timeline)
+        if self.growth is not None:
+            plans, timeline, grown = self.growth(
+                jobs, before.plans, growing, before.promised, before.due, before.timeline, rules, most_grants
+            )
+            before = before._replace(plans=plans, timeline=timeline)
         plans, granted = granted_and_held(
             jobs, before, Growing(growing, before.promised, before.due, problem.by_deadline, start_order),
             rules, most_grants - grown, rows, admission.offers, hold,

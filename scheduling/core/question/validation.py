@@ -15,9 +15,11 @@ from operator import attrgetter
 
 import numpy as np
 
+from scheduling.core.kernels import leaf
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CurveColumns, JobColumns
 from scheduling.core.question.snapshot import (
+    FloatArray,
     HeldOffer,
     JobSnapshot,
     PlannerSettings,
@@ -189,6 +191,12 @@ def _bad_plans(jobs: Sequence[JobSnapshot]) -> BoolArray:
 def check_columns(columns: JobColumns) -> None:
     """Raises ValueError where jobs given as arrays cannot be planned. It tests numbers only, so it is
     fast."""
+    curves, measured = columns.curves, columns.measured
+    if _all_within_bounds(
+        columns.remaining_iterations, columns.pause_left, columns.finishing, columns.failure_slack,
+        columns.submitted_at, columns.deadline_at, curves.throughput, curves.pause,
+    ) and (measured is curves or _rates_within_bounds(measured.throughput, measured.pause)):  # fmt: skip
+        return
     bad = _bad_numbers(columns)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
@@ -198,14 +206,49 @@ def check_columns(columns: JobColumns) -> None:
             f"{columns.finishing[row]} or failure slack {columns.failure_slack[row]} is not a number "
             "within its bounds"
         )
-    named = [("curve", columns.curves)]
-    if columns.measured is not columns.curves:
-        named.append(("measured curve", columns.measured))
-    for name, curves in named:
-        bad = _bad_curves(curves)
+    for name, some in (("curve", curves), ("measured curve", measured)):
+        bad = _bad_curves(some)
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             raise ValueError(f"job {columns.ids[row]}: a rate or pause of its {name} is out of bounds")
+
+
+@leaf
+def _all_within_bounds(
+    remaining: FloatArray,
+    pause_left: FloatArray,
+    finishing: FloatArray,
+    failure_slack: FloatArray,
+    submitted_at: FloatArray,
+    deadline_at: FloatArray,
+    throughput: FloatArray,
+    pause: FloatArray,
+) -> bool:
+    """Whether nothing is found by `_bad_numbers` and `_bad_curves`, which say where."""
+    for row in range(remaining.size):
+        good = 0.0 <= remaining[row] <= MOST_ITERATIONS
+        good = good and 0.0 <= pause_left[row] <= LONGEST_PAUSE_SECONDS
+        good = good and 0.0 <= finishing[row] <= LONGEST_PAUSE_SECONDS
+        good = good and 0.0 <= failure_slack[row] <= LATEST
+        good = good and abs(submitted_at[row]) <= LATEST
+        good = good and (-LATEST <= deadline_at[row] <= LATEST or deadline_at[row] == inf)
+        if not good:
+            return False
+    return _rates_within_bounds(throughput, pause)
+
+
+@leaf
+def _rates_within_bounds(throughput: FloatArray, pause: FloatArray) -> bool:
+    """Whether `_bad_curves` finds nothing."""
+    jobs, levels = throughput.shape
+    for row in range(jobs):
+        for level in range(levels):
+            rate = throughput[row, level]
+            if not (rate == 0.0 or LEAST_RATE <= rate <= MOST_RATE):
+                return False
+            if not 0.0 <= pause[row, level] <= LONGEST_PAUSE_SECONDS:
+                return False
+    return True
 
 
 def _bad_numbers(columns: JobColumns) -> np.ndarray:
