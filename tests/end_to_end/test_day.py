@@ -105,7 +105,7 @@ def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[
     wait_for(yielding, lambda job: job.state == "suspended" and job.gpus == 0, "yields to zero GPUs")
     wait_for(wide, lambda job: job.gpus == 8, "spans both agents")
 
-    declined = submit(person, "impossible", 500, 5.0)
+    declined = submit(person, "impossible", int(20 * calibration.speed[8]), 5.0)
     assert declined.state == "declined"
     assert declined.offer is not None, declined.verdict
     accepted = declined.accept_offer()
@@ -120,7 +120,7 @@ def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[
     wait_for(yielding, lambda job: job.state == "completed", "completed", seconds=300)
 
     # The cluster is empty: a job with all the time in the world gets everything, until somebody needs it.
-    roomy_iterations = int(50 * calibration.speed[8])
+    roomy_iterations = int(30 * calibration.speed[8])
     roomy = submit(person, "roomy", roomy_iterations, 3 * calibration.deadline(roomy_iterations, 2), seed=7)
     wait_for(roomy, lambda job: job.gpus == 8, "scaled up on an empty cluster")
     tight_iterations = int(20 * calibration.speed[4])

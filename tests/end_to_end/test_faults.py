@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
 SEEDS = (20, 41)
 SECONDS = 9.0
 #: Iterations a second that lengths of jobs are derived from; only a scale.
-SPEED = 8.0
+SPEED = 4.0
 
 
 @pytest.fixture(scope="module")

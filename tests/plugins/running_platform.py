@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch import Platform, PlatformSettings
+from launch.settings import DEFAULT_DEVICE_MODEL
 
 #: Short periods, so that a test of a lost node ends in seconds. Their relations are those of a live cluster.
 QUICK_PERIODS = {
@@ -25,12 +26,16 @@ QUICK_PERIODS = {
 def quick_settings(
     data: Path, *, first_port: int = 18000, first_worker_port: int = 22000
 ) -> PlatformSettings:
-    """Two agents with four emulated slots each, on ports away from those of a platform somebody uses."""
+    """Two agents with four emulated slots each, on ports away from those of a platform somebody uses.
+
+    An iteration takes twice as long as by default: nothing here is about their number, and each is computed.
+    """
     return PlatformSettings(
         data=data,
         first_port=first_port,
         first_worker_port=first_worker_port,
         environment=QUICK_PERIODS,
+        device_model={name: 2 * seconds for name, seconds in DEFAULT_DEVICE_MODEL.items()},
         # A warm worker for every GPU: what a start takes is not what these tests are about.
         warm_workers=4,
         examples=False,
