@@ -105,13 +105,21 @@ def _exchange(operation: Operation, group: list[Rank], elements: int, shape: Pla
     elif operation.compressed:
         _exchange_payloads(operation, group)
     elif task is Task.COMM2:
-        _received(group, group[0].sums)
-        whole = np.concatenate([rank.sums for rank in group])
+        parts = _sums(group)
+        _received(group, parts[0])
+        whole = np.concatenate(parts)
         for rank in group:
             rank.sums = whole.copy()
     else:
-        total = np.sum([rank.sums for rank in group], axis=0)
+        total = np.sum(_sums(group), axis=0)
         _divide_sums(operation, group, total, elements, shape)
+
+
+def _sums(group: list[Rank]) -> list[np.ndarray]:
+    """What each of them holds; all hold something."""
+    found = [rank.sums for rank in group if rank.sums is not None]
+    assert len(found) == len(group)
+    return found
 
 
 def _divide_sums(
@@ -130,8 +138,8 @@ def _divide_sums(
 
 
 def _exchange_payloads(operation: Operation, group: list[Rank]) -> None:
-    stacks = [rank.stack for rank in group]
-    assert all(stack is not None and len(stack) == operation.payloads for stack in stacks)
+    stacks = [rank.stack for rank in group if rank.stack is not None]
+    assert [len(stack) for stack in stacks] == [operation.payloads] * len(group)
     task, routine = operation.step.task, operation.step.routine
     if task is Task.COMM2_C:
         slots = [[piece for stack in stacks for piece in stack[slot]] for slot in range(operation.payloads)]

@@ -112,7 +112,13 @@ def instances(draw: st.DrawFn, tensors: int, *, kinds: int | None = None, decode
     """Tensors over one channel. ``kinds``: of so many sizes."""
     gaps = draw(st.lists(quarters, min_size=tensors, max_size=tensors))
     rows = [
-        compressible(*(draw(quarters) for _ in range(4)), decode=draw(quarters) if decodes else None)
+        compressible(
+            draw(quarters),
+            draw(quarters),
+            draw(quarters),
+            draw(quarters),
+            draw(quarters) if decodes else None,
+        )
         for _ in range(kinds or tensors)
     ]
     size_of = np.array(
@@ -150,7 +156,7 @@ def test_where_gpus_decode_too_removal_is_wrong_once_in_thousands() -> None:
     wrong = removed = 0
     for _ in range(400):
         times = rng.integers(1, 25, (5, 6)) / 4
-        rows = [compressible(*(float(one) for one in row[:4]), decode=float(row[4])) for row in times]
+        rows = [compressible(*(float(one) for one in row[:5])) for row in times]
         choices = choices_of(engine_of(times[:, 5].tolist(), rows), range(1, 6))
         for strategy in rng.integers(NONE, ON_GPU + 1, (10, 5)):
             bubble = choices.engine.last_bubble(strategy)

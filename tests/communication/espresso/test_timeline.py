@@ -165,7 +165,7 @@ def test_the_best_candidate_is_that_of_whole_runs(
     candidates = np.arange(len(engine.chains.lengths))
     now = engine.seconds(strategy)
     column, seconds = engine.best_candidate(strategy, tensor, candidates, now)
-    found = {}
+    found: dict[int, float] = {}
     for candidate in (int(strategy[tensor]), *candidates.tolist()):
         changed = strategy.copy()
         changed[tensor] = candidate

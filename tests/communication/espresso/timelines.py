@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ Chain = Sequence[tuple[Resource, float]]
 """Operations of one option for one tensor."""
 
 
-def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others: float) -> TimelineEngine:
+def engine_of(gaps: Sequence[float], chains: Sequence[Sequence[Chain]], **others: Any) -> TimelineEngine:
     """An engine for tensors with chains of their own: ``chains[tensor][option]``. An option occupies the same
     resources for all tensors."""
     options = len(chains[0])
