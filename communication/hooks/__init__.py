@@ -1,0 +1,1 @@
+"""Carries communication plans out, by torch and torch.distributed. Workers alone load it."""

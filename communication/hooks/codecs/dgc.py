@@ -1,0 +1,62 @@
+"""Deep Gradient Compression: the values of largest magnitude (Lin and others, 2018; specification 1.2).
+
+Its momentum is kept with what was not sent (`communication/hooks/feedback.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from communication.hooks.codecs.random_k import mixed
+from communication.hooks.codecs.sparse import SparseCodec
+
+#: Smaller tensors are selected from exactly.
+EXACT_BELOW = 16384
+#: Of larger ones a sample gives a threshold: 1 % of them, 0.1 % above this size.
+_LARGE = 1 << 20
+_ADAPTATIONS = 4
+_TOO_FEW, _TOO_MANY = 0.7, 1.3
+_LEAST = torch.finfo(torch.float32).tiny
+
+
+class DGC(SparseCodec):
+    """Sends what reaches a threshold, found in a sample; of more than k values the k largest."""
+
+    name = "dgc"
+
+    def select(self, values: Tensor, kept: int, seed: int) -> Tensor:
+        """`SparseCodec.select`."""
+        # What is no number has to be seen by everybody.
+        magnitudes = values.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if len(values) < EXACT_BELOW or 2 * kept >= len(values):
+            return torch.topk(magnitudes, kept, sorted=False).indices
+        threshold = _threshold(magnitudes, kept, seed)
+        # As many as are compared, and no more than there is room for: the device decides without the host.
+        room = min(len(values), int(_TOO_MANY * kept) + 1)
+        candidates = torch.nonzero_static(magnitudes >= threshold, size=room, fill_value=-1).view(-1)
+        found = torch.where(candidates >= 0, magnitudes[candidates.clamp(min=0)], -1.0)
+        return candidates[torch.topk(found, kept, sorted=False).indices]
+
+
+def _threshold(magnitudes: Tensor, kept: int, seed: int) -> Tensor:
+    """Reached by about as many elements as are to be sent, and by no zeros.
+
+    A sample's share of large ones sets it. Up to four times it is moved while far too many or far too few
+    reach it: by a factor, and once it has been on both sides to the middle. Rather too many than too few.
+    """
+    elements = len(magnitudes)
+    sampled = max(1, elements // (100 if elements <= _LARGE else 1000))
+    numbers = torch.arange(sampled, dtype=torch.int64, device=magnitudes.device)
+    sample = magnitudes[mixed(numbers, seed) * elements >> 32]
+    threshold = torch.topk(sample, max(1, sampled * kept // elements)).values[-1].clamp(min=_LEAST)
+    low, high = torch.full_like(threshold, _LEAST), torch.full_like(threshold, torch.inf)
+    for _ in range(_ADAPTATIONS):
+        reached = (magnitudes >= threshold).sum()
+        few, many = reached < _TOO_FEW * kept, reached > _TOO_MANY * kept
+        high, low = torch.where(few, threshold, high), torch.where(many, threshold, low)
+        middle = (low * high).sqrt()
+        lower = torch.where(low > _LEAST, middle, threshold * _TOO_FEW)
+        higher = torch.where(high < torch.inf, middle, threshold * _TOO_MANY)
+        threshold = torch.where(few, lower, torch.where(many, higher, threshold)).clamp(min=_LEAST)
+    return torch.where((magnitudes >= threshold).sum() < _TOO_FEW * kept, low, threshold)

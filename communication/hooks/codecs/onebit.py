@@ -1,0 +1,31 @@
+"""OneBit: whether each element is negative, and the means of those that are and of the rest (Seide and
+others, 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from communication.hooks.codecs.bits import pack, unpack
+from communication.hooks.codecs.interface import Codec, read
+
+
+class OneBit(Codec):
+    """Decodes to one of two means. The mean of no elements is 0."""
+
+    name = "onebit"
+
+    def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:
+        negative = values < 0
+        return torch.stack([_mean(values, negative), _mean(values, ~negative)]), pack(negative)
+
+    def _add(self, payload: Tensor, into: Tensor, factor: float) -> None:
+        means = read(payload, 0, 2, torch.float32) * factor
+        into.add_(torch.where(unpack(payload[8:], len(into)), means[0], means[1]))
+
+
+def _mean(values: Tensor, among: Tensor) -> Tensor:
+    """Of a selection; NaN counts among those that are not negative, and shows in their mean."""
+    return torch.where(among, values, 0.0).sum() / among.sum().clamp(min=1)

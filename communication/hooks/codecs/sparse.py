@@ -1,0 +1,49 @@
+"""What codecs have in common that send some of the values, with their indices."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from communication.hooks.codecs.interface import Codec, read
+
+_MOST_ELEMENTS = 1 << 31
+
+
+class SparseCodec(Codec):
+    """Sends k values and their indices, of 32 bits each. Where fewer were found, zeros at index 0 follow."""
+
+    @property
+    def exact(self) -> bool:
+        """Where all values are sent."""
+        return self.wire.kept_share == 1.0
+
+    def sent(self, payload: Tensor, elements: int) -> tuple[Tensor, Tensor]:
+        """Indices and values in the payload of so many elements. Each index is there once, but index 0, which
+        zeros may follow."""
+        kept = self.wire.kept(elements)
+        indices = read(payload, 4 * kept, kept, torch.int32)
+        return indices.long(), read(payload, 0, kept, torch.float32)
+
+    def forget(self, payload: Tensor, row: Tensor) -> None:
+        """Set a row to 0 where the payload holds a value."""
+        indices, values = self.sent(payload, len(row))
+        row.index_add_(0, indices, torch.where(values != 0, -row[indices], 0.0))
+
+    @abstractmethod
+    def select(self, values: Tensor, kept: int, seed: int) -> Tensor:
+        """Indices of the values that are sent, each once; -1 in the place of those that were not found."""
+
+    def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:
+        if len(values) >= _MOST_ELEMENTS:
+            raise ValueError(f"an index has 32 bits: {len(values)} elements are too many for one payload")
+        indices = self.select(values, self.wire.kept(len(values)), seed)
+        found, indices = indices >= 0, indices.clamp(min=0)
+        return torch.where(found, values[indices], 0.0), indices.int()
+
+    def _add(self, payload: Tensor, into: Tensor, factor: float) -> None:
+        indices, values = self.sent(payload, len(into))
+        into.index_add_(0, indices, values, alpha=factor)
