@@ -1,0 +1,92 @@
+"""Collectives on flat tensors. Each tells what it has begun, and what is to be done when that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+#: The root is the first of its group.
+_ROOT = 0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective on its way. ``result``: what this rank has then, None for one that has nothing."""
+
+    work: dist.Work
+    result: Callable[[], Tensor | None]
+
+
+def all_reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
+    """The sum over all ranks, in place."""
+    return Exchange(dist.all_reduce(values, group=group, async_op=True), lambda: values)
+
+
+def reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
+    """The sum for the root, which is written over its values."""
+    work = dist.reduce(values, group=group, group_dst=_ROOT, async_op=True)
+    return Exchange(work, lambda: values if _is_root(group) else None)
+
+
+def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGroup) -> Exchange:
+    """For every rank the sum of its part, of which all have ``width`` elements but the last ones. ``mine``:
+    elements of this rank's part."""
+    part = values.new_empty(width)
+    given = _padded(values, width * group.size())
+    work = dist.reduce_scatter_tensor(part, given, group=group, async_op=True)
+    return Exchange(work, lambda: part[:mine])
+
+
+def broadcast(values: Tensor, group: dist.ProcessGroup) -> Exchange:
+    """The root's, written over what the others give."""
+    return Exchange(dist.broadcast(values, group=group, group_src=_ROOT, async_op=True), lambda: values)
+
+
+def gather(values: Tensor, group: dist.ProcessGroup) -> Exchange:
+    """Everybody's behind each other, for the root. All have the same length."""
+    if not _is_root(group):
+        return Exchange(dist.gather(values, group=group, group_dst=_ROOT, async_op=True), lambda: None)
+    gathered = values.new_empty(group.size() * len(values))
+    rows = list(gathered.split(len(values))) if len(values) else [values] * group.size()
+    work = dist.gather(values, rows, group=group, group_dst=_ROOT, async_op=True)
+    return Exchange(work, lambda: gathered)
+
+
+def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Exchange:
+    """Everybody's behind each other, of these lengths. The first ones are the longest."""
+    width = lengths[0]
+    gathered = values.new_empty(width * len(lengths))
+    work = dist.all_gather_into_tensor(gathered, _padded(values, width), group=group, async_op=True)
+
+    def result() -> Tensor:
+        *before, _ = [length for length in lengths if length] or [0]
+        if all(length == width for length in before):
+            return gathered[: sum(lengths)]
+        return torch.cat([row[:length] for row, length in zip(gathered.split(width), lengths, strict=True)])
+
+    return Exchange(work, result)
+
+
+def all_to_all(values: Tensor, sent: Sequence[int], received_each: int, group: dist.ProcessGroup) -> Exchange:
+    """What everybody has for this rank, behind each other. ``sent``: the lengths of what this rank has for
+    each."""
+    received = values.new_empty(received_each * group.size())
+    lengths = [received_each] * group.size()
+    work = dist.all_to_all_single(received, values, lengths, list(sent), group=group, async_op=True)
+    return Exchange(work, lambda: received)
+
+
+def _is_root(group: dist.ProcessGroup) -> bool:
+    return bool(group.rank() == _ROOT)
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    if len(values) == length:
+        return values
+    padded = values.new_zeros(length)
+    padded[: len(values)] = values
+    return padded

@@ -1,0 +1,65 @@
+"""Runs a function on real ranks: processes with a process group of gloo."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_SECONDS = 100.0
+
+
+def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What the function returns on each rank; it is given the arguments, and can use torch.distributed.
+
+    Processes are forked from one that has imported torch. The function is one of a module.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "communication.hooks.executor"])
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        processes = [
+            context.Process(target=_run, args=(rank, ranks, folder, function, arguments), daemon=True)
+            for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(_SECONDS)
+        stuck = [number for number, process in enumerate(processes) if process.is_alive()]
+        for process in processes:
+            process.kill()
+            process.join()
+        told = [
+            torch.load(path, weights_only=False) if path.exists() else "nothing was told"
+            for path in (Path(folder, f"{rank}.pt") for rank in range(ranks))
+        ]
+    failed = [f"rank {rank}: {each}" for rank, each in enumerate(told) if isinstance(each, str)]
+    assert not stuck, f"ranks {stuck} did not end; {failed}"
+    assert not failed, "\n".join(failed)
+    return [each[0] for each in told]
+
+
+def _run(
+    rank: int, ranks: int, folder: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    told: Any
+    try:
+        store = dist.FileStore(f"{folder}/store", ranks)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+        told = (function(*arguments),)
+        # Nobody leaves while others still exchange.
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:  # noqa: BLE001 - it is told to whoever started this process
+        told = traceback.format_exc()
+    torch.save(told, f"{folder}/{rank}.part")
+    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")

@@ -1,0 +1,255 @@
+"""Error feedback: nothing is lost from one iteration to the next, nor between numbers of ranks and plans."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from communication.hooks.codecs.dgc import DGC
+from communication.hooks.codecs.interface import Codec
+from communication.hooks.codecs.names import CODECS, codec_named
+from communication.hooks.codecs.random_k import RandomK
+from communication.hooks.feedback import ErrorFeedback, seed_of
+from communication.hooks.residuals import (
+    RESIDUAL,
+    RESIDUAL_COPY,
+    VELOCITY,
+    VELOCITY_COPY,
+    Kept,
+    Row,
+    Segment,
+    from_state,
+    recut,
+    to_state,
+    told_by_parameter,
+)
+from communication.profiles.codec import WireFormat
+
+LAYOUT = [
+    [Segment("a", 0, 70), Segment("b", 70, 0), Segment("c", 70, 30)],
+    [Segment("d", 0, 50)],
+]
+TENTH = WireFormat(kept_share=0.1, value_bits=32, index_bits=32)
+LOSSY = [name for name in CODECS if name != "none"]
+
+
+def normal(elements: int, seed: int) -> Tensor:
+    return torch.randn(elements, generator=torch.Generator().manual_seed(seed))
+
+
+def decoded(codec: Codec, payload: Tensor, pieces: list[range]) -> Tensor:
+    """What a payload of such pieces, which begin at 0, decodes to."""
+    sums = torch.zeros(pieces[-1].stop)
+    begin = 0
+    for piece in pieces:
+        end = begin + codec.payload_bytes(len(piece))
+        codec.add(payload[begin:end], sums[piece.start : piece.stop])
+        begin = end
+    assert begin == len(payload)
+    return sums
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize(
+    "pieces", [[range(101)], [range(40), range(40, 80), range(80, 101), range(101, 101)]]
+)
+def test_what_was_sent_and_what_is_left_are_all_gradients(name: str, pieces: list[range]) -> None:
+    codec, row = codec_named(name), Row(0, 0, 0, 101)
+    feedback = ErrorFeedback(codec)
+    sent, given = torch.zeros(101, dtype=torch.float64), torch.zeros(101, dtype=torch.float64)
+    for step in range(50):
+        values = normal(101, step)
+        given += values
+        sent += decoded(codec, feedback.encode(row, values.clone(), pieces, seed_of(step)), pieces)
+    (left,) = feedback.kept([[Segment("whole", 0, 101)]])
+    torch.testing.assert_close(sent + left.values, given, rtol=0, atol=2e-4)
+    assert left.values.abs().sum() > 0
+
+
+def test_a_codec_that_loses_nothing_keeps_nothing() -> None:
+    feedback = ErrorFeedback(codec_named("none"))
+    feedback.encode(Row(0, 0, 0, 9), normal(9, 0), [range(9)], 1)
+    assert feedback.kept(LAYOUT) == []
+    residual = Kept(RESIDUAL, "a", 0, 3, torch.ones(4))
+    velocity = Kept(VELOCITY, "a", 0, 3, torch.ones(4))
+    assert feedback.take([residual, velocity], [Row(0, 0, 0, 100)], LAYOUT, "cpu") == [residual]
+
+
+def test_residuals_of_the_specification() -> None:
+    """E7."""
+    values = torch.tensor([1.0, -2.0, 3.0, -4.0])
+    for name, expected in {"ef-signsgd": [-1.5, 0.5, 0.5, -1.5], "onebit": [-1.0, 1.0, 1.0, -1.0]}.items():
+        feedback = ErrorFeedback(codec_named(name))
+        feedback.encode(Row(0, 0, 0, 4), values.clone(), [range(4)], 0)
+        assert feedback.kept([[Segment("x", 0, 4)]])[0].values.tolist() == expected
+
+
+def test_momentum_is_corrected_and_forgotten_where_it_was_sent() -> None:
+    """Against the published rule, step by step: u = 0.9 u + g, v = v + u; both 0 where v was sent."""
+    codec = DGC(TENTH)
+    feedback, row = ErrorFeedback(codec, momentum=0.9), Row(0, 0, 0, 100)
+    u, v = torch.zeros(100), torch.zeros(100)
+    for step in range(20):
+        values = normal(100, step)
+        u = 0.9 * u + values
+        v = v + u
+        sent = decoded(codec, feedback.encode(row, values, [range(100)], step), [range(100)])
+        largest = torch.zeros(100, dtype=torch.bool).index_fill_(0, v.abs().topk(10).indices, True)
+        torch.testing.assert_close(sent, torch.where(largest, v, 0.0))
+        u, v = torch.where(largest, 0.0, u), torch.where(largest, 0.0, v)
+    residual, velocity = feedback.kept([[Segment("x", 0, 100)]])
+    torch.testing.assert_close(residual.values, v)
+    torch.testing.assert_close(velocity.values, u)
+
+
+def test_momentum_is_refused_where_it_makes_no_sense() -> None:
+    for momentum in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="below 1"):
+            ErrorFeedback(DGC(), momentum)
+    with pytest.raises(ValueError, match="sends something of every element"):
+        ErrorFeedback(codec_named("onebit"), 0.9)
+
+
+def test_what_is_encoded_anew_on_its_way_has_had_its_momentum() -> None:
+    feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 1, 0, 100)
+    feedback.encode(row, normal(100, 0), [range(100)], 0)
+    assert {each.kind for each in feedback.kept(LAYOUT)} == {RESIDUAL}
+
+
+def test_copies_count_for_their_own_rank_alone() -> None:
+    feedback, row = ErrorFeedback(DGC(TENTH), momentum=0.9), Row(0, 0, 0, 100)
+    feedback.encode(row, normal(100, 0), [range(100)], 0)
+    rows = {each.parameter: each.values.clone() for each in feedback.kept(LAYOUT) if each.kind == RESIDUAL}
+    copied = from_state(to_state(feedback.kept(LAYOUT, {row})))
+    assert {each.kind for each in copied} == {RESIDUAL_COPY, VELOCITY_COPY}
+    other = ErrorFeedback(DGC(TENTH), momentum=0.9)
+    assert other.take(copied, [row], LAYOUT, "cpu") == []
+    assert other.kept(LAYOUT) == []
+    assert other.resume(copied, [row], LAYOUT, "cpu") == []
+    resumed = {each.parameter: each.values for each in other.kept(LAYOUT) if each.kind == RESIDUAL}
+    assert all(torch.equal(resumed[name], values) for name, values in rows.items())
+
+
+@pytest.mark.parametrize("name", LOSSY)
+def test_what_is_not_finite_is_not_kept(name: str) -> None:
+    feedback, row = ErrorFeedback(codec_named(name)), Row(0, 0, 0, 100)
+    for bad in (torch.inf, -torch.inf, torch.nan):
+        values = normal(100, 1)
+        values[31] = bad
+        payload = feedback.encode(row, values, [range(100)], 1)
+        if name != "random-k":
+            assert not decoded(feedback.codec, payload, [range(100)]).isfinite().all()
+        assert feedback.kept([[Segment("x", 0, 100)]])[0].values.isfinite().all()
+    assert (
+        decoded(feedback.codec, feedback.encode(row, normal(100, 2), [range(100)], 2), [range(100)])
+        .isfinite()
+        .all()
+    )
+
+
+def test_pieces_are_chosen_from_differently_and_alike_on_all_ranks() -> None:
+    pieces = [range(50), range(50, 100)]
+    found = []
+    for values in (normal(100, 1), normal(100, 2)):
+        feedback = ErrorFeedback(RandomK(TENTH))
+        sums = decoded(feedback.codec, feedback.encode(Row(0, 0, 0, 100), values, pieces, 9), pieces)
+        found.append((sums != 0).nonzero().view(-1).tolist())
+    assert found[0] == found[1]
+    assert [each - 50 for each in found[0][5:]] != found[0][:5]
+
+
+# -- at other numbers of ranks
+
+
+def whole(kept: list[Kept]) -> dict[str, Tensor]:
+    """What was kept of each parameter, all points and ranks together."""
+    sums = {segment.parameter: torch.zeros(segment.count) for gradient in LAYOUT for segment in gradient}
+    for each in kept:
+        sums[each.parameter][each.start : each.start + len(each.values)] += each.values
+    return sums
+
+
+def rows_of(ranks: int, rank: int, points: int = 1) -> list[Row]:
+    """Every gradient cut evenly over some ranks."""
+    rows = []
+    for gradient, segments in enumerate(LAYOUT):
+        elements = segments[-1].offset + segments[-1].count
+        width = -(-elements // ranks)
+        low, high = min(elements, rank * width), min(elements, (rank + 1) * width)
+        rows += [Row(gradient, point, low, high - low) for point in range(points)]
+    return rows
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (4, 4), (4, 2), (2, 4), (3, 5), (8, 1)])
+@pytest.mark.parametrize("points_after", [1, 3])
+def test_the_sum_stays_at_any_number_of_ranks_and_points(before: int, after: int, points_after: int) -> None:
+    kept = []
+    for rank in range(before):
+        rows = {
+            row: normal(row.count, 100 * rank + 10 * row.gradient + row.point)
+            for row in rows_of(before, rank, 2)
+        }
+        state = to_state(told_by_parameter(RESIDUAL, rows, LAYOUT))
+        kept.append(from_state({name: values.clone() for name, values in state.items()}))
+    expected = whole([each for one in kept for each in one])
+    found = []
+    for rank in range(after):
+        given = [each for one in kept[rank::after] for each in one]
+        places = rows_of(after, rank, points_after)
+        filled, left = recut(given, places, LAYOUT)
+        assert set(filled) <= set(places)
+        found += told_by_parameter(RESIDUAL, filled, LAYOUT) + left
+        if before == after and points_after > 1:
+            assert not left
+    for name, values in whole(found).items():
+        torch.testing.assert_close(values, expected[name])
+
+
+def test_the_same_ranks_go_on_with_the_same_bits() -> None:
+    feedback = ErrorFeedback(DGC(TENTH), momentum=0.5)
+    row = Row(0, 0, 60, 40)
+    feedback.encode(row, normal(40, 0), [range(60, 100)], 0)
+    again = ErrorFeedback(DGC(TENTH), momentum=0.5)
+    state = to_state(feedback.kept(LAYOUT))
+    assert {name.partition("/")[0] for name in state} == {RESIDUAL, VELOCITY}
+    assert again.take(from_state(state), [Row(1, 0, 0, 50), row], LAYOUT, "cpu") == []
+    values = normal(40, 1)
+    first, second = (one.encode(row, values.clone(), [range(60, 100)], 1) for one in (feedback, again))
+    assert torch.equal(first, second)
+
+
+def test_what_has_no_place_is_given_back_but_no_momentum() -> None:
+    kept = [
+        Kept(RESIDUAL, "a", 0, 60, torch.arange(10.0)),
+        Kept(RESIDUAL, "unknown", 0, 0, torch.ones(3)),
+        Kept(VELOCITY, "d", 0, 0, torch.ones(50)),
+    ]
+    feedback = ErrorFeedback(DGC(TENTH), momentum=0.5)
+    left = feedback.take(kept, [Row(0, 0, 65, 20)], LAYOUT, "cpu")
+    assert [(each.parameter, each.start, len(each.values)) for each in left] == [
+        ("a", 60, 5),
+        ("unknown", 0, 3),
+    ]
+    (residual, *more) = feedback.kept(LAYOUT)
+    assert residual.parameter == "a"
+    assert residual.start == 65
+    assert residual.values.tolist() == [5.0, 6.0, 7.0, 8.0, 9.0]
+    assert all(each.kind == RESIDUAL for each in more)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("residual/0/0/3", torch.zeros(3)),
+        ("other/0/0/3/a", torch.zeros(3)),
+        ("residual/-1/0/3/a", torch.zeros(3)),
+        ("residual/0/0/4/a", torch.zeros(3)),
+        ("residual/0/0/3/a", torch.zeros(3, dtype=torch.float64)),
+        ("residual/0/0/3/a", torch.zeros(3, 1)),
+    ],
+)
+def test_a_state_of_another_kind_is_refused(name: str, values: Tensor) -> None:
+    with pytest.raises(ValueError, match="residual|other"):
+        from_state({name: values})
+    assert from_state({"residual/2/1/3/a/b": torch.zeros(3)})[0].parameter == "a/b"
