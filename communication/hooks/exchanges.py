@@ -37,7 +37,7 @@ def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGro
     elements of this rank's part."""
     part = values.new_empty(width)
     given = _padded(values, width * group.size())
-    work = dist.reduce_scatter_tensor(part, given, group=group, async_op=True)
+    work = dist.reduce_scatter_single(part, given, group=group, async_op=True)
     return Exchange(work, lambda: part[:mine])
 
 
@@ -60,7 +60,7 @@ def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup)
     """Everybody's behind each other, of these lengths. The first ones are the longest."""
     width = lengths[0]
     gathered = values.new_empty(width * len(lengths))
-    work = dist.all_gather_into_tensor(gathered, _padded(values, width), group=group, async_op=True)
+    work = dist.all_gather_single(gathered, _padded(values, width), group=group, async_op=True)
 
     def result() -> Tensor:
         *before, _ = [length for length in lengths if length] or [0]

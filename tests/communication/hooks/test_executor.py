@@ -28,7 +28,6 @@ from tests.communication.hooks.ranks import run_on_ranks
 
 ELEMENTS = 203
 LOSSLESS = ["fp16", "all of random-k"]
-LOSSY = ["ef-signsgd", "dgc"]
 
 
 def the_codec(name: str) -> Codec:
@@ -78,7 +77,7 @@ def _sum_under(
     return float(deviation.abs().max()), float((deviation + left).abs().max()), digest
 
 
-CASES = [(name, ELEMENTS) for name in (*LOSSLESS, *LOSSY)] + [("all of random-k", 7)]
+CASES = [("fp16", ELEMENTS), ("all of random-k", 7), ("ef-signsgd", ELEMENTS)]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_each_of_the_174_options_sums_on_two_servers_with_two_gpus(
 
 @pytest.mark.parametrize("shape", [PlacementShape(1, 4), PlacementShape(4, 1)], ids=str)
 def test_some_options_sum_on_one_server_and_on_servers_with_one_gpu(shape: PlacementShape) -> None:
-    cases = [("fp16", ELEMENTS), ("ef-signsgd", ELEMENTS)]
+    cases = [("fp16", ELEMENTS), ("dgc", ELEMENTS)]
     told = run_on_ranks(4, sums_under_options, shape, cases, 3)
     for case in cases:
         check(case, told, 3)

@@ -1,0 +1,221 @@
+"""Gradients fused in groups, which are exchanged while the backward pass goes on (Cupcake 2.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.espresso.operations import operations
+from communication.espresso.options import Level, Option
+from communication.hooks.encoders import encoders
+from communication.hooks.executor import Carrying
+from communication.hooks.feedback import ErrorFeedback, seed_of
+from communication.hooks.groups import PlacementGroups
+from communication.hooks.order import InOrder
+from communication.hooks.residuals import Kept, Segment, from_state, to_state
+
+#: What kept rows belong to: rank, ranks, the plan's digest in words, and the iteration.
+_ORIGIN = "origin"
+#: In the place of a compression point: of no encoder.
+_CARRIED = 1 << 20
+
+
+class FusedGradients:
+    """Brings gradients to their mean over all ranks.
+
+    All gradients lie behind each other in one flat FP32 buffer, in the order in which they become ready; a
+    group is a slice of it. A group sets out when the last of its gradients is ready, and the groups before
+    it have set out: in the same order on all ranks. Gradients are divided by the number of ranks before they
+    are encoded, so that what was not sent has its weight wherever it is sent later.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        boundaries: Sequence[int],
+        option: Option,
+        feedback: ErrorFeedback,
+        groups: PlacementGroups,
+        *,
+        plan_digest: str,
+        seed: int = 0,
+        may_be_unused: bool = False,
+        active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Begin to look after the gradients of parameters, in their order of readiness.
+
+        Args:
+            boundaries: for each group one more than its last parameter. option: what is done to each group.
+            plan_digest: rows that were kept under it go on as they were.
+            seed: of all chance, the same on all ranks.
+            may_be_unused: whether some gradients may be computed on no rank.
+            active: whether gradients that become ready are to be synchronised.
+
+        Raises:
+            ValueError: parameters on several devices or none, or of more bits than FP32 has.
+        """
+        devices = {each.device for each in parameters.values()}
+        if len(devices) != 1:
+            raise ValueError(f"gradients are on one device, not on {len(devices)}")
+        (device,) = devices
+        for name, each in parameters.items():
+            if not each.dtype.is_floating_point or each.dtype.itemsize > 4:
+                raise ValueError(f"{name} is of {each.dtype}: its gradient is no FP32")
+        self._parameters = list(parameters.items())
+        self._option = option
+        self._feedback = feedback
+        self._groups = groups
+        self._digest, self._seed, self._active = plan_digest, seed, active
+        self._iteration = 0
+        #: What is added to the next gradients, by parameter.
+        self._carried: dict[str, list[Kept]] = {}
+        self._may_be_unused = may_be_unused
+        sizes = [each.numel() for _, each in self._parameters]
+        ends = [0, *accumulate(sizes)]
+        self._flat = torch.zeros(ends[-1], device=device)
+        self._views = self._flat.split(sizes)
+        self._spans = list(pairwise((0, *boundaries)))
+        self._slices = [self._flat[ends[low] : ends[high]] for low, high in self._spans]
+        self._layout = [_segments(self._parameters[low:high]) for low, high in self._spans]
+        self._encoders = [
+            each
+            for number, values in enumerate(self._slices)
+            for each in encoders(option, number, len(values), groups)
+        ]
+        collectives = [each for each in operations(option, groups.shape) if not each.step.is_codec]
+        self._order = InOrder(device)
+        self._send = self._order.begin if len(collectives) <= 1 else self._order.add
+        self._ready: set[int] = set()
+        self._sent: list[Carrying] = []
+        self._hooks = [
+            each.register_post_accumulate_grad_hook(partial(self._gradient_is_ready, place))
+            for place, (_, each) in enumerate(self._parameters)
+        ]
+
+    def close(self) -> None:
+        """Look after nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._order.close()
+
+    # -- while the backward pass goes on
+
+    def _gradient_is_ready(self, place: int, parameter: Tensor) -> None:
+        if not self._active():
+            return
+        assert parameter.grad is not None
+        view = self._views[place]
+        view.copy_(parameter.grad.reshape(-1)).div_(self._groups.shape.workers)
+        for each in self._carried.pop(self._parameters[place][0], ()):
+            view[each.start : each.start + len(each.values)].add_(each.values.to(view.device))
+        self._ready.add(place)
+        self._send_complete_groups()
+
+    def _send_complete_groups(self) -> None:
+        """Send what is complete and follows what was sent."""
+        for number in range(len(self._sent), len(self._spans)):
+            if not self._ready.issuperset(range(*self._spans[number])):
+                return
+            seed = seed_of(self._seed, self._iteration)
+            values = self._slices[number]
+            carrying = Carrying(self._option, number, values, self._feedback, self._groups, seed)
+            self._sent.append(carrying)
+            self._send(carrying.works())
+
+    # -- when it is over
+
+    def after_backward(self) -> None:
+        """Wait for all groups; gradients are the mean over all ranks then.
+
+        A gradient that was not computed here counts as zeros, and stays away where no rank computed it.
+        """
+        computed = self._computed_anywhere()
+        for place, view in enumerate(self._views):
+            if place not in self._ready:
+                view.zero_()
+                self._ready.add(place)
+        self._send_complete_groups()
+        self._order.wait()
+        for (low, high), carrying in zip(self._spans, self._sent, strict=True):
+            parts = carrying.sums.split([len(view) for view in self._views[low:high]])
+            for place, part in zip(range(low, high), parts, strict=True):
+                if computed[place]:
+                    _give(self._parameters[place][1], part)
+        self._ready, self._sent = set(), []
+        self._iteration += 1
+
+    def _computed_anywhere(self) -> list[bool]:
+        if not self._may_be_unused:
+            return [True] * len(self._views)
+        counts = torch.tensor([place in self._ready for place in range(len(self._views))]).float()
+        return [bool(count) for count in self._agreed(counts, dist.ReduceOp.MAX)]
+
+    def _agreed(self, values: Tensor, operation: object) -> list[float]:
+        """The largest or smallest of all ranks' values."""
+        if self._groups.shape.workers == 1:
+            return list(values.tolist())
+        values = values.to(self._flat.device)
+        dist.all_reduce(values, op=operation, group=self._groups.by_level[Level.FLAT])
+        return list(values.tolist())
+
+    # -- from one generation to the next
+
+    def state(self) -> dict[str, Tensor]:
+        """What error feedback keeps on this rank, between two iterations; empty where it keeps nothing."""
+        copies = frozenset(each.row for each in self._encoders if not each.first)
+        kept = self._feedback.kept(self._layout, copies)
+        kept += [each for some in self._carried.values() for each in some]
+        if not kept:
+            return {}
+        return {**to_state(kept), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
+
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Go on with what ranks have kept, some of which each rank is given. All ranks call this together.
+
+        Where every rank is given what it has kept itself under the same plan, all goes on as it was. Where
+        not, what belongs to no encoder of this rank alone is added to the next gradients: so the sum of all
+        of it stays.
+
+        Raises ValueError for what `state` never made.
+        """
+        own = len(states) == 1 and _ORIGIN in states[0] and states[0][_ORIGIN].tolist()[:-1] == self._origin()
+        kept = [
+            each
+            for state in states
+            for each in from_state({name: values for name, values in state.items() if name != _ORIGIN})
+        ]
+        if all(self._agreed(torch.tensor([float(own)]), dist.ReduceOp.MIN)):
+            rows = [each.row for each in self._encoders]
+            left = self._feedback.resume(kept, rows, self._layout, self._flat.device)
+            self._iteration = int(states[0][_ORIGIN][-1])
+        else:
+            rows = [each.row for each in self._encoders if not each.replicated]
+            left = self._feedback.take(kept, rows, self._layout, self._flat.device)
+            self._iteration = 0
+        self._carried = {name: [] for name, _ in self._parameters}
+        for each in left:
+            if each.parameter in self._carried:
+                self._carried[each.parameter].append(replace(each, point=_CARRIED))
+
+    def _origin(self) -> list[int]:
+        words = [int(self._digest[at : at + 8], 16) for at in range(0, 64, 8)]
+        place = self._groups.server * self._groups.shape.gpus_per_server + self._groups.gpu
+        return [place, self._groups.shape.workers, *words]
+
+
+def _segments(parameters: Sequence[tuple[str, nn.Parameter]]) -> list[Segment]:
+    ends = [0, *accumulate(each.numel() for _, each in parameters)]
+    return [Segment(name, begin, each.numel()) for (name, each), begin in zip(parameters, ends, strict=False)]
+
+
+def _give(parameter: nn.Parameter, part: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = part.view(parameter.shape).to(parameter.dtype, copy=True)
+    else:
+        parameter.grad.copy_(part.view(parameter.shape))

@@ -1,0 +1,103 @@
+"""What a fusion plan's message asks ranks to do (Cupcake 2.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from communication.cupcake.partitions import Boundaries
+from communication.espresso.options import Level, Option, Routine, Step, Task
+from communication.plan import content_digest
+from communication.profiles.codec import Device
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+
+_PLANNER = "cupcake"
+_UNCOMPRESSED = "none"
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOrders:
+    """Of a plan: its digest, the placement, the codec and its device, and the groups' boundaries."""
+
+    digest: str
+    placement: PlacementShape
+    codec: str
+    device: Device
+    boundaries: Boundaries
+
+    @property
+    def option(self) -> Option:
+        """What is done to each group, as Espresso has it (specification 1).
+
+        On one server all ranks gather what each encodes. On several, parts are summed within servers, encoded
+        and gathered between them, and gathered within servers. Without a codec they are all-reduced.
+        """
+        level = Level.INTER if self.placement.spread else Level.FLAT
+        between: Option = (Step(Task.COMM, Routine.ALL_REDUCE, level),)
+        if self.codec != _UNCOMPRESSED:
+            between = (
+                Step(Task.COMP, Routine.ENCODE, None, self.device),
+                Step(Task.COMM_C, Routine.ALL_GATHER, level),
+                Step(Task.DECOMP, Routine.DECODE, None, self.device),
+            )
+        if not self.placement.spread:
+            return between
+        first = Step(Task.COMM1, Routine.REDUCE_SCATTER, Level.INTRA)
+        return (first, *between, Step(Task.COMM2, Routine.ALL_GATHER, Level.INTRA))
+
+
+def orders_from_message(
+    message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]
+) -> FusionOrders:
+    """Read a plan's message.
+
+    Args:
+        names, elements: of the gradients that it is carried out with, in order of readiness.
+
+    Raises ValueError for another planner's message, a digest that is not its content's, other gradients than
+    it was made for, what is missing or of the wrong kind.
+    """
+    if not isinstance(message, Mapping) or message.get("planner") != _PLANNER:
+        raise ValueError(f"this is no message of the planner {_PLANNER}")
+    try:
+        digest = content_digest(message)
+    except TypeError as error:
+        raise ValueError(f"the message is not made of plain values: {error}") from error
+    if message.get("digest") != digest:
+        raise ValueError("the digest of the plan is not that of its content")
+    layout = ModelProfile(
+        "gradients", tuple(names), np.array(elements, dtype=np.int64), np.zeros(len(names))
+    ).layout
+    if message.get("layout") != layout:
+        raise ValueError("the plan was made for gradients of other names or sizes, or in another order")
+    codec = message.get("codec")
+    if not isinstance(codec, str) or not 0 < len(codec) <= _LONGEST_NAME:
+        raise ValueError("a plan names its codec")
+    return FusionOrders(
+        digest,
+        PlacementShape(_whole(message, "servers"), _whole(message, "gpus_per_server")),
+        codec,
+        Device(str(message.get("device"))),
+        _boundaries(message.get("boundaries"), len(names)),
+    )
+
+
+def _boundaries(told: Any, tensors: int) -> Boundaries:
+    if not isinstance(told, list | tuple) or not all(type(each) is int for each in told):
+        raise ValueError("the boundaries of a plan are a list of whole numbers")
+    if [0, *told][-1] != tensors or any(low >= high for low, high in pairwise((0, *told))):
+        raise ValueError(f"boundaries ascend from 1 or more to the number of tensors, {tensors}")
+    return tuple(told)
+
+
+def _whole(message: Mapping[str, Any], key: str) -> int:
+    found = message.get(key)
+    if type(found) is not int or found < 1:
+        raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")
+    return found

@@ -1,0 +1,336 @@
+"""Fused gradients on real ranks: the mean of all, whatever the groups; nothing is lost between iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.cupcake.plan import FusionPlan
+from communication.espresso.options import option_code
+from communication.hooks.codecs.dgc import DGC
+from communication.hooks.codecs.identity import Identity
+from communication.hooks.codecs.interface import Codec
+from communication.hooks.codecs.names import codec_named
+from communication.hooks.codecs.random_k import RandomK
+from communication.hooks.feedback import ErrorFeedback
+from communication.hooks.fusion import FusedGradients
+from communication.hooks.fusion_orders import FusionOrders, orders_from_message
+from communication.hooks.groups import PlacementGroups
+from communication.hooks.residuals import RESIDUAL, from_state
+from communication.plan import Prediction
+from communication.profiles.codec import Device, WireFormat
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from tests.communication.hooks.ranks import run_on_ranks
+
+PARTITIONS = {"layer-wise": (1, 2, 3, 4, 5, 6), "two groups": (3, 6), "one group": (6,)}
+TENTH = WireFormat(kept_share=0.1, value_bits=32, index_bits=32)
+
+
+def the_codec(name: str) -> Codec:
+    if name in ("dgc", "random-k"):
+        return (DGC if name == "dgc" else RandomK)(TENTH)
+    return codec_named(name)
+
+
+def the_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 11), nn.Tanh(), nn.Linear(11, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def gradients_in_order(model: nn.Module) -> dict[str, nn.Parameter]:
+    """In the order of readiness: the last layer's first."""
+    return dict(reversed(list(model.named_parameters())))
+
+
+def message(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> dict[str, Any]:
+    """Of the plan that fuses the model's gradients so."""
+    gradients = gradients_in_order(the_model())
+    elements = np.array([each.numel() for each in gradients.values()])
+    model = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements)))
+    prediction = Prediction(1.0, 0.0, 0.0)
+    return FusionPlan(
+        codec, Device.GPU, codec == "none", boundaries, model.layout, shape, prediction, 0
+    ).to_message()
+
+
+def orders(shape: PlacementShape, boundaries: tuple[int, ...], codec: str = "none") -> FusionOrders:
+    gradients = gradients_in_order(the_model())
+    sizes = [each.numel() for each in gradients.values()]
+    return orders_from_message(message(shape, boundaries, codec), list(gradients), sizes)
+
+
+def fused(
+    model: nn.Module, told: FusionOrders, groups: PlacementGroups, codec: Codec | None = None
+) -> FusedGradients:
+    feedback = ErrorFeedback(codec or the_codec(told.codec))
+    gradients = gradients_in_order(model)
+    return FusedGradients(
+        gradients, told.boundaries, told.option, feedback, groups, plan_digest=told.digest, seed=3
+    )
+
+
+def backward(model: nn.Module, step: int) -> None:
+    """A loss of this rank's own batch; the same in any world for the same rank."""
+    generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    model.zero_grad()
+    model(torch.randn(4, 7, generator=generator)).square().mean().backward()
+
+
+def flat_gradients(model: nn.Module) -> Tensor:
+    return torch.cat([each.grad.reshape(-1) for each in model.parameters() if each.grad is not None])
+
+
+def step(model: nn.Module) -> None:
+    with torch.no_grad():
+        for each in model.parameters():
+            if each.grad is not None:
+                each -= 0.1 * each.grad
+
+
+# -- on ranks
+
+
+def trained_beside_dense(shape: PlacementShape) -> dict[str, float]:
+    """For each partition the largest deviation from parameters whose gradients were all-reduced."""
+    groups = PlacementGroups.open(shape)
+    found = {}
+    for partition, boundaries in PARTITIONS.items():
+        for codec in (None, Identity()):
+            told = orders(shape, boundaries, "none" if codec is None else "random-k")
+            model, dense = the_model(), the_model()
+            synchroniser = fused(model, told, groups, codec)
+            for number in range(4):
+                backward(model, number)
+                synchroniser.after_backward()
+                backward(dense, number)
+                for each in dense.parameters():
+                    dist.all_reduce(each.grad)
+                    each.grad /= shape.workers
+                step(model)
+                step(dense)
+            synchroniser.close()
+            assert synchroniser.state() == {}
+            both = zip(model.parameters(), dense.parameters(), strict=True)
+            found[f"{partition} {codec is None}"] = max(float((a - b).abs().max()) for a, b in both)
+    groups.close()
+    return found
+
+
+def interrupted(shape: PlacementShape, codec: str) -> list[Tensor]:
+    """Parameters after six iterations; after three and three more of another synchroniser; the same where
+    ranks were given each other's states."""
+    groups, told = PlacementGroups.open(shape), orders(shape, (2, 6), codec)
+    found = []
+    for given in (None, 0, 1):
+        model = the_model()
+        synchroniser = fused(model, told, groups)
+        for number in range(6):
+            if number == 3 and given is not None:
+                state = {name: each.clone() for name, each in synchroniser.state().items()}
+                synchroniser.close()
+                synchroniser = fused(model, told, groups)
+                states: list[Any] = [None] * shape.workers
+                dist.all_gather_object(states, state)
+                synchroniser.load_state([states[(dist.get_rank() + given) % shape.workers]])
+            backward(model, number)
+            synchroniser.after_backward()
+            step(model)
+        synchroniser.close()
+        found.append(torch.cat([each.detach().reshape(-1) for each in model.parameters()]))
+    groups.close()
+    return found
+
+
+def kept_mass(states: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    sums = {name: torch.zeros(each.numel()) for name, each in the_model().named_parameters()}
+    for state in states:
+        for each in from_state({name: values for name, values in state.items() if name != "origin"}):
+            if each.kind == RESIDUAL:
+                sums[each.parameter][each.start : each.start + len(each.values)] += each.values
+    return sums
+
+
+def moved_to_fewer_ranks(codec: str, before: PlacementShape, after: PlacementShape) -> float:
+    """How much of what was to be sent is lost when four ranks become two, which then compute zeros."""
+    groups, model = PlacementGroups.open(before), the_model()
+    synchroniser = fused(model, orders(before, (2, 6), codec), groups)
+    for number in range(3):
+        backward(model, number)
+        synchroniser.after_backward()
+    synchroniser.close()
+    states: list[Any] = [None] * before.workers
+    dist.all_gather_object(states, synchroniser.state())
+    wanted = kept_mass(states)
+    assert sum(float(each.abs().sum()) for each in wanted.values()) > 1e-3
+    pair = dist.new_group([0, 1])
+    lost = 0.0
+    if dist.get_rank() < 2:
+        groups = PlacementGroups.open(after, pair)
+        synchroniser = fused(model, orders(after, (6,), codec), groups)
+        synchroniser.load_state(states[dist.get_rank() :: 2])
+        again: list[Any] = [None, None]
+        dist.all_gather_object(again, synchroniser.state(), group=pair)
+        lost = max(float((wanted[name] - each).abs().max()) for name, each in kept_mass(again).items())
+        model.zero_grad()
+        (model(torch.zeros(1, 7)).sum() * 0.0).backward()
+        synchroniser.after_backward()
+        dist.all_gather_object(again, synchroniser.state(), group=pair)
+        left = kept_mass(again)
+        for name, each in model.named_parameters():
+            assert each.grad is not None
+            lost = max(lost, float((left[name] + each.grad.reshape(-1) - wanted[name]).abs().max()))
+        synchroniser.close()
+    dist.barrier()
+    return lost
+
+
+class _Noting(Identity):
+    """Notes how many gradients are ready when a group is encoded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready: list[int] = []
+        self.count = 0
+
+    def encode(self, values: Tensor, seed: int) -> Tensor:
+        self.ready.append(self.count)
+        return super().encode(values, seed)
+
+
+def when_groups_set_out(shape: PlacementShape) -> list[int]:
+    groups, model, codec = PlacementGroups.open(shape), the_model(), _Noting()
+
+    def note(_: Tensor) -> None:
+        codec.count += 1
+
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(note)
+    synchroniser = fused(model, orders(shape, (2, 4, 6), "random-k"), groups, codec)
+    backward(model, 0)
+    synchroniser.after_backward()
+    synchroniser.close()
+    return codec.ready
+
+
+def with_a_layer_that_one_rank_uses() -> list[Any]:
+    """Gradients of layers that all, the first and no rank use; and what a synchroniser leaves alone."""
+    shape = PlacementShape(1, 2)
+    groups = PlacementGroups.open(shape)
+    layers = nn.ModuleList(nn.Linear(1, 1, bias=False) for _ in range(3))
+    gradients = gradients_in_order(layers)
+    active = [True]
+    synchroniser = FusedGradients(
+        gradients,
+        (2, 3),
+        orders(shape, (6,)).option,
+        ErrorFeedback(codec_named("none")),
+        groups,
+        plan_digest="0" * 64,
+        may_be_unused=True,
+        active=lambda: active[0],
+    )
+    used = layers[:2] if dist.get_rank() == 0 else layers[:1]
+    sum(layer(torch.ones(1)).sum() for layer in used).backward()
+    synchroniser.after_backward()
+    found = [None if each.weight.grad is None else each.weight.grad.item() for each in layers]
+    active[0] = False
+    layers.zero_grad()
+    layers[0](torch.ones(1) * (1 + dist.get_rank())).sum().backward()
+    synchroniser.close()
+    return [*found, layers[0].weight.grad.item()]
+
+
+# -- tests
+
+
+@pytest.mark.parametrize("shape", [PlacementShape(1, 2), PlacementShape(2, 2), PlacementShape(2, 1)], ids=str)
+def test_lossless_plans_train_as_all_reduces_do(shape: PlacementShape) -> None:
+    for told in run_on_ranks(shape.workers, trained_beside_dense, shape):
+        assert len(told) == 6
+        assert max(told.values()) < 1e-6, told
+
+
+@pytest.mark.parametrize(
+    ("shape", "codec"), [(PlacementShape(2, 2), "dgc"), (PlacementShape(1, 2), "random-k")], ids=str
+)
+def test_with_its_own_state_training_goes_on_with_the_same_bits(shape: PlacementShape, codec: str) -> None:
+    told = run_on_ranks(shape.workers, interrupted, shape, codec)
+    for undisturbed, resumed, exchanged in told:
+        assert torch.equal(undisturbed, resumed)
+        # With another rank's state it is another course, but one for all ranks.
+        assert not torch.equal(undisturbed, exchanged)
+        assert torch.equal(undisturbed, told[0][0])
+        assert torch.equal(exchanged, told[0][2])
+
+
+@pytest.mark.parametrize(
+    ("codec", "before", "after"),
+    [
+        ("dgc", PlacementShape(2, 2), PlacementShape(1, 2)),
+        ("onebit", PlacementShape(1, 4), PlacementShape(2, 1)),
+    ],
+    ids=str,
+)
+def test_nothing_is_lost_when_there_are_fewer_ranks(
+    codec: str, before: PlacementShape, after: PlacementShape
+) -> None:
+    assert max(run_on_ranks(4, moved_to_fewer_ranks, codec, before, after)) < 1e-6
+
+
+def test_a_group_sets_out_while_the_backward_pass_goes_on() -> None:
+    for ready in run_on_ranks(2, when_groups_set_out, PlacementShape(1, 2)):
+        assert ready == [2, 4, 6]
+
+
+def test_a_gradient_that_some_ranks_lack_is_zeros_and_one_that_all_lack_stays_away() -> None:
+    first, second = run_on_ranks(2, with_a_layer_that_one_rank_uses)
+    assert first == [1.0, 0.5, None, 1.0]
+    assert second == [1.0, 0.5, None, 2.0]
+
+
+def test_groups_are_exchanged_as_planners_count_it() -> None:
+    """Specification 1: compression between servers alone where there are several."""
+    packed, spread = PlacementShape(1, 4), PlacementShape(2, 4)
+    assert option_code(orders(packed, (6,)).option) == "Comm/all-reduce/flat"
+    assert option_code(orders(packed, (6,), "dgc").option) == (
+        "Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu"
+    )
+    assert option_code(orders(spread, (6,)).option) == (
+        "Comm1/reduce-scatter/intra Comm/all-reduce/inter Comm2/all-gather/intra"
+    )
+    assert option_code(orders(spread, (6,), "dgc").option) == (
+        "Comm1/reduce-scatter/intra Comp/encode/gpu Comm_c/all-gather/inter Decomp/decode/gpu "
+        "Comm2/all-gather/intra"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"planner": "zen"}, "no message of the planner"),
+        ({"digest": "0" * 64}, "digest of the plan"),
+        ({"boundaries": [3]}, "digest of the plan"),
+    ],
+)
+def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) -> None:
+    gradients = gradients_in_order(the_model())
+    sizes = [each.numel() for each in gradients.values()]
+    told = message(PlacementShape(1, 2), (2, 6))
+    assert orders_from_message(told, list(gradients), sizes).boundaries == (2, 6)
+    with pytest.raises(ValueError, match=complaint):
+        orders_from_message({**told, **change}, list(gradients), sizes)
+    with pytest.raises(ValueError, match="other names or sizes"):
+        orders_from_message(told, list(gradients), [1] * len(sizes))
+
+
+@pytest.mark.parametrize("boundaries", [(3,), (2, 2, 6), (6, 3), (0, 6), (7,), ()])
+def test_boundaries_that_are_no_partition_are_refused(boundaries: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="boundaries ascend"):
+        orders(PlacementShape(1, 2), boundaries)
