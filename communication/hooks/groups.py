@@ -27,7 +27,7 @@ class PlacementGroups:
 
     @classmethod
     def open(cls, shape: PlacementShape, group: dist.ProcessGroup | None = None) -> PlacementGroups:
-        """Make the groups, once for all gradients; all ranks of the generation call this together.
+        """Make the groups, once for all gradients; all ranks of the group call this together.
 
         Args:
             group: of all ranks, by server and then by GPU; the whole generation where there is none.
@@ -63,5 +63,5 @@ class PlacementGroups:
 
 
 def _opened(members: Sequence[Sequence[int]], mine: int) -> dist.ProcessGroup:
-    """The group of number ``mine``. Every rank takes part in the making of all."""
-    return [dist.new_group(list(ranks)) for ranks in members][mine]
+    """The group of number ``mine``. Its ranks alone take part in its making."""
+    return dist.new_group(list(members[mine]), use_local_synchronization=True)

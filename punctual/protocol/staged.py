@@ -11,6 +11,7 @@ import sys
 
 #: Of this repository: files, or folders with all their modules.
 STAGED = (
+    "communication",
     "punctual",
     "recovery/__init__.py",
     "recovery/costs",

@@ -113,6 +113,46 @@ def test_all_to_all_transposes(size: int) -> None:
         assert torch.equal(result, torch.stack([_own(sender, size, 4)[rank] for sender in range(size)]))
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(size: int) -> None:
+    def work(group: Rank) -> Tensor:
+        part = torch.empty(3)
+        whole = _own(group.rank(), 3 * size)
+        collectives.reduce_scatter(group, part, whole, collectives.reduction(dist.ReduceOp.SUM))
+        assert torch.equal(whole, _own(group.rank(), 3 * size))
+        return part
+
+    results, ranks = _on_all_ranks(size, work)
+    torch.testing.assert_close(torch.cat(results), sum(_own(rank, 3 * size) for rank in range(size)))
+    assert {group.sent_bytes for group in ranks} == {(size - 1) * 3 * 4}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 9])
+@pytest.mark.parametrize("root", [0, 2])
+def test_a_reduction_to_a_root_reaches_it(size: int, root: int) -> None:
+    def work(group: Rank) -> Tensor:
+        tensor = _own(group.rank(), 3, 5).T  # no block of memory
+        collectives.reduce_to_root(group, tensor, collectives.reduction(dist.ReduceOp.SUM), root % size)
+        return tensor
+
+    results, ranks = _on_all_ranks(size, work)
+    torch.testing.assert_close(results[root % size], sum(_own(rank, 3, 5).T for rank in range(size)))
+    assert sum(group.sent_bytes for group in ranks) == (size - 1) * 15 * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("root", [0, 1])
+def test_gather_gives_the_root_all_in_order(size: int, root: int) -> None:
+    def work(group: Rank) -> Tensor:
+        outputs = [torch.empty(3, 2) for _ in range(size)] if group.rank() == root % size else []
+        collectives.gather(group, outputs, _own(group.rank(), 2, 3).T, root % size)
+        return torch.stack(outputs) if outputs else torch.empty(0)
+
+    results, _ranks = _on_all_ranks(size, work)
+    assert torch.equal(results[root % size], torch.stack([_own(rank, 2, 3).T for rank in range(size)]))
+    assert sum(map(len, results)) == size
+
+
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [(dist.ReduceOp.MIN, 1.0), (dist.ReduceOp.MAX, 4.0), (dist.ReduceOp.PRODUCT, 24.0)],

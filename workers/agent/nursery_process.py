@@ -112,7 +112,9 @@ def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
     sys.path[:] = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *search_path]
     sys.argv[:] = [module, *arguments]
     for name in [
-        name for name in sys.modules if name.partition(".")[0] in ("workers", "punctual", "recovery")
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ("communication", "workers", "punctual", "recovery")
     ]:
         del sys.modules[name]  # the agent's; the worker's are in its sandbox
     importlib.invalidate_caches()

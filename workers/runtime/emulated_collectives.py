@@ -178,3 +178,52 @@ def all_to_all(group: Exchanges, outputs: Sequence[Tensor], inputs: Sequence[Ten
     outputs[rank].copy_(inputs[rank])
     for peer in others:
         outputs[peer].copy_(received[peer])
+
+
+def reduce_scatter(group: Exchanges, output: Tensor, whole: Tensor, reduce: Reduce) -> None:
+    """Every rank's part to that rank at once; each reduces its own."""
+    size, rank = group.size(), group.rank()
+    parts = whole.view(size, -1)
+    others = [(rank + step) % size for step in range(1, size)]
+    received = {peer: torch.empty_like(parts[rank]) for peer in others}
+    group.exchange(
+        [Message(peer, parts[peer]) for peer in others],
+        [Message(peer, received[peer]) for peer in others],
+        GRADIENTS,
+        step=0,
+    )
+    reduced = parts[rank].clone()
+    for peer in others:
+        reduce(reduced, received[peer])
+    output.view(-1).copy_(reduced)
+
+
+def reduce_to_root(group: Exchanges, tensor: Tensor, reduce: Reduce, root: int) -> None:
+    """A binomial tree, from its leaves to the root: the tensor is written over on the way."""
+    size = group.size()
+    place = (group.rank() - root) % size
+    content = tensor.contiguous()
+    distance = 1
+    while distance < size and not place & (distance - 1):
+        if place & distance:
+            group.exchange([Message((place - distance + root) % size, content)], [], GRADIENTS, distance)
+        elif place + distance < size:
+            other = torch.empty_like(content)
+            group.exchange([], [Message((place + distance + root) % size, other)], GRADIENTS, distance)
+            reduce(content, other)
+        distance *= 2
+    if content.data_ptr() != tensor.data_ptr():
+        tensor.copy_(content)
+
+
+def gather(group: Exchanges, outputs: Sequence[Tensor], mine: Tensor, root: int) -> None:
+    """Every rank's tensor to the root at once, which alone has outputs."""
+    size, rank = group.size(), group.rank()
+    if rank != root:
+        group.exchange([Message(root, mine.contiguous())], [], GRADIENTS, step=0)
+        return
+    received = {peer: torch.empty_like(outputs[peer]).contiguous() for peer in range(size) if peer != rank}
+    group.exchange([], [Message(peer, tensor) for peer, tensor in received.items()], GRADIENTS, step=0)
+    outputs[rank].copy_(mine)
+    for peer, tensor in received.items():
+        outputs[peer].copy_(tensor)

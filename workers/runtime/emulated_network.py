@@ -159,6 +159,34 @@ class EmulatedGroup(dist.ProcessGroup):
         inputs = input.split(input_split_sizes or len(input) // self.size())
         return self._later(lambda: collectives.all_to_all(self, outputs, inputs), [output])
 
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> dist.Work:
+        """`alltoall_base` by its newer name."""
+        return self.alltoall_base(output, input, output_sizes, input_sizes, opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        """Give every rank all ranks' tensors, behind each other."""
+        outputs = list(output.view(self.size(), -1))
+        return self._later(lambda: collectives.all_gather(self, outputs, input.reshape(-1)), [output])
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        """Give every rank its part of the reduction."""
+        reduce = collectives.reduction(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
+        return self._later(lambda: collectives.reduce_scatter(self, output, input, reduce), [output])
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        """Reduce a tensor over all ranks for the root, in place; that of the others is written over."""
+        tensor = tensors[opts.rootTensor]
+        reduce = collectives.reduction(opts.reduceOp)
+        return self._later(lambda: collectives.reduce_to_root(self, tensor, reduce, opts.rootRank), tensors)
+
+    def gather(self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any) -> dist.Work:
+        """Give the root all ranks' tensors."""
+        outputs = output_tensors[0] if output_tensors else []
+        (mine,) = input_tensors
+        return self._later(lambda: collectives.gather(self, outputs, mine, opts.rootRank), [outputs])
+
     def barrier(self, opts: Any = None) -> dist.Work:
         """Wait for all ranks."""
         mark = torch.zeros(1)

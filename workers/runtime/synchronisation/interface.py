@@ -57,7 +57,8 @@ class GradientSynchroniser(ABC):
 
     @abstractmethod
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take what ranks of an earlier generation kept, each of which is given to one rank.
+        """Take what ranks of an earlier generation kept, each of which is given to one rank. All ranks call
+        this together.
 
         Args:
             states: on the CPU, of those ranks that are given to this one: of several where there are fewer

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.sparse import SparseSynchroniser
 
 KINDS: Mapping[str, type[GradientSynchroniser]] = {
+    "compressed": CompressedSynchroniser,
     "dense": DenseSynchroniser,
     "sparse": SparseSynchroniser,
 }

@@ -1,0 +1,114 @@
+"""Synchronises gradients as a fusion plan says: fused in groups, each encoded and sent at once.
+
+The groups are exchanged by `communication/hooks/`. DDP stays what `train()` calls, for buffers and unused
+parameters, and leaves the gradients as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.hooks.codecs.names import codec_named
+from communication.hooks.feedback import ErrorFeedback
+from communication.hooks.fusion import FusedGradients
+from communication.hooks.fusion_orders import orders_from_message
+from communication.hooks.groups import PlacementGroups
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.parts import TrainingParts
+from workers.runtime.synchronisation.dense import DenseSynchroniser
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.model import DistributedModel
+
+
+class CompressedSynchroniser(GradientSynchroniser):
+    """Takes the gradients that its plan was made for; averages them during the backward pass and after it.
+
+    Choices: `plan`, the fusion plan's message; `gradients`, the names of its gradients in order of readiness;
+    `momentum`, that DGC keeps in the optimizer's place, 0 for none.
+    """
+
+    def __init__(self, choices: Mapping[str, Any]) -> None:
+        self._message, names = choices["plan"], choices["gradients"]
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise ValueError("the gradients of a plan are a list of names")
+        self._names: list[str] = list(names)
+        self._momentum = float(choices["momentum"])
+        # Gradients lie in DDP's buckets, which nobody sends.
+        self._dense = DenseSynchroniser({"gradients_in_buckets": True})
+        self._fused: FusedGradients | None = None
+
+    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        """Those of the plan, in their order.
+
+        Raises:
+            WorkerFailureError: the model has others, or lacks some.
+        """
+        if set(self._names) != set(left):
+            odd = min(set(self._names) ^ set(left))
+            raise _refused(f"it was not made for these gradients: {odd} is on one side alone")
+        return {name: left[name] for name in self._names}
+
+    def wrap(
+        self,
+        parts: TrainingParts,
+        group: dist.ProcessGroup | None,
+        parameters: Mapping[str, nn.Parameter],
+    ) -> DistributedModel:
+        """The model under a DDP that synchronises no gradient.
+
+        Raises:
+            WorkerFailureError: the plan is not for these gradients or ranks; DDP cannot train this model.
+        """
+        model = self._dense.wrap(parts, group, parameters)
+        model.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
+        try:
+            orders = orders_from_message(
+                self._message, list(parameters), [each.numel() for each in parameters.values()]
+            )
+            self._fused = FusedGradients(
+                parameters,
+                orders.boundaries,
+                orders.option,
+                ErrorFeedback(codec_named(orders.codec), self._momentum),
+                PlacementGroups.open(orders.placement, group),
+                plan_digest=orders.digest,
+                may_be_unused=parts.function.unused_parameters,
+                active=lambda: bool(model.require_backward_grad_sync),
+            )
+        except ValueError as error:
+            raise _refused(str(error)) from error
+        return model
+
+    def begin_alike(self) -> None:
+        """Give every rank the first one's parameters and buffers."""
+        self._dense.begin_alike()
+
+    def after_backward(self) -> None:
+        """Wait for the groups that are still on their way; take what they brought."""
+        assert self._fused is not None
+        self._fused.after_backward()
+
+    def state(self) -> dict[str, Tensor]:
+        """What error feedback keeps on this rank."""
+        assert self._fused is not None
+        return self._fused.state()
+
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Go on with it: as it was, where every rank has its own again, else with the same sum."""
+        assert self._fused is not None
+        self._fused.load_state(states)
+
+
+def _done(buffer: Tensor) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(buffer)
+    return future
+
+
+def _refused(problem: str) -> WorkerFailureError:
+    return WorkerFailureError("start_failed", f"the fusion plan cannot be followed: {problem}")
