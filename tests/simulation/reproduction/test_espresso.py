@@ -13,6 +13,7 @@ from simulation.reproduction.espresso.published import VALUES
 from simulation.reproduction.espresso.specs import SelectionSpec
 
 # It selects for 37 workloads with all their variants: half a minute on a machine with nothing else to do.
+whole = pytest.mark.slow
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -26,6 +27,7 @@ def found(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
+@whole
 def test_everything_that_should_hold_does(found):
     checks = [*found["checks"], *(check for figure in found["figures"] for check in figure["checks"])]
     assert len(checks) > 25
@@ -33,6 +35,7 @@ def test_everything_that_should_hold_does(found):
     assert found["left_out"] == []
 
 
+@whole
 def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
@@ -41,6 +44,7 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     assert {row["quantity"] for row in rows if row["calibrated"]} == {"FP32 scaling factor"}
 
 
+@whole
 def test_espressos_own_ratios_are_within_the_accepted_band(found):
     (throughput,) = (figure for figure in found["figures"] if figure["name"] == "throughput")
     ratios = [row["ours_over_published"] for row in throughput["rows"] if row["quantity"] == "Espresso"]
