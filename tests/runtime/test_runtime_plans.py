@@ -55,7 +55,10 @@ def test_ranks_with_different_plans_refuse_before_they_exchange_anything(
         ({**runtime_plan(), "digest": "0" * 64}, "the runtime plan's content has the digest"),
         ({**runtime_plan(), "shape": "spread"}, "the runtime plan's content has the digest"),
         ({}, "the assignment lacks 'digest'"),
-        (runtime_plan({"kind": "magic", "choices": {}}), "no synchroniser 'magic', only compressed, dense, sparse"),
+        (
+            runtime_plan({"kind": "magic", "choices": {}}),
+            "no synchroniser 'magic', only compressed, dense, sparse",
+        ),
         (runtime_plan(SPARSE), "leaves the gradients of 0.weight to nobody"),
         (runtime_plan({"kind": "dense", "choices": {}}), "synchroniser 'dense' cannot do what was chosen"),
         (runtime_plan({**SPARSE, "choices": {"a": 1}}), "there is nothing to choose, but it was given ['a']"),
