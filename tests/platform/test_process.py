@@ -282,11 +282,12 @@ def test_what_promises_wait_for_comes_before_the_rest_with_all_that_it_starts(
     make: Callable[..., ManagedProcess], tmp_path: Path, comes_first: bool, niceness: int
 ) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    process = make(f"import time; time.sleep(0.3)\n{WITH_CHILD}", comes_first=comes_first)
+    expected = niceness if comes_first else before
+    told = f"import os, time\nwhile os.getpriority(os.PRIO_PROCESS, 0) != {expected}: time.sleep(0.01)\n"
+    process = make(told + WITH_CHILD, comes_first=comes_first)
     process.start()
     wait_for((tmp_path / "said").exists)
     found = [int(pid) for pid in (tmp_path / "said").read_text().split()]
-    expected = niceness if comes_first else before
     assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in found] == [expected] * 2
     groups = [Path(f"/proc/{pid}/autogroup") for pid in found]
     if comes_first and groups[0].exists():
