@@ -61,6 +61,16 @@ def test_the_same_under_a_policy_that_searches(
     check_run(policy, seed, RULES[scenario], lending, jobs=12, arriving_seconds=3000.0)
 
 
+@pytest.mark.slow
+@settings(max_examples=2, deadline=None)
+@given(**WORLDS)
+@pytest.mark.parametrize("policy", SEARCHING)
+def test_as_many_jobs_under_a_policy_that_searches(
+    policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
+) -> None:
+    check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**16), scenario=st.sampled_from(list(Scenario)), choices=CHOICES, other=st.booleans()
