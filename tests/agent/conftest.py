@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from punctual.protocol.staged import STAGED
 from tests.agent.fake_control_plane import FakeControlPlane
 from workers.agent.clock import process_start_ticks
 
@@ -31,6 +33,19 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
     return value
 
 
+def tiny_runtime(folder: Path) -> Path:
+    """A runtime at `folder` whose worker needs no torch: the one beside this file, and in place of everything
+    else that an agent stages an empty module."""
+    shutil.copytree(TINY_RUNTIME, folder)
+    for name in STAGED:
+        path = folder / name
+        if not path.exists():
+            module = path if path.suffix == ".py" else path / "__init__.py"
+            module.parent.mkdir(parents=True, exist_ok=True)
+            module.touch()
+    return folder
+
+
 class RunningAgent:
     """An agent's process and its folder."""
 
@@ -41,7 +56,7 @@ class RunningAgent:
         self.plane = plane
         self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.2, "slots": 4}
         self.environment: dict[str, str] = {}
-        self.runtime = TINY_RUNTIME
+        self.runtime = tiny_runtime(folder / "runtime")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

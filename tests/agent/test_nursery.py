@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -123,10 +122,7 @@ def test_the_nursery_goes_with_its_agent_and_the_workers_stay(
 def test_what_cannot_be_forked_from_is_not(
     agent: RunningAgent, plane: FakeControlPlane, imported: str, reason: str
 ) -> None:
-    runtime = agent.folder / "runtime"
-    shutil.copytree(agent.runtime, runtime)
-    (runtime / PRELOAD).write_text(imported)
-    agent.runtime = runtime
+    (agent.runtime / PRELOAD).write_text(imported)
     agent.start()
     plane.want(generation())
     wait_until(lambda: plane.phase() == "training", "the worker trains all the same")
@@ -137,12 +133,9 @@ def test_workers_that_are_warm_need_no_nursery(agent: RunningAgent, plane: FakeC
     """An agent that comes back works at once with those that outlived it, however long its next nursery
     imports."""
     slow = agent.folder / "slow"
-    runtime = agent.folder / "runtime"
-    shutil.copytree(agent.runtime, runtime)
-    (runtime / PRELOAD).write_text(
+    (agent.runtime / PRELOAD).write_text(
         f"import pathlib, time\nwhile pathlib.Path({str(slow)!r}).exists():\n    time.sleep(0.05)\n"
     )
-    agent.runtime = runtime
     agent.settings["warm_workers"] = 1
     agent.start()
     wait_until(lambda: "the nursery is ready" in agent.log, "warm workers can be forked")

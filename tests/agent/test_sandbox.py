@@ -246,10 +246,7 @@ def test_an_agent_that_can_confine_nothing_refuses_to_start(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     # An interpreter that sees no runtime in any sandbox stands for a kernel that allows none.
-    broken = agent.folder / "broken"
-    shutil.copytree(agent.runtime, broken)
-    (broken / "workers/runtime/__init__.py").write_text("raise RuntimeError('cannot run here')")
-    agent.runtime = broken
+    (agent.runtime / "workers/runtime/__init__.py").write_text("raise RuntimeError('cannot run here')")
     agent.start()
     assert agent.wait_exit() == 2
     assert "workers cannot be confined here" in agent.log

@@ -1,1 +1,0 @@
-"""Stands in for the package that training functions import."""

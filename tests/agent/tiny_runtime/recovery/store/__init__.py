@@ -1,1 +1,0 @@
-"""Nothing: this runtime keeps nothing in memory."""

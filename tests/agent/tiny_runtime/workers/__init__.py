@@ -1,1 +1,0 @@
-"""Stands in for the package that holds the runtime."""

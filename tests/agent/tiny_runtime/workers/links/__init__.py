@@ -1,1 +1,0 @@
-"""Nothing: this runtime sends nothing over links."""
