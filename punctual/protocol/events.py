@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from punctual.protocol import limits
+from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from punctual.protocol.fields import (
     Age,
     ArtifactName,
@@ -164,6 +165,8 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
     "profile_level": ProfileLevel,
     "profile_done": ProfileDone,
     "copy_traffic": CopyTraffic,
+    "communication_profile": CommunicationProfile,
+    "communication_window": CommunicationWindow,
     "failed": Failed,
 }
 EVENTS: Mapping[str, type[Message]] = {

@@ -50,6 +50,10 @@ Text = Annotated[str, _cut(limits.TEXT_CHARACTERS)]
 ShortText = Annotated[str, _cut(100)]
 #: What names something in the platform: refused when it is not as it should be.
 Label = Annotated[str, Field(max_length=100), AfterValidator(_printable)]
+#: A parameter's, as `named_parameters()` has it.
+TensorName = Annotated[
+    str, Field(min_length=1, max_length=limits.TENSOR_NAME_CHARACTERS), AfterValidator(_printable)
+]
 MetricName = Annotated[str, _without_problem(limits.metric_name_problem)]
 ArtifactName = Annotated[str, _without_problem(limits.artifact_name_problem)]
 Metrics = Annotated[dict[MetricName, Finite | None], Field(max_length=limits.METRICS_OF_AN_ITERATION)]

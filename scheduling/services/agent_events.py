@@ -345,6 +345,12 @@ def _copy_traffic(
         generation.save(update_fields=["copy_traffic"])
 
 
+def _measured_communication(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """What workers measured of gradients. Nothing is decided by it yet."""
+
+
 def _refused(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
@@ -364,6 +370,8 @@ HANDLERS: dict[str, Handler] = {
     "profile_done": _profile_done,
     "completed": _completed,
     "copy_traffic": _copy_traffic,
+    "communication_profile": _measured_communication,
+    "communication_window": _measured_communication,
     "failed": _failed,
     "refused": _refused,
 }
