@@ -1,0 +1,218 @@
+"""The choice of a job's plan: every planner is asked, and the fastest plan that the job may use is taken.
+
+Planners predict with engines of their own. So sparse gradients are charged alike by all of them: exchanged
+after the backward pass, when the others are through. What cannot be told apart goes to the simpler plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from communication.combined.plan import NO_CODEC, CandidatePlan, GroupPlan
+from communication.combined.question import PLANNERS, PlanQuestion
+from communication.cupcake.exchange import Exchange
+from communication.cupcake.partitions import Boundaries
+from communication.cupcake.plan import FusionPlan, plan_under
+from communication.espresso.plan import EspressoPlan
+from communication.espresso.planner import plan_compression
+from communication.plan import Prediction
+from communication.profiles.codec import CodecProfile
+from communication.profiles.model import ModelProfile
+from communication.zen.choosing import TensorChoice, choose_scheme
+from communication.zen.iteration import dense_traffic
+from communication.zen.plan import ZenPlan, plan_sparse
+from communication.zen.schemes import Scheme
+
+#: Espresso chooses for each tensor of models with at most so many; of others for groups of them.
+MOST_CHOSEN_ONE_BY_ONE = 400
+#: Predictions that differ by less are equal.
+EQUAL_SECONDS = 1e-9
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """The answer. ``beaten``: the best of each other planner that was asked, the fastest first.
+    ``too_large``: planners whose plans need more memory than there is."""
+
+    question: str
+    chosen: CandidatePlan
+    beaten: tuple[CandidatePlan, ...]
+    too_large: tuple[str, ...] = ()
+
+    @property
+    def dense(self) -> CandidatePlan:
+        """What is done without any plan."""
+        return next(each for each in (self.chosen, *self.beaten) if each.planner == "dense")
+
+    @property
+    def speedup(self) -> float:
+        """Predicted, over no plan; at least 1."""
+        chosen = self.chosen.predicted.iteration_seconds
+        return self.dense.predicted.iteration_seconds / chosen if chosen > 0.0 else 1.0
+
+
+def choose(question: PlanQuestion) -> PlanChoice:
+    """The fastest plan that is allowed; never slower, by prediction, than any that was asked.
+
+    The same question has the same answer. Models of so many tensors that a planner would take long are
+    planned in merged groups.
+    """
+    best: dict[str, CandidatePlan] = {}
+    too_large = set()
+    for candidate in _candidates(question):
+        if question.memory_bytes is not None and candidate.buffer_bytes > question.memory_bytes:
+            too_large.add(candidate.planner)
+            continue
+        known = best.get(candidate.planner)
+        if known is None or _seconds(candidate) < _seconds(known) - EQUAL_SECONDS:
+            best[candidate.planner] = candidate
+    chosen = best["dense"]
+    for planner in PLANNERS:
+        if planner in best and _seconds(best[planner]) < _seconds(chosen) - EQUAL_SECONDS:
+            chosen = best[planner]
+    beaten = sorted(
+        (each for each in best.values() if each is not chosen),
+        key=lambda each: (_seconds(each), PLANNERS.index(each.planner)),
+    )
+    without = tuple(name for name in PLANNERS if name in too_large - set(best))
+    return PlanChoice(question.digest, chosen, tuple(beaten), without)
+
+
+def _seconds(candidate: CandidatePlan) -> float:
+    return candidate.predicted.iteration_seconds
+
+
+def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
+    """Every plan that is tried, without those that nobody could carry out. A job on one GPU exchanges
+    nothing."""
+    gathered = _gathered(question)
+    yield _without_plan(question, gathered)
+    if question.placement.workers == 1:
+        return
+    zen = None
+    if question.sparse and {"zen", "combined"} & set(question.planners):
+        zen = plan_sparse(question.job, question.model, question.sparse, question.placement, question.links)
+    if zen is not None and "zen" in question.planners:
+        yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
+    rest = question.rest
+    if rest is None:
+        return
+    fused = [plan_under(Exchange(rest, question.placement, question.links, one)) for one in _each(question)]
+    if "cupcake" in question.planners:
+        for plan in fused:
+            yield _of_the_rest(question, "cupcake", plan, plan.codec, gathered, None)
+    can_choose = bool(rest.elements.min() > 0) and len(rest) <= MOST_CHOSEN_ONE_BY_ONE
+    if "espresso" in question.planners and can_choose:
+        for codecs in ((), *question.allowed_codecs.values()):
+            options = _espresso(question, rest, codecs)
+            yield _of_the_rest(question, "espresso", options, options.codec, gathered, None)
+    if "combined" in question.planners:
+        sparse = [choice for choice in zen.tensors if choice.scheme is not Scheme.DENSE] if zen else []
+        # A tensor that Zen all-reduces with the rest has no place in groups that were made without it.
+        whole = zen is not None and len(sparse) == len(question.sparse)
+        for groups in _grouped(question, rest, fused):
+            yield _of_the_rest(question, "combined", groups, groups.options.codec, gathered, None)
+            if whole:
+                yield _of_the_rest(question, "combined", groups, groups.options.codec, sparse, zen)
+
+
+def _each(question: PlanQuestion) -> list[CodecProfile | None]:
+    return [None, *(codec for codecs in question.allowed_codecs.values() for codec in codecs)]
+
+
+def _gathered(question: PlanQuestion) -> list[TensorChoice]:
+    """Sparse gradients as they are exchanged without any plan: their rows are gathered."""
+    only = (Scheme.DENSE, Scheme.AGSPARSE)
+    found = [choose_scheme(one, question.placement, question.links, schemes=only) for one in question.sparse]
+    return [replace(choice, scheme=Scheme.AGSPARSE) for choice in found]
+
+
+def _without_plan(question: PlanQuestion, gathered: list[TensorChoice]) -> CandidatePlan:
+    apart = {one.tensor for one in question.sparse}
+    traffic = dense_traffic(question.model, question.placement, question.links, apart)
+    other = question.model.other_seconds
+    alone = Prediction(
+        iteration_seconds=other + max(question.model.backward_seconds, traffic.end_seconds),
+        bytes_between=traffic.bytes_between,
+        bytes_within=traffic.bytes_within,
+        exposed_seconds=max(0.0, traffic.end_seconds - question.model.backward_seconds),
+    )
+    return CandidatePlan("dense", NO_CODEC, True, _with_sparse(question, alone, gathered))
+
+
+def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: list[TensorChoice]) -> Prediction:
+    """An iteration in which sparse gradients are exchanged once all else is through."""
+    if not sparse:
+        return rest
+    ended = max(rest.iteration_seconds, question.model.compute_seconds)
+    spread = question.placement.spread
+    exchanged = sum(each.cost.seconds for each in sparse) if question.placement.workers > 1 else 0.0
+    operations = sum(each.cost.operation_seconds for each in sparse)
+    received = sum(each.cost.received_bytes for each in sparse)
+    within = sum(each.within_bytes for each in sparse)
+    return Prediction(
+        iteration_seconds=ended + exchanged,
+        bytes_between=rest.bytes_between + (received if spread else 0.0),
+        bytes_within=rest.bytes_within + within + (0.0 if spread else received),
+        device_seconds=rest.device_seconds + operations,
+        host_seconds=rest.host_seconds,
+        exposed_seconds=rest.exposed_seconds + max(0.0, exchanged - operations),
+    )
+
+
+def _of_the_rest(
+    question: PlanQuestion,
+    planner: str,
+    plan: FusionPlan | EspressoPlan | GroupPlan,
+    codec: str,
+    sparse: list[TensorChoice],
+    zen: ZenPlan | None,
+) -> CandidatePlan:
+    made = plan.options if isinstance(plan, GroupPlan) else plan
+    return CandidatePlan(
+        planner,
+        codec,
+        made.lossless,
+        _with_sparse(question, made.predicted, sparse),
+        made.buffer_bytes + (0 if zen is None else zen.buffer_bytes),
+        sparse=zen,
+        rest=plan,
+    )
+
+
+def _espresso(question: PlanQuestion, model: ModelProfile, codecs: tuple[CodecProfile, ...]) -> EspressoPlan:
+    return plan_compression(
+        model, question.placement, question.links, {codec.device: codec for codec in codecs}
+    )
+
+
+def _grouped(question: PlanQuestion, rest: ModelProfile, fused: list[FusionPlan]) -> Iterator[GroupPlan]:
+    """Espresso over the groups that Cupcake made under each codec, and over those that it made without."""
+    plain = fused[0].boundaries
+    tried: set[tuple[str, Boundaries]] = set()
+    for plan in fused:
+        codecs = question.allowed_codecs.get(plan.codec, ())
+        for boundaries in (plan.boundaries, plain):
+            if (plan.codec, boundaries) in tried or len(boundaries) > MOST_CHOSEN_ONE_BY_ONE:
+                continue
+            tried.add((plan.codec, boundaries))
+            groups = _groups(rest, boundaries)
+            if groups.elements.min() > 0:
+                yield GroupPlan(boundaries, rest.layout, _espresso(question, groups, codecs))
+
+
+def _groups(model: ModelProfile, boundaries: Boundaries) -> ModelProfile:
+    """Each group as a tensor: ready with its last gradient."""
+    begins = np.array([0, *boundaries[:-1]])
+    return replace(
+        ModelProfile.unnamed(
+            model.name,
+            np.add.reduceat(model.elements, begins),
+            np.add.reduceat(model.gap_seconds, begins),
+            model.other_seconds,
+        ),
+        bytes_per_element=model.bytes_per_element,
+    )

@@ -1,0 +1,107 @@
+"""What all planners are asked about at once: a job's gradients, where it trains, and what is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from communication.plan import content_digest
+from communication.profiles.codec import CodecProfile
+from communication.profiles.link import LinkProfile
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from communication.zen.profile import SparsityProfile
+
+#: Planners in the order in which they win ties, the simplest first.
+PLANNERS = ("dense", "zen", "cupcake", "espresso", "combined")
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
+    """Which plan makes an iteration shortest?
+
+    Attributes:
+        job: a name that seeds are drawn from, equal for all generations of a job.
+        model: all gradients. sparse: those that are mostly zeros; each once.
+        codecs: that were measured, or are the library's; the same name on several devices is one algorithm.
+        lossy: whether codecs that lose something may be used; of these only ``codec_names``, where given.
+        memory_bytes: of device memory that buffers may take on each GPU; None where nobody said.
+        planners: whose plans can be carried out; `dense` always can.
+
+    Raises ValueError for a sparsity profile of a tensor that the model does not have, or of another size, an
+    unknown planner, a negative memory.
+    """
+
+    job: str
+    model: ModelProfile
+    placement: PlacementShape
+    links: LinkProfile
+    sparse: tuple[SparsityProfile, ...] = ()
+    codecs: tuple[CodecProfile, ...] = ()
+    lossy: bool = False
+    codec_names: tuple[str, ...] | None = None
+    memory_bytes: int | None = None
+    planners: tuple[str, ...] = PLANNERS
+
+    def __post_init__(self) -> None:
+        elements = dict(zip(self.model.tensor_names, self.model.elements.tolist(), strict=True))
+        names = [each.tensor for each in self.sparse]
+        if len(set(names)) < len(names):
+            raise ValueError("a tensor has two sparsity profiles")
+        for each in self.sparse:
+            if elements.get(each.tensor) != each.elements:
+                raise ValueError(f"the model has no tensor {each.tensor!r} of {each.elements} elements")
+        if unknown := set(self.planners) - set(PLANNERS):
+            raise ValueError(f"there is no planner {min(unknown)!r}; there are {', '.join(PLANNERS)}")
+        if self.memory_bytes is not None and self.memory_bytes < 0:
+            raise ValueError(f"memory for buffers is not negative: {self.memory_bytes}")
+
+    @cached_property
+    def allowed_codecs(self) -> dict[str, tuple[CodecProfile, ...]]:
+        """By algorithm, its profiles on each device: exact ones, and those that the job may use besides."""
+        found: dict[str, tuple[CodecProfile, ...]] = {}
+        for codec in self.codecs:
+            named = self.codec_names is None or codec.name in self.codec_names
+            if codec.exact or (self.lossy and named):
+                found[codec.name] = (*found.get(codec.name, ()), codec)
+        found.pop("none", None)
+        return found
+
+    @cached_property
+    def rest(self) -> ModelProfile | None:
+        """The gradients that are not sparse, None where there are none. What is computed between two of them
+        belongs to the later one; what is computed after the last is left out (`backward_seconds` has it)."""
+        apart = {each.tensor for each in self.sparse}
+        if not apart:
+            return self.model
+        kept = [place for place, name in enumerate(self.model.tensor_names) if name not in apart]
+        if not kept:
+            return None
+        ready = np.cumsum(self.model.gap_seconds)[kept]
+        return ModelProfile(
+            self.model.name,
+            tuple(self.model.tensor_names[place] for place in kept),
+            self.model.elements[kept],
+            np.diff(ready, prepend=0.0),
+            self.model.other_seconds,
+            self.model.bytes_per_element,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that the answer depends on."""
+        return content_digest(
+            {
+                "job": self.job,
+                "model": self.model.digest,
+                "sparse": [repr(each) for each in self.sparse],
+                "placement": repr(self.placement),
+                "links": repr(self.links),
+                "codecs": [each.digest for each in self.codecs],
+                "lossy": [self.lossy, None if self.codec_names is None else sorted(self.codec_names)],
+                "memory": self.memory_bytes,
+                "planners": sorted(self.planners),
+            }
+        )

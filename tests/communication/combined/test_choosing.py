@@ -1,0 +1,190 @@
+"""The choice among all planners: never slower than what any of them says, and only what a job may use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from communication.combined.choosing import PlanChoice, choose
+from communication.combined.plan import GroupPlan
+from communication.combined.question import PLANNERS, PlanQuestion
+from communication.cupcake.plan import plan_fusion
+from communication.espresso.planner import plan_compression
+from communication.library.codecs import cpu_codec, gpu_codec
+from communication.library.models import measured_model
+from communication.profiles.codec import Device
+from communication.profiles.link import LinkProfile, LinkRate
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from communication.zen.densification import Densification
+from communication.zen.plan import plan_sparse
+from communication.zen.profile import SparsityProfile
+
+LINKS = LinkProfile(LinkRate(150e-6, 3.125e9), LinkRate(20e-6, 50e9))
+CODECS = (gpu_codec("random-k"), gpu_codec("ef-signsgd"), cpu_codec("ef-signsgd"))
+FOUR_SERVERS = PlacementShape(4, 2)
+TABLE = SparsityProfile("tensor 3", 64_000_000, 64, Densification(0.01, 0.6))
+
+
+def recommender() -> ModelProfile:
+    """A table of 64 million elements whose gradient comes last but one."""
+    return ModelProfile.unnamed(
+        "recommender",
+        np.array([4_000_000, 1_000, 2_000_000, 64_000_000, 500_000]),
+        np.array([0.002, 0.001, 0.002, 0.004, 0.003]),
+        0.01,
+    )
+
+
+def question(**changes: object) -> PlanQuestion:
+    asked = PlanQuestion("job", measured_model("LSTM", 0.05), FOUR_SERVERS, LINKS, codecs=CODECS)
+    return replace(asked, **changes)  # type: ignore[arg-type]
+
+
+def of(choice: PlanChoice, planner: str) -> float:
+    """The best prediction of a planner."""
+    return min(
+        one.predicted.iteration_seconds for one in (choice.chosen, *choice.beaten) if one.planner == planner
+    )
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+@pytest.mark.parametrize("model", ["LSTM", "VGG16"])
+@pytest.mark.parametrize("placement", [FOUR_SERVERS, PlacementShape(1, 4)])
+def test_nothing_that_was_asked_is_predicted_faster(
+    model: str, lossy: bool, placement: PlacementShape
+) -> None:
+    asked = question(model=measured_model(model, 0.05), lossy=lossy, placement=placement)
+    choice = choose(asked)
+    chosen = choice.chosen.predicted.iteration_seconds
+    assert {one.planner for one in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
+    assert chosen <= of(choice, "dense") + 1e-9
+    codecs = CODECS if lossy else ()
+    assert chosen <= plan_fusion(asked.model, placement, LINKS, codecs).predicted.iteration_seconds + 1e-9
+    for codec in codecs:
+        options = plan_compression(asked.model, placement, LINKS, {codec.device: codec})
+        assert chosen <= options.predicted.iteration_seconds + 1e-9
+    assert [one.predicted.iteration_seconds for one in choice.beaten] == sorted(
+        one.predicted.iteration_seconds for one in choice.beaten
+    )
+    assert choice.speedup >= 1.0
+
+
+def test_codecs_that_lose_something_are_used_where_a_job_allows_them_alone() -> None:
+    for asked in (
+        question(),
+        question(lossy=True, codec_names=()),
+        question(lossy=False, codec_names=("dgc",)),
+    ):
+        choice = choose(asked)
+        assert all(one.lossless and one.codec == "none" for one in (choice.chosen, *choice.beaten))
+    allowed = choose(question(lossy=True))
+    assert not allowed.chosen.lossless
+    assert allowed.speedup > 1.3
+    named = choose(question(lossy=True, codec_names=("ef-signsgd",)))
+    assert {one.codec for one in (named.chosen, *named.beaten)} <= {"none", "ef-signsgd"}
+
+
+def test_plans_that_no_memory_is_left_for_are_not_taken() -> None:
+    free = choose(question(lossy=True))
+    none = choose(question(lossy=True, memory_bytes=0))
+    assert (none.chosen.planner, none.beaten) == ("dense", ())
+    assert set(none.too_large) == {"cupcake", "espresso", "combined"}
+    less = choose(question(lossy=True, memory_bytes=free.chosen.buffer_bytes - 1))
+    assert less.chosen.buffer_bytes < free.chosen.buffer_bytes
+    assert (
+        of(less, "dense")
+        >= less.chosen.predicted.iteration_seconds
+        >= free.chosen.predicted.iteration_seconds
+    )
+
+
+def test_sparse_gradients_go_zens_way_and_the_rest_another() -> None:
+    """At sixteen servers gathering rows costs more than Zen, which beats everything without it."""
+    asked = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
+    choice = choose(asked)
+    assert choice.chosen.planner == "combined"
+    assert choice.chosen.sparse is not None
+    assert isinstance(choice.chosen.rest, GroupPlan)
+    assert set(choice.chosen.messages) == {"sparse", "rest"}
+    zen = plan_sparse("job", asked.model, asked.sparse, asked.placement, LINKS)
+    assert choice.chosen.predicted.iteration_seconds < zen.predicted.iteration_seconds
+    assert of(choice, "zen") == zen.predicted.iteration_seconds < of(choice, "dense")
+
+
+def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> None:
+    rest = question(model=recommender(), sparse=(TABLE,)).rest
+    assert rest is not None
+    assert rest.tensor_names == ("tensor 0", "tensor 1", "tensor 2", "tensor 4")
+    assert rest.gap_seconds == pytest.approx([0.002, 0.001, 0.002, 0.007])
+    last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)
+    kept = question(model=recommender(), sparse=(last,)).rest
+    assert kept is not None
+    assert kept.backward_seconds == pytest.approx(0.009)
+
+
+def test_no_iteration_is_predicted_to_end_before_it_has_been_computed() -> None:
+    fast = LinkProfile(LinkRate(0.0, 1e15), LinkRate(0.0, 1e15))
+    last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)
+    choice = choose(question(model=recommender(), sparse=(last,), links=fast, lossy=True))
+    for one in (choice.chosen, *choice.beaten):
+        assert one.predicted.iteration_seconds >= recommender().compute_seconds
+
+
+def test_on_one_gpu_there_is_nothing_to_plan() -> None:
+    choice = choose(question(placement=PlacementShape(1, 1), lossy=True))
+    assert (choice.chosen.planner, choice.beaten, choice.speedup) == ("dense", (), 1.0)
+
+
+def test_only_plans_that_can_be_carried_out_are_made() -> None:
+    choice = choose(question(lossy=True, planners=("dense", "cupcake")))
+    assert {one.planner for one in (choice.chosen, *choice.beaten)} == {"dense", "cupcake"}
+
+
+def test_the_same_question_has_the_same_answer_and_another_one_another_digest() -> None:
+    asked = question(lossy=True)
+    one, again = choose(asked), choose(question(lossy=True))
+    assert one.chosen.messages == again.chosen.messages
+    assert one.chosen.digest == again.chosen.digest
+    others = [
+        question(),
+        question(lossy=True, codec_names=("random-k",)),
+        question(lossy=True, links=replace(LINKS, share=0.5)),
+        question(lossy=True, placement=PlacementShape(2, 2)),
+        question(lossy=True, codecs=CODECS[:1]),
+        question(lossy=True, memory_bytes=5),
+        question(lossy=True, job="another"),
+        question(lossy=True, planners=("dense",)),
+        question(lossy=True, model=measured_model("LSTM", 0.06)),
+    ]
+    digests = {each.digest for each in (asked, *others)}
+    assert len(digests) == 1 + len(others)
+    assert again.question == asked.digest
+
+
+def test_a_model_of_thousands_of_tensors_is_planned_in_groups() -> None:
+    many = ModelProfile.unnamed("many", np.full(3000, 50_000), np.full(3000, 1e-5), 0.01)
+    choice = choose(question(model=many, lossy=True, codecs=(gpu_codec("random-k"),)))
+    assert "espresso" not in {one.planner for one in (choice.chosen, *choice.beaten)}
+    assert choice.chosen.planner in ("cupcake", "combined")
+
+
+def test_what_makes_no_question_is_refused() -> None:
+    with pytest.raises(ValueError, match="no tensor 'tensor 3' of 64000000 elements"):
+        question(sparse=(TABLE,))
+    with pytest.raises(ValueError, match="two sparsity profiles"):
+        question(model=recommender(), sparse=(TABLE, TABLE))
+    with pytest.raises(ValueError, match="no planner 'magic'"):
+        question(planners=("magic",))
+    with pytest.raises(ValueError, match="not negative"):
+        question(memory_bytes=-1)
+
+
+def test_codecs_of_one_name_are_one_algorithm_on_several_devices() -> None:
+    found = question(lossy=True).allowed_codecs
+    assert {name: [one.device for one in each] for name, each in found.items()} == {
+        "random-k": [Device.GPU],
+        "ef-signsgd": [Device.GPU, Device.CPU],
+    }
