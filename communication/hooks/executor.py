@@ -88,6 +88,14 @@ class Carrying:
                 yield exchange.work
                 self._end(operation, exchange)
 
+    def channels(self) -> list[dist.ProcessGroup]:
+        """The groups of this rank's collectives, in order."""
+        return [
+            self._groups.of(each)
+            for each in self._operations
+            if not each.step.is_codec and each.takes_part(self._groups.server, self._groups.gpu)
+        ]
+
     # -- codecs
 
     def _encode(self, operation: Operation) -> None:
@@ -117,8 +125,7 @@ class Carrying:
     # -- exchanges
 
     def _begin(self, operation: Operation) -> Exchange:
-        assert operation.step.level is not None
-        group = self._groups.by_level[operation.step.level]
+        group = self._groups.of(operation)
         if operation.step.routine is Routine.BROADCAST:
             return exchanges.broadcast(self._own_or_room(operation), group)
         if operation.compressed:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.espresso.operations import operations
-from communication.espresso.options import Level, Option
+from communication.espresso.options import Option
 from communication.hooks.encoders import encoders
 from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback, seed_of
@@ -39,7 +39,7 @@ class FusedGradients:
         self,
         parameters: Mapping[str, nn.Parameter],
         boundaries: Sequence[int],
-        option: Option,
+        options: Sequence[Option],
         feedback: ErrorFeedback,
         groups: PlacementGroups,
         *,
@@ -51,7 +51,7 @@ class FusedGradients:
         """Begin to look after the gradients of parameters, in their order of readiness.
 
         Args:
-            boundaries: for each group one more than its last parameter. option: what is done to each group.
+            boundaries: for each group one more than its last parameter. options: what is done to each group.
             plan_digest: rows that were kept under it go on as they were.
             seed: of all chance, the same on all ranks.
             may_be_unused: whether some gradients may be computed on no rank.
@@ -68,7 +68,7 @@ class FusedGradients:
             if not each.dtype.is_floating_point or each.dtype.itemsize > 4:
                 raise ValueError(f"{name} is of {each.dtype}: its gradient is no FP32")
         self._parameters = list(parameters.items())
-        self._option = option
+        self._options = options
         self._feedback = feedback
         self._groups = groups
         self._digest, self._seed, self._active = plan_digest, seed, active
@@ -86,11 +86,10 @@ class FusedGradients:
         self._encoders = [
             each
             for number, values in enumerate(self._slices)
-            for each in encoders(option, number, len(values), groups)
+            for each in encoders(options[number], number, len(values), groups)
         ]
-        collectives = [each for each in operations(option, groups.shape) if not each.step.is_codec]
         self._order = InOrder(device)
-        self._send = self._order.begin if len(collectives) <= 1 else self._order.add
+        self._at_once = max(_collectives(each, groups) for each in options) <= 1
         self._ready: set[int] = set()
         self._sent: list[Carrying] = []
         self._hooks = [
@@ -124,9 +123,12 @@ class FusedGradients:
                 return
             seed = seed_of(self._seed, self._iteration)
             values = self._slices[number]
-            carrying = Carrying(self._option, number, values, self._feedback, self._groups, seed)
+            carrying = Carrying(self._options[number], number, values, self._feedback, self._groups, seed)
             self._sent.append(carrying)
-            self._send(carrying.works())
+            if self._at_once:
+                self._order.begin(carrying.works())
+            else:
+                self._order.add(carrying.works(), carrying.channels())
 
     # -- when it is over
 
@@ -158,10 +160,10 @@ class FusedGradients:
 
     def _agreed(self, values: Tensor, operation: object) -> list[float]:
         """The largest or smallest of all ranks' values."""
-        if self._groups.shape.workers == 1:
+        if self._groups.everybody is None:
             return list(values.tolist())
         values = values.to(self._flat.device)
-        dist.all_reduce(values, op=operation, group=self._groups.by_level[Level.FLAT])
+        dist.all_reduce(values, op=operation, group=self._groups.everybody)
         return list(values.tolist())
 
     # -- from one generation to the next
@@ -207,6 +209,10 @@ class FusedGradients:
         words = [int(self._digest[at : at + 8], 16) for at in range(0, 64, 8)]
         place = self._groups.server * self._groups.shape.gpus_per_server + self._groups.gpu
         return [place, self._groups.shape.workers, *words]
+
+
+def _collectives(option: Option, groups: PlacementGroups) -> int:
+    return sum(not each.step.is_codec for each in operations(option, groups.shape))
 
 
 def _segments(parameters: Sequence[tuple[str, nn.Parameter]]) -> list[Segment]:

@@ -65,30 +65,47 @@ def orders_from_message(
     """
     if not isinstance(message, Mapping) or message.get("planner") != _PLANNER:
         raise ValueError(f"this is no message of the planner {_PLANNER}")
+    digest = check_digest(message)
+    check_layout(message, names, elements)
+    return FusionOrders(
+        digest,
+        PlacementShape(whole_number(message, "servers"), whole_number(message, "gpus_per_server")),
+        codec_name(message),
+        Device(str(message.get("device"))),
+        boundaries_of(message, len(names)),
+    )
+
+
+def check_digest(message: Mapping[str, Any]) -> str:
+    """The digest of a plan's message. Raises ValueError where it is not that of its content."""
     try:
         digest = content_digest(message)
     except TypeError as error:
         raise ValueError(f"the message is not made of plain values: {error}") from error
     if message.get("digest") != digest:
         raise ValueError("the digest of the plan is not that of its content")
-    layout = ModelProfile(
-        "gradients", tuple(names), np.array(elements, dtype=np.int64), np.zeros(len(names))
-    ).layout
+    return digest
+
+
+def check_layout(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> None:
+    """Raises ValueError where a plan was made for other gradients."""
+    sizes = np.array(elements, dtype=np.int64)
+    layout = ModelProfile("gradients", tuple(names), sizes, np.zeros(len(names))).layout
     if message.get("layout") != layout:
         raise ValueError("the plan was made for gradients of other names or sizes, or in another order")
+
+
+def codec_name(message: Mapping[str, Any]) -> str:
+    """Of a plan. Raises ValueError where there is none."""
     codec = message.get("codec")
     if not isinstance(codec, str) or not 0 < len(codec) <= _LONGEST_NAME:
         raise ValueError("a plan names its codec")
-    return FusionOrders(
-        digest,
-        PlacementShape(_whole(message, "servers"), _whole(message, "gpus_per_server")),
-        codec,
-        Device(str(message.get("device"))),
-        _boundaries(message.get("boundaries"), len(names)),
-    )
+    return codec
 
 
-def _boundaries(told: Any, tensors: int) -> Boundaries:
+def boundaries_of(message: Mapping[str, Any], tensors: int) -> Boundaries:
+    """Of a plan's groups. Raises ValueError where they are no partition of so many tensors."""
+    told = message.get("boundaries")
     if not isinstance(told, list | tuple) or not all(type(each) is int for each in told):
         raise ValueError("the boundaries of a plan are a list of whole numbers")
     if [0, *told][-1] != tensors or any(low >= high for low, high in pairwise((0, *told))):
@@ -96,7 +113,8 @@ def _boundaries(told: Any, tensors: int) -> Boundaries:
     return tuple(told)
 
 
-def _whole(message: Mapping[str, Any], key: str) -> int:
+def whole_number(message: Mapping[str, Any], key: str) -> int:
+    """A positive one of a plan. Raises ValueError for anything else."""
     found = message.get(key)
     if type(found) is not int or found < 1:
         raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")

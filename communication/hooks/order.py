@@ -1,10 +1,10 @@
-"""Exchanges one after the other, beside the backward pass."""
+"""Exchanges beside the backward pass, in an order that is the same on all ranks."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -13,33 +13,36 @@ Works = Iterator[dist.Work]
 
 
 class InOrder:
-    """Carries exchanges out in the order in which they are added, the same on all ranks.
+    """Carries exchanges out, each group's in the order in which they are added, the same on all ranks.
 
-    Exchanges of one collective are begun at once. Of several collectives the later ones wait for the earlier
-    ones, each rank for its own: exchanges of such are carried out one after the other, in a thread. Otherwise
-    two ranks would begin collectives of two exchanges in different orders, and wait for each other.
+    Exchanges of one collective are begun at once. Others take several, each in a group of its own: a thread
+    for each group takes the exchanges that pass through it, one after the other, and each when it has left
+    the group before. So an exchange between servers goes on beside the next one within them. All ranks of a
+    group see the same exchanges in the same order, and none waits for a later one: nobody waits for ever.
     """
 
     def __init__(self, device: torch.device) -> None:
         """``device``: of what is exchanged."""
         self._device = device
         self._begun: list[tuple[dist.Work | None, Works]] = []
-        self._waiting: queue.SimpleQueue[Works | None] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._added = 0
-        self._thread: threading.Thread | None = None
+        self._added: list[_Passing] = []
+        self._channels: dict[int, queue.SimpleQueue[tuple[_Passing, int] | None]] = {}
+        self._failed: BaseException | None = None
 
     def begin(self, works: Works) -> None:
         """Begin an exchange of at most one collective."""
         self._begun.append((next(works, None), works))
 
-    def add(self, works: Works) -> None:
-        """Carry an exchange out when those before it have ended."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._carry_out, name="gradient-exchanges", daemon=True)
-            self._thread.start()
-        self._added += 1
-        self._waiting.put(works)
+    def add(self, works: Works, channels: Sequence[dist.ProcessGroup]) -> None:
+        """Carry an exchange out when those before it have left its groups. ``channels``: the group of each of
+        its collectives, in order; an exchange passes through a group once."""
+        if not channels:
+            self.begin(works)
+            return
+        passing = _Passing(works, [threading.Event() for _ in channels])
+        self._added.append(passing)
+        for place, group in enumerate(channels):
+            self._channel(group).put((passing, place))
 
     def wait(self) -> None:
         """Until all have ended. Raises what the first that failed has raised."""
@@ -48,27 +51,56 @@ class InOrder:
             if first is not None:
                 first.wait()
             _finish(works)
-        added, self._added = self._added, 0
-        failed = [each for each in [self._ended.get() for _ in range(added)] if each is not None]
-        if failed:
-            raise failed[0]
+        added, self._added = self._added, []
+        for each in added:
+            each.left[-1].wait()
+        if self._failed is not None:
+            raise self._failed
 
     def close(self) -> None:
         """Take no more."""
-        self._waiting.put(None)
+        for channel in self._channels.values():
+            channel.put(None)
 
-    def _carry_out(self) -> None:
+    def _channel(self, group: dist.ProcessGroup) -> queue.SimpleQueue[tuple[_Passing, int] | None]:
+        found = self._channels.get(id(group))
+        if found is None:
+            found = self._channels[id(group)] = queue.SimpleQueue()
+            number = len(self._channels)
+            threading.Thread(
+                target=self._serve, args=(found,), name=f"gradient-exchanges-{number}", daemon=True
+            ).start()
+        return found
+
+    def _serve(self, channel: queue.SimpleQueue[tuple[_Passing, int] | None]) -> None:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        failed: BaseException | None = None
-        while (works := self._waiting.get()) is not None:
+        while (told := channel.get()) is not None:
+            passing, place = told
+            if place:
+                passing.left[place - 1].wait()
             try:
                 # After a failure ranks are at different places: nothing more is begun.
-                if failed is None:
-                    _finish(works)
+                if self._failed is None:
+                    passing.go_on(last=place == len(passing.left) - 1)
             except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-                failed = error
-            self._ended.put(failed)
+                self._failed = self._failed or error
+            passing.left[place].set()
+
+
+class _Passing:
+    """An exchange on its way through groups. ``left``: set as it has left each of them."""
+
+    def __init__(self, works: Works, left: list[threading.Event]) -> None:
+        self._works = works
+        self.left = left
+
+    def go_on(self, *, last: bool) -> None:
+        work = next(self._works, None)
+        if work is not None:
+            work.wait()
+        if last:
+            _finish(self._works)
 
 
 def _finish(works: Works) -> None:

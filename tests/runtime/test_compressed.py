@@ -31,7 +31,9 @@ def compressed(
         codec, Device.GPU, codec == "none", boundaries, model.layout, shape, prediction, 0
     ).to_message()
     choices = {"plan": plan, "gradients": list(ELEMENTS), "momentum": 0, **changes}
-    return runtime_plan({"kind": "compressed", "choices": choices})
+    return runtime_plan(
+        {"kind": "compressed", "choices": choices}, family="dense" if codec == "none" else "lossy"
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "emulated"])
@@ -79,6 +81,10 @@ def test_what_was_not_sent_is_a_part_of_the_state(agent: LocalAgent) -> None:
         (compressed(PlacementShape(1, 1), "onebit", momentum=0.9), "no momentum is forgotten"),
         (compressed(PlacementShape(1, 1), "none", plan={}), "no message of the planner cupcake"),
         (compressed(PlacementShape(1, 1), "none", gradients=3), "cannot do what was chosen"),
+        (
+            runtime_plan(*compressed(PlacementShape(1, 1), "onebit")["synchronisers"], family="lossless"),
+            "it is to lose nothing",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_followed_is_refused_with_the_reason(

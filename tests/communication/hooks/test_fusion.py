@@ -72,7 +72,13 @@ def fused(
     feedback = ErrorFeedback(codec or the_codec(told.codec))
     gradients = gradients_in_order(model)
     return FusedGradients(
-        gradients, told.boundaries, told.option, feedback, groups, plan_digest=told.digest, seed=3
+        gradients,
+        told.boundaries,
+        [told.option] * len(told.boundaries),
+        feedback,
+        groups,
+        plan_digest=told.digest,
+        seed=3,
     )
 
 
@@ -229,7 +235,7 @@ def with_a_layer_that_one_rank_uses() -> list[Any]:
     synchroniser = FusedGradients(
         gradients,
         (2, 3),
-        orders(shape, (6,)).option,
+        [orders(shape, (6,)).option] * 2,
         ErrorFeedback(codec_named("none")),
         groups,
         plan_digest="0" * 64,

@@ -1,4 +1,4 @@
-"""Synchronises gradients as a fusion plan says: fused in groups, each encoded and sent at once.
+"""Synchronises gradients as a communication plan says: in groups, each encoded and sent by an option.
 
 The groups are exchanged by `communication/hooks/`. DDP stays what `train()` calls, for buffers and unused
 parameters, and leaves the gradients as they are.
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from communication.hooks.codecs.names import codec_named
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
-from communication.hooks.fusion_orders import orders_from_message
-from communication.hooks.groups import PlacementGroups
+from communication.hooks.groups import PlacementGroups, steps_of
+from communication.hooks.orders import orders_of
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
@@ -28,8 +28,9 @@ from workers.runtime.synchronisation.model import DistributedModel
 class CompressedSynchroniser(GradientSynchroniser):
     """Takes the gradients that its plan was made for; averages them during the backward pass and after it.
 
-    Choices: `plan`, the fusion plan's message; `gradients`, the names of its gradients in order of readiness;
-    `momentum`, that DGC keeps in the optimizer's place, 0 for none.
+    Choices: `plan`, the message of a fusion plan, an Espresso plan, or one that combines them; `gradients`,
+    the names of its gradients in order of readiness; `momentum`, that DGC keeps in the optimizer's place, 0
+    for none.
     """
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
@@ -41,6 +42,8 @@ class CompressedSynchroniser(GradientSynchroniser):
         # Gradients lie in DDP's buckets, which nobody sends.
         self._dense = DenseSynchroniser({"gradients_in_buckets": True})
         self._fused: FusedGradients | None = None
+        self._groups: PlacementGroups | None = None
+        self._lossless = False
 
     def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Those of the plan, in their order.
@@ -67,15 +70,19 @@ class CompressedSynchroniser(GradientSynchroniser):
         model = self._dense.wrap(parts, group, parameters)
         model.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
         try:
-            orders = orders_from_message(
+            orders = orders_of(
                 self._message, list(parameters), [each.numel() for each in parameters.values()]
             )
+            codec = codec_named(orders.codec)
+            self._lossless = codec.exact or not orders.compresses
+            steps = steps_of(orders.options, orders.placement)
+            self._groups = PlacementGroups.open(orders.placement, group, steps)
             self._fused = FusedGradients(
                 parameters,
                 orders.boundaries,
-                orders.option,
-                ErrorFeedback(codec_named(orders.codec), self._momentum),
-                PlacementGroups.open(orders.placement, group),
+                orders.options,
+                ErrorFeedback(codec, self._momentum),
+                self._groups,
                 plan_digest=orders.digest,
                 may_be_unused=parts.function.unused_parameters,
                 active=lambda: bool(model.require_backward_grad_sync),
@@ -83,6 +90,11 @@ class CompressedSynchroniser(GradientSynchroniser):
         except ValueError as error:
             raise _refused(str(error)) from error
         return model
+
+    @property
+    def lossless(self) -> bool:
+        """Whether nothing is encoded, or only by codecs that give back what they were given."""
+        return self._lossless
 
     def begin_alike(self) -> None:
         """Give every rank the first one's parameters and buffers."""
@@ -103,6 +115,13 @@ class CompressedSynchroniser(GradientSynchroniser):
         assert self._fused is not None
         self._fused.load_state(states)
 
+    def close(self) -> None:
+        """Look after nothing any more; take its groups down."""
+        if self._fused is not None:
+            self._fused.close()
+        if self._groups is not None:
+            self._groups.close()
+
 
 def _done(buffer: Tensor) -> torch.futures.Future[Tensor]:
     future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -111,4 +130,4 @@ def _done(buffer: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def _refused(problem: str) -> WorkerFailureError:
-    return WorkerFailureError("start_failed", f"the fusion plan cannot be followed: {problem}")
+    return WorkerFailureError("start_failed", f"the communication plan cannot be followed: {problem}")

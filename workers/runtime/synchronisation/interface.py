@@ -41,6 +41,12 @@ class GradientSynchroniser(ABC):
             What `train()` calls in the model's place; None where this kind needs nothing there.
         """
 
+    @property
+    def lossless(self) -> bool:
+        """Whether gradients arrive as they were computed, up to the order in which sums are rounded. Known
+        after `wrap`."""
+        return True
+
     @abstractmethod
     def begin_alike(self) -> None:
         """Give every rank the group's first rank's values. All ranks call this together where they begin from
@@ -65,3 +71,7 @@ class GradientSynchroniser(ABC):
                 ranks now, of none where there are more. A residual adds them up, so its sum over all ranks
                 stays.
         """
+
+    def close(self) -> None:  # noqa: B027 - most kinds have nothing to give back
+        """The model is not trained any more: let go of its gradients, and of groups and threads. All ranks
+        call this together."""

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What the families of plans begin with under which codecs may lose something.
+_LOSSY = "lossy"
+
 
 @dataclass(frozen=True)
 class SynchroniserChoice:
@@ -24,10 +27,12 @@ class RuntimePlan:
     Attributes:
         digest: SHA-256 of the content; all ranks must have the same.
         synchronisers: each takes charge of what the ones before it have left.
+        lossless: whether the job's gradients have to arrive as they were computed.
     """
 
     digest: str
     synchronisers: tuple[SynchroniserChoice, ...]
+    lossless: bool = True
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> RuntimePlan:
@@ -44,7 +49,7 @@ class RuntimePlan:
         choices = tuple(
             SynchroniserChoice(str(one["kind"]), dict(one["choices"])) for one in message["synchronisers"]
         )
-        return cls(actual, choices)
+        return cls(actual, choices, not str(message["family"]).startswith(_LOSSY))
 
 
 def content_digest(message: Mapping[str, Any]) -> str:

@@ -42,6 +42,8 @@ class Synchronisation:
             taken = synchroniser.takes(parts.module, left)
             left = {name: parameter for name, parameter in left.items() if name not in taken}
             wrapped = synchroniser.wrap(parts, group, taken) or wrapped
+            if plan.lossless and not synchroniser.lossless:
+                raise _refused("it is to lose nothing, and compresses gradients with a codec that does")
         if left:
             raise _refused(f"it leaves the gradients of {next(iter(left))} to nobody")
         if wrapped is None:
@@ -61,6 +63,11 @@ class Synchronisation:
         """Let every kind do what is left after the backward pass."""
         for synchroniser in self._synchronisers.values():
             synchroniser.after_backward()
+
+    def close(self) -> None:
+        """The model is not trained any more. All ranks of the group call this together."""
+        for synchroniser in self._synchronisers.values():
+            synchroniser.close()
 
     def state(self) -> OwnState:
         """What every kind keeps on this rank from one iteration to the next."""

@@ -1,0 +1,95 @@
+"""What a plan's message asks ranks to do, whichever planner made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from communication.espresso import plan as espresso
+from communication.espresso.decision_tree import belongs
+from communication.espresso.options import Option, compressions, option_from_code
+from communication.hooks import fusion_orders
+from communication.hooks.fusion_orders import check_digest, codec_name, orders_from_message, whole_number
+from communication.profiles.placement import PlacementShape
+
+COMBINED = "combined"
+_BYTES_PER_ELEMENT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrders:
+    """What is done to each group of gradients.
+
+    Attributes:
+        digest: of the plan. placement, codec: of all groups.
+        boundaries: for each group one more than its last gradient, in order of readiness.
+        options: of each group.
+    """
+
+    digest: str
+    placement: PlacementShape
+    codec: str
+    boundaries: tuple[int, ...]
+    options: tuple[Option, ...]
+
+    @property
+    def compresses(self) -> bool:
+        """Whether anything is encoded on its way."""
+        return any(map(compressions, self.options))
+
+
+def orders_of(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
+    """Read the message of a fusion plan, of an Espresso plan, in which each gradient is a group, or of a
+    combined one: an option for each group.
+
+    Args:
+        names, elements: of the gradients that it is carried out with, in order of readiness.
+
+    Raises ValueError for other planners' messages, a digest that is not the content's, other gradients than
+    the plan was made for, what is missing or of the wrong kind.
+    """
+    planner = message.get("planner") if isinstance(message, Mapping) else None
+    if planner == espresso.PLANNER:
+        return _of_espresso(message, names, elements)
+    if planner == COMBINED:
+        return _of_combined(message, names, elements)
+    fusion = orders_from_message(message, names, elements)
+    options = (fusion.option,) * len(fusion.boundaries)
+    return GroupOrders(fusion.digest, fusion.placement, fusion.codec, fusion.boundaries, options)
+
+
+def _of_espresso(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
+    told = espresso.orders_from_message(message)
+    if [(each.name, each.elements) for each in told.tensors] != list(zip(names, elements, strict=True)):
+        raise ValueError("the plan was made for gradients of other names or sizes, or in another order")
+    _check_element(told.bytes_per_element)
+    boundaries = tuple(range(1, len(names) + 1))
+    options = tuple(each.option for each in told.tensors)
+    return GroupOrders(message["digest"], told.placement, told.codec, boundaries, options)
+
+
+def _of_combined(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
+    digest = check_digest(message)
+    fusion_orders.check_layout(message, names, elements)
+    boundaries = fusion_orders.boundaries_of(message, len(names))
+    codes, numbers = message.get("options"), message.get("group_options")
+    if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+        raise ValueError("the options of a plan are a list of codes")
+    options = [option_from_code(code) for code in codes]
+    if not all(map(belongs, options)):
+        raise ValueError("the decision tree lacks an option of the plan")
+    if not isinstance(numbers, list) or len(numbers) != len(boundaries):
+        raise ValueError("each group of the plan has the number of an option")
+    if not all(type(each) is int and 0 <= each < len(options) for each in numbers):
+        raise ValueError("a group of the plan has an option of no number")
+    _check_element(whole_number(message, "bytes_per_element"))
+    placement = PlacementShape(whole_number(message, "servers"), whole_number(message, "gpus_per_server"))
+    return GroupOrders(
+        digest, placement, codec_name(message), boundaries, tuple(options[each] for each in numbers)
+    )
+
+
+def _check_element(size: int) -> None:
+    if size != _BYTES_PER_ELEMENT:
+        raise ValueError(f"gradients travel as FP32, not with {size} bytes for an element")

@@ -1,0 +1,138 @@
+"""Exchanges of several collectives on real ranks: beside each other, and beside what others exchange."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.espresso.decision_tree import gpu_options
+from communication.espresso.options import Level, Routine, option_code
+from communication.hooks.codecs.identity import Identity
+from communication.hooks.feedback import ErrorFeedback
+from communication.hooks.fusion import FusedGradients
+from communication.hooks.groups import FIRST_FLAT, PlacementGroups, steps_of
+from communication.hooks.order import InOrder
+from communication.profiles.placement import PlacementShape
+from tests.communication.hooks.ranks import run_on_ranks
+
+SHAPE = PlacementShape(1, 2)
+TWO_STEPS = next(
+    each for each in gpu_options() if option_code(each).startswith("Comp/encode/gpu Comm1_c/all-to-all/flat")
+)
+
+
+class _Slow(Identity):
+    """Encodes late on the first rank, so that it is behind the other in every exchange."""
+
+    def encode(self, values: Tensor, seed: int) -> Tensor:
+        if dist.get_rank() == 0:
+            time.sleep(0.2)
+        return super().encode(values, seed)
+
+
+def agreed_beside_exchanges() -> list[Any]:
+    """Gradients of layers that both, the first and no rank use; ranks agree on these while others travel."""
+    groups = PlacementGroups.open(SHAPE)
+    layers = nn.ModuleList(nn.Linear(40, 1, bias=False) for _ in range(3))
+    synchroniser = FusedGradients(
+        dict(layers.named_parameters()),
+        (1, 2, 3),
+        [TWO_STEPS] * 3,
+        ErrorFeedback(_Slow()),
+        groups,
+        plan_digest="0" * 64,
+        may_be_unused=True,
+    )
+    used = layers[:2] if dist.get_rank() == 0 else layers[:1]
+    sum(layer(torch.ones(40)).sum() for layer in used).backward()
+    # As DDP does at the end of a backward pass, in the generation's own group.
+    dist.all_reduce(torch.ones(7))
+    synchroniser.after_backward()
+    synchroniser.close()
+    groups.close()
+    return [None if each.weight.grad is None else each.weight.grad.unique().tolist() for each in layers]
+
+
+def in_uneven_company() -> int:
+    """Groups among all ranks, where some ranks have been in other groups before."""
+    first = dist.new_group([0], use_local_synchronization=True) if dist.get_rank() == 0 else None
+    groups = PlacementGroups.open(SHAPE)
+    told = torch.tensor([1 + dist.get_rank()])
+    dist.all_reduce(told, group=groups.by_step[FIRST_FLAT])
+    groups.close()
+    assert (first is None) == (dist.get_rank() == 1)
+    return int(told)
+
+
+class _Never:
+    """A collective that has ended, or waits for an event."""
+
+    def __init__(self, event: threading.Event | None = None) -> None:
+        self._event = event
+
+    def wait(self) -> None:
+        assert self._event is None or self._event.wait(10)
+
+
+def passing(notes: list[str], name: str, works: list[_Never]) -> Iterator[Any]:
+    for number, work in enumerate(works):
+        notes.append(f"{name}{number}")
+        yield work
+
+
+def test_what_others_agree_upon_meanwhile_is_not_mixed_up_with_exchanges() -> None:
+    for told in run_on_ranks(2, agreed_beside_exchanges):
+        assert told == [[1.0], [0.5], None]
+
+
+def test_ranks_that_were_in_other_groups_before_meet_all_the_same() -> None:
+    assert run_on_ranks(2, in_uneven_company) == [3, 3]
+
+
+def test_the_second_exchange_is_within_a_server_while_the_first_is_between_them() -> None:
+    notes: list[str] = []
+    order, arrived = InOrder(torch.device("cpu")), threading.Event()
+    channels: Any = [object(), object()]
+    order.add(passing(notes, "a", [_Never(), _Never(arrived)]), channels)
+    order.add(passing(notes, "b", [_Never(), _Never()]), channels)
+    begun = time.monotonic()
+    while "b0" not in notes and time.monotonic() - begun < 10:
+        time.sleep(0.001)
+    assert notes[:1] == ["a0"]
+    assert set(notes) == {"a0", "a1", "b0"}, "and the first is not overtaken"
+    arrived.set()
+    order.wait()
+    order.close()
+    assert notes.index("b1") == 3
+
+
+def test_after_a_failure_nothing_more_is_begun() -> None:
+    def failing() -> Iterator[Any]:
+        yield _Never()
+        raise RuntimeError("a peer is gone")
+
+    notes: list[str] = []
+    order = InOrder(torch.device("cpu"))
+    channels: Any = [object(), object()]
+    order.add(failing(), channels)
+    with pytest.raises(RuntimeError, match="a peer is gone"):
+        order.wait()
+    order.add(passing(notes, "b", [_Never()]), channels[:1])
+    with pytest.raises(RuntimeError, match="a peer is gone"):
+        order.wait()
+    order.close()
+    assert notes == []
+
+
+def test_groups_are_made_for_the_steps_that_are_taken() -> None:
+    options = [each for each in gpu_options() if all(step.routine is not Routine.BROADCAST for step in each)]
+    assert steps_of([TWO_STEPS], PlacementShape(2, 2)) == {(Level.FLAT, False), (Level.FLAT, True)}
+    assert len(steps_of(options, PlacementShape(2, 2))) == 6
+    assert steps_of(options, PlacementShape(1, 1)) == set()

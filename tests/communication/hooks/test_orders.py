@@ -1,0 +1,153 @@
+"""Espresso's plans on real ranks: an option for each gradient, and the mean of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from communication.combined.plan import GroupPlan
+from communication.espresso.decision_tree import gpu_options
+from communication.espresso.options import compressions
+from communication.espresso.plan import EspressoPlan, TensorOption
+from communication.hooks.codecs.identity import Identity
+from communication.hooks.codecs.names import codec_named
+from communication.hooks.feedback import ErrorFeedback
+from communication.hooks.fusion import FusedGradients
+from communication.hooks.groups import PlacementGroups
+from communication.hooks.orders import GroupOrders, orders_of
+from communication.hooks.residuals import RESIDUAL, from_state
+from communication.plan import Prediction, content_digest
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from tests.communication.hooks.ranks import run_on_ranks
+from tests.communication.hooks.test_fusion import backward, gradients_in_order, message, the_model
+
+SHAPE = PlacementShape(2, 2)
+
+
+def espresso_message(seed: int, bytes_per_element: int = 4) -> dict[str, Any]:
+    """Of a plan with an option for each gradient of the model, which differ widely."""
+    found = gpu_options()
+    tensors = [
+        TensorOption(name, each.numel(), found[(seed + 29 * number) % len(found)])
+        for number, (name, each) in enumerate(gradients_in_order(the_model()).items())
+    ]
+    prediction = Prediction(1.0, 0.0, 0.0)
+    plan = EspressoPlan(
+        SHAPE, "onebit", False, bytes_per_element, tuple(tensors), 0, prediction, prediction, 1.0, 1.0
+    )
+    return plan.to_message()
+
+
+def combined_message(boundaries: tuple[int, ...] = (1, 4, 6)) -> dict[str, Any]:
+    """Of a plan with an option for each group."""
+    gradients = gradients_in_order(the_model())
+    elements = np.array([each.numel() for each in gradients.values()])
+    layout = ModelProfile("model", tuple(gradients), elements, np.ones(len(elements))).layout
+    prediction = Prediction(1.0, 0.0, 0.0)
+    found = gpu_options()
+    groups = tuple(TensorOption(str(at), 1, found[11 * at]) for at in range(len(boundaries)))
+    options = EspressoPlan(SHAPE, "onebit", False, 4, groups, 0, prediction, prediction, 1.0, 1.0)
+    return GroupPlan(boundaries, layout, options).to_message()
+
+
+def orders(told: dict[str, Any]) -> GroupOrders:
+    gradients = gradients_in_order(the_model())
+    return orders_of(told, list(gradients), [each.numel() for each in gradients.values()])
+
+
+def digested(message: dict[str, Any]) -> dict[str, Any]:
+    return message | {"digest": content_digest(message)}
+
+
+def carried_out(seeds: int) -> list[tuple[float, float, list[float]]]:
+    """For several plans: deviation from the mean without compression; with it, of what was sent and is left,
+    and the gradients."""
+    groups, found = PlacementGroups.open(SHAPE), []
+    for seed in range(seeds):
+        told, deviations = orders(espresso_message(seed) if seed else combined_message()), []
+        for codec in (Identity(), codec_named("onebit")):
+            model, dense = the_model(), the_model()
+            gradients = gradients_in_order(model)
+            synchroniser = FusedGradients(
+                gradients,
+                told.boundaries,
+                told.options,
+                ErrorFeedback(codec),
+                groups,
+                plan_digest=told.digest,
+            )
+            backward(model, seed)
+            synchroniser.after_backward()
+            synchroniser.close()
+            left = {name: torch.zeros(each.numel()) for name, each in gradients.items()}
+            state = {name: values for name, values in synchroniser.state().items() if name != "origin"}
+            for each in from_state(state):
+                if each.kind == RESIDUAL:
+                    left[each.parameter][each.start : each.start + len(each.values)] += each.values
+            backward(dense, seed)
+            worst = 0.0
+            for name, parameter in dense.named_parameters():
+                assert parameter.grad is not None
+                assert gradients[name].grad is not None
+                dist.all_reduce(parameter.grad)
+                dist.all_reduce(left[name])
+                sent = gradients[name].grad.reshape(-1) + left[name]
+                worst = max(worst, float((sent - parameter.grad.reshape(-1) / 4).abs().max()))
+            deviations.append(worst)
+        found.append(
+            (*deviations, torch.cat([each.grad.reshape(-1) for each in gradients.values()]).tolist())
+        )
+    groups.close()
+    return found
+
+
+def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
+    seeds = 12
+    assert sum(
+        compressions(option) for seed in range(seeds) for option in orders(espresso_message(seed)).options
+    )
+    first, *others = run_on_ranks(4, carried_out, seeds)
+    for without, with_it, _ in first:
+        assert without < 1e-6
+        assert with_it < 1e-5
+    assert all(other == first for other in others)
+
+
+def test_each_gradient_is_a_group_of_espressos() -> None:
+    told = orders(espresso_message(3))
+    assert told.boundaries == (1, 2, 3, 4, 5, 6)
+    assert (told.placement, told.codec, len(set(told.options))) == (SHAPE, "onebit", 6)
+    fused = orders(message(SHAPE, (2, 6), "dgc"))
+    assert (fused.boundaries, len(fused.options), len(set(fused.options))) == ((2, 6), 2, 1)
+    combined = orders(combined_message())
+    assert combined.boundaries == (1, 4, 6)
+    assert combined.options == tuple(gpu_options()[11 * at] for at in range(3))
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        (espresso_message(0) | {"codec": "dgc"}, "digest of the plan"),
+        (espresso_message(0, bytes_per_element=2), "travel as FP32"),
+        ({"planner": "zen"}, "no message of the planner cupcake"),
+        (combined_message() | {"digest": "0" * 64}, "digest of the plan"),
+        (digested(combined_message() | {"group_options": [0, 1]}), "the number of an option"),
+        (digested(combined_message() | {"group_options": [0, 1, 3]}), "of no number"),
+        (
+            digested(combined_message() | {"options": ["Comm/all-reduce/flat Comm/all-reduce/flat"] * 3}),
+            "lacks",
+        ),
+        (digested(combined_message() | {"boundaries": [1, 4, 7]}), "boundaries ascend"),
+        (digested(combined_message() | {"layout": "0" * 64}), "other names or sizes"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused(told: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        orders(told)
+    with pytest.raises(ValueError, match="other names or sizes"):
+        orders_of(espresso_message(0), ["a"], [1])
