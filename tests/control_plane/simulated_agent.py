@@ -58,6 +58,10 @@ class SimulatedAgent:
     memory: Mapping[int, int] = field(default_factory=dict)
     state_bytes: int = 0
 
+    def shown(self) -> tuple[int, dict[tuple[str, int, int], str]]:
+        """What it last heard, and the phase of each of its workers."""
+        return self.desired_version, {place: worker.phase for place, worker in self.workers.items()}
+
     @classmethod
     def enrol(
         cls,
@@ -247,9 +251,9 @@ def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
 
     for _ in range(rounds):
         run_planner("test")
-        before = [(dict(agent.workers), agent.desired_version) for agent in agents]
+        before = [agent.shown() for agent in agents]
         for agent in agents:
             agent.obey()
             agent.report()
-        if before == [(dict(agent.workers), agent.desired_version) for agent in agents]:
+        if before == [agent.shown() for agent in agents]:
             return
