@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from scheduling.core.question.snapshot import (
     Snapshot,
     StoredPlan,
 )
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.core.question.validation import LONGEST_RUN_SECONDS, check_job, suspects
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
@@ -158,6 +160,33 @@ def test_settings_and_servers_are_checked_too() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             replan(wrong)
+
+
+@pytest.mark.parametrize(
+    ("choice", "wrong"),
+    [
+        *(("most_work", value) for value in (-1, nan, inf, 0.5, "1000")),
+        *(("reserve_servers", value) for value in (nan, inf, 1.5)),
+        *(("two_phase", TwoPhaseOptions(expansion=value)) for value in (0, -1)),
+        ("two_phase", TwoPhaseOptions(efficiency=nan)),
+        ("two_phase", TwoPhaseOptions(change_seconds=inf)),
+        ("two_phase", TwoPhaseOptions(ageing_weight=-1.0)),
+    ],
+)
+def test_a_choice_that_no_decision_can_keep_to_is_refused_by_its_name(choice: str, wrong: Any) -> None:
+    """A limit of work that is no number would be a limit that is never reached."""
+    asked = snapshot(4, job("a", 10.0, 60.0))
+    named = "two_phase: " if choice == "two_phase" else f"{choice} must"
+    for policy in ("punctual", "lyra"):
+        with pytest.raises(ValueError, match=named):
+            policy_named(policy).replan(replace(asked, settings=replace(asked.settings, **{choice: wrong})))
+
+
+@pytest.mark.parametrize("most_work", [None, 0, np.int64(7), 10**18])
+def test_every_limit_of_work_decides_the_first_newcomer(most_work: int | None) -> None:
+    asked = snapshot(4, job("a", 10.0, 60.0))
+    decision = replan(replace(asked, settings=replace(asked.settings, most_work=most_work)))
+    assert [verdict.job_id for verdict in decision.verdicts] == ["a"]
 
 
 def test_a_cluster_without_servers_promises_nothing() -> None:

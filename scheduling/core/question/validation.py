@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, isnan
+from numbers import Integral
 from operator import attrgetter
 
 import numpy as np
@@ -29,6 +30,7 @@ from scheduling.core.question.snapshot import (
     Snapshot,
     StoredPlan,
 )
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 
 MOST_ITERATIONS = 1e12
 """Bound on a job's iterations."""
@@ -96,8 +98,11 @@ def check_settings(settings: PlannerSettings) -> None:
     """Raises ValueError for settings that no planner can apply."""
     if not 0 < settings.slot_seconds <= LONGEST_SLOT_SECONDS:
         raise ValueError(f"slot_seconds must be positive and at most {LONGEST_SLOT_SECONDS:.0f}")
-    if settings.reserve_servers < 0:
-        raise ValueError("reserve_servers must not be negative")
+    if not _is_count(settings.reserve_servers):
+        raise ValueError(f"reserve_servers must be a whole number from 0, not {settings.reserve_servers}")
+    if settings.most_work is not None and not _is_count(settings.most_work):
+        # A limit that is no number is never reached, so that one decision would take in a whole burst.
+        raise ValueError(f"most_work must be a whole number from 0, or None, not {settings.most_work}")
     for name in (
         "reserve_slack_seconds",
         "change_slack_seconds",
@@ -109,6 +114,21 @@ def check_settings(settings: PlannerSettings) -> None:
             raise ValueError(f"{name} must not be negative, and at most {LATEST:.0e}")
     if not 0 <= settings.worker_memory_bytes < inf:
         raise ValueError("worker_memory_bytes must be a number of bytes")
+    if settings.two_phase is not None:
+        _check_two_phase(settings.two_phase)
+
+
+def _check_two_phase(options: TwoPhaseOptions) -> None:
+    for name in ("ageing_weight", "change_seconds", "efficiency"):
+        if not 0 <= getattr(options, name) <= LATEST:
+            raise ValueError(f"two_phase: {name} must not be negative, and at most {LATEST:.0e}")
+    if not (_is_count(options.expansion) and 1 <= options.expansion <= MOST_GPUS):
+        raise ValueError(f"two_phase: expansion must be a whole number from 1 to {MOST_GPUS}")
+
+
+def _is_count(value: object) -> bool:
+    """Whether it is a whole number, and not negative."""
+    return isinstance(value, Integral) and int(value) >= 0
 
 
 def check_job(job: JobSnapshot) -> None:
