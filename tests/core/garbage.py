@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf, nan
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from scheduling.core.question.snapshot import (
     Snapshot,
     StoredPlan,
 )
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies import policy_named
 
 #: Numbers that break sums, divisions and loops.
@@ -39,6 +40,8 @@ WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)
 MEMORY = 2.0**30
 """About what a worker takes, in bytes."""
 SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
+#: What two-phase policies may be told to do otherwise, each yes or no.
+SWITCHES = tuple(one.name for one in fields(TwoPhaseOptions) if isinstance(one.default, bool))
 #: Policies that decide in other ways: with promises, with loans, on any measured size, with a memory.
 POLICIES = (
     "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias",
@@ -103,14 +106,27 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         reserve_slack_seconds=number(0.0, 20.0),
         offer_hold_seconds=number(0.0, 120.0),
         newcomers=draw(st.sampled_from(list(Newcomers))),
-        most_work=draw(st.sampled_from((None, None, 0, 1, 1_000, 1_000_000))),
+        most_work=draw(st.sampled_from((None, None, 0, 1, 1_000, 1_000_000, *((-1, nan) if wild else ())))),
         ageing_weight=draw(st.sampled_from((0.0, 0.0, 1.0))) * number(0.0, 5.0),
         change_slack_seconds=number(0.0, 20.0),
         worker_memory_bytes=draw(st.sampled_from((0.0, 0.0, 1.0))) * number(0.0, 2.0 * MEMORY),
+        two_phase=_two_phase(draw, number, whole),
     )
     boundary = now + draw(st.sampled_from((0.0, 0.5, 1.0))) * slot
     boundary = number(boundary, boundary)
     return Snapshot(now, boundary, servers, jobs, offers, blocked, choices)
+
+
+def _two_phase(draw: st.DrawFn, number: Number, whole: Whole) -> TwoPhaseOptions | None:
+    if draw(st.integers(0, 2)):
+        return None
+    return TwoPhaseOptions(
+        ageing_weight=number(0.0, 5.0),
+        change_seconds=number(0.0, 60.0),
+        efficiency=number(0.0, 1.5),
+        expansion=whole(1, 4),
+        **{name: draw(st.booleans()) for name in SWITCHES},
+    )
 
 
 def _servers(draw: st.DrawFn, number: Number, now: float) -> tuple[ServerSnapshot, ...]:

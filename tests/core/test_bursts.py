@@ -146,6 +146,47 @@ def test_a_limit_of_work_decides_the_first_newcomers_as_without_it_and_says_who_
     assert not waiting & {change.job_id for change in limited.changes}
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    seed=st.integers(0, 10_000), most_work=st.integers(0, 60_000), reallocating=st.booleans(),
+    same_kind=st.booleans(),
+)  # fmt: skip
+def test_beside_borrowed_servers_a_limit_of_work_says_who_waits_too(
+    seed: int, most_work: int, reallocating: bool, same_kind: bool
+) -> None:
+    """Best-effort newcomers who get borrowed GPUs are decided by that, before others in front of them."""
+    policy = policy_named("punctual")
+    jobs = tuple(replace(job, lent_curve=job.curve) for job in random_newcomers(seed, 30, pauses=True))
+    owned = cluster(2, most_work=most_work)
+    lent = ServerSnapshot("lent", 4, on_loan=True, same_kind=same_kind)
+    asked = replace(owned, servers=(*owned.servers, lent), jobs=jobs)
+    limited = (policy.replan if reallocating else policy.admit)(asked)
+    decided_ids = [verdict.job_id for verdict in limited.verdicts]
+    assert decided_ids[0] == "job-000"
+    assert sorted([*decided_ids, *limited.undecided]) == [job.id for job in jobs]
+    waiting = set(limited.undecided)
+    assert not waiting & (limited.plans.keys() | limited.placements.keys())
+    assert not waiting & {change.job_id for change in limited.changes}
+
+
+def test_beside_borrowed_servers_the_first_newcomers_get_the_same_verdicts_under_a_limit() -> None:
+    policy = policy_named("punctual")
+    jobs = random_newcomers(7, 30, pauses=True)
+    owned = cluster(2, most_work=1)
+    asked = replace(owned, servers=(*owned.servers, ServerSnapshot("lent", 4, on_loan=True)), jobs=jobs)
+    verdicts: list[Verdict] = []
+    while asked.jobs and any(job.newcomer for job in asked.jobs):
+        decision = policy.admit(asked)
+        verdicts += decision.verdicts
+        waiting = set(decision.undecided)
+        after = committed(replace(asked, jobs=tuple(j for j in asked.jobs if j.id not in waiting)), decision)
+        asked = replace(after, jobs=(*after.jobs, *(job for job in jobs if job.id in waiting)))
+    whole = policy.admit(replace(cluster(2), servers=asked.servers, jobs=jobs))
+    assert [(v.job_id, v.promised, v.reason) for v in verdicts] == [
+        (v.job_id, v.promised, v.reason) for v in whole.verdicts
+    ]
+
+
 def test_promises_that_moves_break_by_now_are_planned_anew_for_a_newcomer() -> None:
     """Nobody has started, so all plans are four seconds short. Forced moves then make some promises late, and
     as long as they do no newcomer would be let in."""

@@ -64,7 +64,9 @@ def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> 
 def undecided(answer: Answer) -> tuple[str, ...]:
     """Ids of the newcomers that wait for their verdict, in the order in which they will be decided."""
     ids = answer.problem.columns.ids
-    return tuple(ids[row] for row in answer.problem.newcomers[len(answer.verdicts) :])
+    # Not all that follow the last verdict: a best-effort newcomer may have got borrowed GPUs before its turn.
+    decided = {verdict.job_id for verdict in answer.verdicts}
+    return tuple(ids[row] for row in answer.problem.newcomers if ids[row] not in decided)
 
 
 def as_decision(answer: Answer) -> Decision:

@@ -383,10 +383,15 @@ def _change(
 
 
 def _verdicts(problem: Problem, answer: Answer, asked: BoolArray) -> tuple[Verdict, ...]:
-    """The verdict of each newcomer in the order of rows; newcomers on borrowed servers asked for no
-    promise."""
-    given = iter(answer.verdicts)
-    return tuple(
-        next(given) if asked[row] else reasons.best_effort(reasons.job_facts(problem, row))
+    """The verdicts in the order of rows; newcomers on borrowed servers asked for no promise.
+
+    A newcomer that the limit of work left for another decision has none.
+    """
+    given = {verdict.job_id: verdict for verdict in answer.verdicts}
+    found = (
+        given.get(problem.columns.ids[row])
+        if asked[row]
+        else reasons.best_effort(reasons.job_facts(problem, row))
         for row in problem.newcomers
     )
+    return tuple(verdict for verdict in found if verdict is not None)
