@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -21,12 +22,15 @@ from numba.core.errors import TypingError
 from numba.core.registry import CPUDispatcher
 
 from launch.compile_core import compile_core
+from scheduling.core.elasticflow.expected_demand import ExpectedDemand
 from scheduling.core.interpreting import interpreted
 from scheduling.core.kernels import INTERPRET_VARIABLE, PACKAGES, leaf, source_digest
-from scheduling.core.question.decision import Decision
+from scheduling.core.question.decision import Decision, ReasonCode
 from scheduling.core.question.snapshot import (
+    Fill,
     FloatArray,
     JobSnapshot,
+    Newcomers,
     PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
@@ -105,10 +109,22 @@ def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
     compile_core()
     compiled = _signatures()
     for seed in range(12):
-        _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
+        _live_through(np.random.default_rng(seed), **_kind_of_life(seed))
     _decide_a_burst(np.random.default_rng(0))
     late = {name: kinds for name, kinds in _signatures().items() if kinds != compiled.get(name, 0)}
     assert not late, f"compiled only when a decision needed them: {late}"
+
+
+def test_the_lives_that_kernels_are_compiled_for_keep_room_back_and_let_jobs_in() -> None:
+    """Otherwise the tests around this one would not see what prudent newcomers need compiled."""
+    reasons = Counter(
+        (verdict.reason_code, verdict.promised)
+        for seed in range(12)
+        for decision in _live_through(np.random.default_rng(seed), **_kind_of_life(seed))
+        for verdict in decision.verdicts
+    )
+    assert reasons[ReasonCode.ROOM_KEPT, False] > 3
+    assert sum(count for (_, promised), count in reasons.items() if promised) > 20
 
 
 def test_the_planners_worker_loads_all_kernels_before_its_pool_begins() -> None:
@@ -188,8 +204,8 @@ def tell_loaded(queue: str) -> None:
     with patch("scheduling.core.kernels.machine_code_is_complete", return_value=True):
         app.Worker(queues=[queue], concurrency=1)
     loaded = _signatures()
-    for seed in range(3):
-        _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
+    for seed in range(0, 12, 2):
+        _live_through(np.random.default_rng(seed), **_kind_of_life(seed))
     _decide_a_burst(np.random.default_rng(0))
     late = [name for name, kinds in _signatures().items() if kinds != loaded.get(name, 0)]
     print(json.dumps({"loaded": sum(loaded.values()), "late": late}))
@@ -203,10 +219,7 @@ def tell_decisions() -> None:
 
 
 def _decisions() -> list[list[Any]]:
-    found = [
-        _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
-        for seed in range(12)
-    ]
+    found = [_live_through(np.random.default_rng(seed), **_kind_of_life(seed)) for seed in range(12)]
     found.append([_decide_a_burst(np.random.default_rng(0))])
     return [[_plain(decision) for decision in decisions] for decisions in found]
 
@@ -247,14 +260,29 @@ def _signatures() -> dict[str, int]:
     }
 
 
-def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> list[Decision]:
+def _kind_of_life(seed: int) -> dict[str, Any]:
+    """Of twelve seeds in a row each pair of a kind of borrowed server and of choices an operator has."""
+    choices: tuple[dict[str, Any], ...] = (
+        {},
+        {"newcomers": Newcomers.PRUDENT},
+        {"fill": Fill.SUFFIX, "reserve_servers": 1, "reserve_slack_seconds": 2.0},
+        {"newcomers": Newcomers.PRUDENT, "fill": Fill.SUFFIX, "change_slack_seconds": 1.0},
+    )
+    settings = PlannerSettings(slot_seconds=5.0, **choices[seed // 3 % len(choices)])
+    return {"lends": seed % 3 > 0, "same_kind": seed % 3 == 2, "settings": settings}
+
+
+def _live_through(
+    rng: np.random.Generator, *, lends: bool, same_kind: bool, settings: PlannerSettings
+) -> list[Decision]:
     """Some slots of a cluster's life, as the default policy decides them."""
     decisions = []
     policy = policy_named(DEFAULT_POLICY)
     servers = tuple(ServerSnapshot(f"own-{number}", 4) for number in range(2))
     if lends:
         servers += tuple(ServerSnapshot(f"lent-{n}", 4, on_loan=True, same_kind=same_kind) for n in range(2))
-    snapshot = Snapshot(0.0, 5.0, servers, (), settings=PlannerSettings(slot_seconds=5.0))
+    known = tuple(_small_jobs_came().remembered().tolist())
+    snapshot = Snapshot(0.0, 5.0, servers, (), settings=settings, memory=known)
     for slot in range(8):
         jobs = (
             *snapshot.jobs,
@@ -283,8 +311,17 @@ def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> 
             if job.id not in refused
         ]
         now = snapshot.now + 5.0
-        snapshot = replace(snapshot, now=now, next_slot_at=now + (0.0 if slot % 2 else 5.0), jobs=tuple(left))
+        boundary = now + (0.0 if slot % 2 else 5.0)
+        snapshot = replace(snapshot, now=now, next_slot_at=boundary, jobs=tuple(left), memory=decision.memory)
     return decisions
+
+
+def _small_jobs_came() -> ExpectedDemand:
+    """Small jobs for eight GPUs came in the last quarter of an hour, so that GPU time has a price."""
+    demand = ExpectedDemand()
+    for number in range(900):
+        demand = demand.noted(number - 900.0, 0, 8.0, 20.0)
+    return demand
 
 
 def _decide_a_burst(rng: np.random.Generator) -> Decision:
