@@ -8,9 +8,11 @@ from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.sparse import SparseSynchroniser
+from workers.runtime.synchronisation.zen import ZenSynchroniser
 
 KINDS: Mapping[str, type[GradientSynchroniser]] = {
     "compressed": CompressedSynchroniser,
     "dense": DenseSynchroniser,
     "sparse": SparseSynchroniser,
+    "zen": ZenSynchroniser,
 }

@@ -32,11 +32,7 @@ class SparseSynchroniser(GradientSynchroniser):
 
     def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """The trained embedding tables with `sparse=True`."""
-        tables = {
-            id(part.weight)
-            for part in module.modules()
-            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
-        }
+        tables = tables_of_rows(module)
         return {name: parameter for name, parameter in left.items() if id(parameter) in tables}
 
     def wrap(
@@ -52,10 +48,7 @@ class SparseSynchroniser(GradientSynchroniser):
 
     def begin_alike(self) -> None:
         """Give every rank the group's first rank's tables."""
-        if self._world_size > 1:
-            first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
-            for parameter in self._parameters:
-                dist.broadcast(parameter.detach(), src=first, group=self._group)
+        first_ones_values(self._parameters, self._group)
 
     def after_backward(self) -> None:
         """Replace each gradient by the mean over ranks."""
@@ -108,6 +101,23 @@ class SparseSynchroniser(GradientSynchroniser):
         gathered = [torch.empty_like(tensor) for _ in range(self._world_size)]
         dist.all_gather(gathered, tensor, group=self._group)
         return gathered
+
+
+def tables_of_rows(module: nn.Module) -> frozenset[int]:
+    """Ids of the weights of embeddings with `sparse=True`, whose gradients are rows."""
+    return frozenset(
+        id(part.weight)
+        for part in module.modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+    )
+
+
+def first_ones_values(parameters: Sequence[nn.Parameter], group: dist.ProcessGroup | None) -> None:
+    """Give every rank the group's first rank's values."""
+    if dist.get_world_size(group) > 1:
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+        for parameter in parameters:
+            dist.broadcast(parameter.detach(), src=first, group=group)
 
 
 def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor]:

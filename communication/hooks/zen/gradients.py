@@ -1,0 +1,233 @@
+"""Sparse gradients of a model, brought to their mean after the backward pass by the schemes of Zen's plan."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.espresso.options import Level
+from communication.hooks import exchanges
+from communication.hooks.groups import PlacementGroups
+from communication.hooks.zen.exchanges import Exchanged, all_to_everybody, doubling, in_parts
+from communication.hooks.zen.measures import SparseMeasures
+from communication.hooks.zen.orders import TensorOrders, ZenOrders
+from communication.hooks.zen.packets import Rows
+from communication.hooks.zen.partitions import ContiguousPartitions, HashedPartitions, Partitions
+from communication.hooks.zen.wire import Wire
+from communication.zen.choosing import HASHED
+from communication.zen.formats import INDEX_BYTES, VALUE_BYTES, Format
+from communication.zen.schemes import Scheme
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A parameter with its orders. ``units``: of the share that this rank synchronises; ``sparse``: whether
+    its gradient is kept as rows."""
+
+    orders: TensorOrders
+    parameter: nn.Parameter
+    sparse: bool
+    units: int
+    partitions: Partitions | None
+
+
+class SparseGradients:
+    """Brings gradients that are mostly zeros to their mean over all ranks, exactly.
+
+    On several servers with several GPUs each gradient is summed within its server first, as it is: each GPU
+    gets a share of the units. Then the shares are exchanged between servers, and gathered within them
+    (step 1 to 9 of Zen 2.8).
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        orders: ZenOrders,
+        groups: PlacementGroups,
+        *,
+        sparse: Collection[str] = (),
+        may_be_unused: bool = False,
+    ) -> None:
+        """Begin to look after the gradients of the plan's tensors.
+
+        Args:
+            sparse: names of parameters whose gradients are kept as rows, where nothing was computed.
+            may_be_unused: whether some gradients may be computed on no rank.
+
+        Raises:
+            ValueError: the plan is for other parameters, sizes or numbers.
+        """
+        self._groups = groups
+        self._may_be_unused = may_be_unused
+        shape = groups.shape
+        level = Level.INTER if shape.spread else Level.FLAT
+        self._wire = Wire(groups.by_step[level, False]) if shape.workers > 1 else None
+        self._shares = shape.gpus_per_server if shape.spread else 1
+        self._share = groups.gpu if shape.spread else 0
+        self.measures = SparseMeasures(0 if self._wire is None else self._wire.size)
+        self._tensors = [self._checked(each, parameters, orders, sparse) for each in orders.tensors]
+
+    def _checked(
+        self,
+        orders: TensorOrders,
+        parameters: Mapping[str, nn.Parameter],
+        plan: ZenOrders,
+        sparse: Collection[str],
+    ) -> _Tensor:
+        parameter = parameters.get(orders.name)
+        if parameter is None or parameter.numel() != orders.elements:
+            raise ValueError(f"there is no gradient {orders.name!r} of {orders.elements} elements")
+        if not parameter.dtype.is_floating_point or parameter.dtype.itemsize > 4:
+            raise ValueError(f"{orders.name} is of {parameter.dtype}: its gradient is no FP32")
+        if orders.name in sparse and orders.width != math.prod(parameter.shape[1:]):
+            raise ValueError(
+                f"{orders.name} has rows of {math.prod(parameter.shape[1:])}, not {orders.width}"
+            )
+        each = -(-(orders.elements // orders.width) // self._shares)
+        units = max(0, min(each, orders.elements // orders.width - self._share * each))
+        partitions: Partitions | None = None
+        if self._wire is not None and orders.scheme in HASHED:
+            seed = plan.hashes.seeds[0]
+            partitions = HashedPartitions(units, self._wire.size, seed, parameter.device)
+        elif self._wire is not None and orders.scheme is Scheme.SPARSE_PS:
+            partitions = ContiguousPartitions(units, self._wire.size, parameter.device)
+        return _Tensor(orders, parameter, orders.name in sparse, units, partitions)
+
+    def after_backward(self) -> None:
+        """Replace each gradient by the mean over all ranks. One that no rank computed stays away."""
+        if self._wire is None:
+            return
+        begun, waited = time.perf_counter(), self._wire.seconds
+        computed = self._computed_anywhere()
+        for tensor, anywhere in zip(self._tensors, computed, strict=True):
+            if anywhere:
+                self._synchronise(tensor, self._wire)
+        exchange = self._wire.seconds - waited
+        self.measures.iteration(time.perf_counter() - begun - exchange, exchange, self._wire.received_bytes)
+        self._wire.received_bytes = 0
+
+    def _computed_anywhere(self) -> list[bool]:
+        if not self._may_be_unused or not self._tensors:
+            return [True] * len(self._tensors)
+        device = self._tensors[0].parameter.device
+        counts = torch.tensor([each.parameter.grad is not None for each in self._tensors], device=device)
+        counts = counts.float()
+        dist.all_reduce(counts, op=dist.ReduceOp.MAX, group=self._groups.everybody)
+        return [bool(count) for count in counts]
+
+    def _synchronise(self, tensor: _Tensor, wire: Wire) -> None:
+        orders = tensor.orders
+        if self._shares == 1:
+            mine = _rows_of(tensor.parameter, orders.width)
+            exchanged = _exchanged(tensor, mine, wire)
+            rows = exchanged.total
+        else:
+            own = self._summed_within(tensor)
+            mine = _all_units(own).first(tensor.units).without_zeros()
+            exchanged = _exchanged(tensor, mine, wire)
+            rows = self._gathered_within(tensor, exchanged.total, len(own))
+        unit_bytes = INDEX_BYTES + VALUE_BYTES * orders.width
+        self.measures.tensor(orders.name, len(mine), tensor.units, exchanged, unit_bytes)
+        self.measures.dense_bytes += int(2 * (wire.size - 1) / wire.size * VALUE_BYTES * orders.elements)
+        _give(tensor, Rows(rows.places, rows.values / self._groups.shape.workers))
+
+    def _summed_within(self, tensor: _Tensor) -> Tensor:
+        """This rank's share of the server's sum: a row for each unit, those beyond the last ones zeros."""
+        width = tensor.orders.width
+        whole = _dense_of(tensor.parameter, width)
+        each = -(-len(whole) // self._shares)
+        group = self._groups.by_step[Level.INTRA, False]
+        scattered = exchanges.reduce_scatter(whole.view(-1), each * width, each * width, group)
+        scattered.work.wait()
+        found = scattered.result()
+        assert found is not None
+        return found.view(each, width)
+
+    def _gathered_within(self, tensor: _Tensor, share: Rows, each: int) -> Rows:
+        """The whole sum, of which every GPU of the server has a share."""
+        width = tensor.orders.width
+        own = share.values.new_zeros(each, width)
+        own[share.places] = share.values
+        group = self._groups.by_step[Level.INTRA, True]
+        gathered = exchanges.all_gather(own.view(-1), [each * width] * self._shares, group)
+        gathered.work.wait()
+        found = gathered.result()
+        assert found is not None
+        whole = found.view(-1, width)
+        return _all_units(whole).without_zeros()
+
+
+def _exchanged(tensor: _Tensor, mine: Rows, wire: Wire) -> Exchanged:
+    orders = tensor.orders
+    if orders.scheme is Scheme.AGSPARSE:
+        return all_to_everybody(mine, wire)
+    if orders.scheme is Scheme.SPARCML:
+        return doubling(mine, wire)
+    if tensor.partitions is None:
+        return _all_reduced(mine, tensor.units, wire)
+    formats = (Format.COO, Format.COO)
+    if orders.scheme is Scheme.ZEN:
+        formats = (orders.push_format, orders.pull_format)
+    return in_parts(mine, tensor.partitions, *formats, wire)
+
+
+def _all_reduced(mine: Rows, units: int, wire: Wire) -> Exchanged:
+    """Dense, the rival of all: zeros travel as well."""
+    whole = mine.values.new_zeros(units, mine.values.shape[1])
+    whole[mine.places] = mine.values
+    wire.all_reduce(whole)
+    return Exchanged(_all_units(whole).without_zeros())
+
+
+def _all_units(whole: Tensor) -> Rows:
+    return Rows(torch.arange(len(whole), device=whole.device), whole)
+
+
+def _rows_of(parameter: nn.Parameter, width: int) -> Rows:
+    """The units of this rank's gradient that are not zero; none where nothing was computed."""
+    gradient = parameter.grad
+    if gradient is None:
+        empty = torch.empty(0, width, device=parameter.device)
+        return Rows(torch.empty(0, dtype=torch.int64, device=parameter.device), empty)
+    if gradient.is_sparse:
+        gradient = gradient.coalesce()
+        values = gradient.values().reshape(-1, width).float()
+        return Rows(gradient.indices()[0], values).without_zeros()
+    whole = gradient.reshape(-1, width).float()
+    places = (whole != 0).any(1).nonzero().flatten()
+    return Rows(places, whole[places])
+
+
+def _dense_of(parameter: nn.Parameter, width: int) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros(parameter.numel() // width, width, device=parameter.device)
+    return (gradient.to_dense() if gradient.is_sparse else gradient).reshape(-1, width).float()
+
+
+def _give(tensor: _Tensor, mean: Rows) -> None:
+    parameter = tensor.parameter
+    gradient = parameter.grad
+    values = mean.values.to(parameter.dtype)
+    if gradient.is_sparse if gradient is not None else tensor.sparse:
+        parameter.grad = torch.sparse_coo_tensor(
+            mean.places[None],
+            values.view(-1, *parameter.shape[1:]),
+            parameter.shape,
+            check_invariants=False,
+            is_coalesced=True,
+        )
+        return
+    whole = torch.zeros(parameter.numel() // tensor.orders.width, tensor.orders.width, device=values.device)
+    whole = whole.to(parameter.dtype)
+    whole[mean.places] = values
+    if gradient is None:
+        parameter.grad = whole.view(parameter.shape)
+    else:
+        gradient.copy_(whole.view(parameter.shape))

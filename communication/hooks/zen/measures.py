@@ -1,0 +1,66 @@
+"""What exchanges of sparse gradients turned out to be: bytes, seconds, densities, and how even parts were."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from communication.hooks.zen.exchanges import Exchanged
+
+
+class SparseMeasures:
+    """Sums over some iterations; `forget` begins anew.
+
+    Attributes:
+        iterations: that were added up. codec_seconds: of a rank's own part: hashing, sorting, adding up.
+            exchange_seconds: in which it waited for others. received_bytes: from others, those within its
+            server left out. dense_bytes: that all-reduces would have brought.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self._servers = servers
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.iterations = 0
+        self.codec_seconds = self.exchange_seconds = 0.0
+        self.received_bytes = self.dense_bytes = 0
+        self._pushed = [0] * self._servers
+        self._owned = [0] * self._servers
+        self._densities: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
+
+    def iteration(self, codec_seconds: float, exchange_seconds: float, received_bytes: int) -> None:
+        """All tensors of an iteration were exchanged."""
+        self.iterations += 1
+        self.codec_seconds += codec_seconds
+        self.exchange_seconds += exchange_seconds
+        self.received_bytes += received_bytes
+
+    def tensor(self, name: str, own: int, units: int, exchanged: Exchanged, unit_bytes: int) -> None:
+        """A tensor was exchanged, of which this rank had ``own`` units that were not zero."""
+        found = self._densities[name]
+        found[0] += own / units if units else 0.0
+        found[1] += 1
+        for sums, counts in ((self._pushed, exchanged.pushed), (self._owned, exchanged.owned)):
+            for server, count in enumerate(counts):
+                sums[server] += unit_bytes * count
+
+    @property
+    def push_imbalance(self) -> float:
+        """Of all bytes that servers received, the fullest's over the mean."""
+        return _imbalance(self._pushed)
+
+    @property
+    def pull_imbalance(self) -> float:
+        """Of all bytes that servers sent back."""
+        return _imbalance(self._owned)
+
+    @property
+    def densities(self) -> dict[str, float]:
+        """Mean share of units that were not zero on this rank, by tensor."""
+        return {name: total / count for name, (total, count) in self._densities.items()}
+
+
+def _imbalance(by_server: list[int]) -> float:
+    total = sum(by_server)
+    return len(by_server) * max(by_server) / total if total else 1.0

@@ -1,0 +1,67 @@
+"""A process group as exchanges of sparse gradients use it: what comes from others is counted and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Wire:
+    """Some ranks, and this one's number among them.
+
+    Attributes:
+        received_bytes: from others, since it was made. seconds: in which this rank waited for others.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.rank, self.size = group.rank(), group.size()
+        self.received_bytes = 0
+        self.seconds = 0.0
+
+    def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
+        """Everybody's numbers, which are as many on each rank. They are needed on the host, as sizes of what
+        follows."""
+        gathered = torch.empty(self.size * len(own), dtype=torch.int64, device=device)
+        begun = time.perf_counter()
+        dist.all_gather_single(gathered, torch.tensor(own, device=device), group=self._group)
+        told = gathered.view(self.size, -1).tolist()
+        self._came((self.size - 1) * 8 * len(own), begun)
+        return list(told)
+
+    def to_each(self, packets: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        """A packet of bytes for each rank, this one included; returns what each has for this one. ``sizes``:
+        of these."""
+        joined = torch.cat(list(packets))
+        received = joined.new_empty(sum(sizes))
+        begun = time.perf_counter()
+        dist.all_to_all_single(
+            received, joined, list(sizes), [len(each) for each in packets], group=self._group
+        )
+        self._came(sum(sizes) - sizes[self.rank], begun)
+        return list(received.split(list(sizes)))
+
+    def to_all(self, packet: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Everybody's packet of bytes, each padded to the longest. ``sizes``: of all."""
+        longest = max(sizes)
+        padded = packet.new_zeros(longest)
+        padded[: len(packet)] = packet
+        received = packet.new_empty(self.size * longest)
+        begun = time.perf_counter()
+        dist.all_gather_single(received, padded, group=self._group)
+        self._came((self.size - 1) * longest, begun)
+        return [row[:size] for row, size in zip(received.view(self.size, -1), sizes, strict=True)]
+
+    def all_reduce(self, values: Tensor) -> None:
+        """The sum over all ranks, in place; each receives what a ring brings it."""
+        begun = time.perf_counter()
+        dist.all_reduce(values, group=self._group)
+        self._came(2 * (self.size - 1) * values.nbytes // self.size, begun)
+
+    def _came(self, count: int, begun: float) -> None:
+        self.received_bytes += count
+        self.seconds += time.perf_counter() - begun
