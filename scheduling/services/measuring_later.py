@@ -19,7 +19,6 @@ from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
-from scheduling.policies import Policy
 from scheduling.services.another_chance import CURABLE
 from scheduling.services.borrowed import curve_on
 from scheduling.services.kinds import refusals_of
@@ -31,7 +30,7 @@ from scheduling.services.measured_levels import (
 )
 from scheduling.services.profiling import MOST_WAITING_LOOKED_AT
 from scheduling.services.quotas import profiling_left
-from scheduling.services.room_to_measure import Measurement, find_block
+from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
 #: For how long after a decline its function is measured on.
@@ -40,18 +39,17 @@ REMEMBERED_FOR = timedelta(days=1)
 MOST_DECLINES = 100
 
 
-def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
     """More levels of a function that was declined for want of them. None while anything is being measured.
     Those who are undecided come first: nobody asks while there are any."""
+    cluster, now = room.cluster, room.now
     if not _declined_lately(cluster, now).exists():
         return None
     measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
     if measured_now.exclude(state=GenerationState.RETIRED).exists():
         return None
     for job, curve in islice(_short_of_levels(cluster, now), MOST_WAITING_LOOKED_AT):
-        found = find_block(
-            cluster, job, policy, now, above=top_level(curve), curve=curve, spare_best_effort=True
-        )
+        found = room.block_for(job, above=top_level(curve), curve=curve, spare_best_effort=True)
         if found is not None:
             return found
     return None

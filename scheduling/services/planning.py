@@ -45,6 +45,7 @@ from scheduling.services.profiling import (
     undecided_jobs,
 )
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.slots import frozen_until, slot_and_wake
 from scheduling.services.snapshots import MOST_NEWCOMERS, Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.unmeasurable import settle_unmeasurable
@@ -383,11 +384,11 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
 
 def _measure(cluster: Cluster, epoch: int) -> int:
     """Start at most one measurement a pass."""
-    policy, now = cluster_policy(cluster), timezone.now()
+    room = RoomToMeasure(cluster, cluster_policy(cluster), timezone.now())
     undecided = undecided_jobs(cluster).exists()
-    measurement = next_measurement(cluster, policy, now, undecided=undecided)
+    measurement = next_measurement(room, undecided=undecided)
     if measurement is None and not undecided:
-        measurement = measurement_after_decline(cluster, policy, now)
+        measurement = measurement_after_decline(room)
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

@@ -21,7 +21,6 @@ from scheduling.choices import (
 )
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
-from scheduling.policies import Policy
 from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_on
 from scheduling.services.generations import create_generation
 from scheduling.services.incidents import jobs_without_port, note_no_port, note_ports
@@ -35,7 +34,7 @@ from scheduling.services.measured_levels import (
 )
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import Move, move, move_all, record
-from scheduling.services.room_to_measure import Measurement, find_block
+from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 from scheduling.services.server_ports import NoFreePort
 
 #: Waiting jobs of one function that are told at once that it is being measured.
@@ -78,50 +77,49 @@ def decide_by(job: Job) -> datetime | None:
     return job.submitted_at + (job.deadline_at - job.submitted_at) / 2
 
 
-def next_measurement(
-    cluster: Cluster, policy: Policy, now: datetime, *, undecided: bool
-) -> Measurement | None:
+def next_measurement(room: RoomToMeasure, *, undecided: bool) -> Measurement | None:
     """The measurement to start now: for the longest-waiting undecided job, else more levels of a running
     job's curve. ``undecided``: whether there are undecided jobs at all."""
     if undecided:
-        found = _measurement_for_undecided(cluster, policy, now)
-        if found is not None or undecided_jobs(cluster).filter(awaits_levels=False).exists():
+        found = _measurement_for_undecided(room)
+        if found is not None or undecided_jobs(room.cluster).filter(awaits_levels=False).exists():
             return found
-    for job in _extendable_jobs(cluster):
+    for job in _extendable_jobs(room.cluster):
         above = top_level(job.curve) if job.curve else 0
-        found = find_block(cluster, job, policy, now, above=above, spare_best_effort=above > 0)
+        found = room.block_for(job, above=above, spare_best_effort=above > 0)
         if found is not None:
             return found
-    return _measurement_on_loan(cluster, policy, now)
+    return _measurement_on_loan(room)
 
 
-def _measurement_for_undecided(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+def _measurement_for_undecided(room: RoomToMeasure) -> Measurement | None:
     """For the longest-waiting job without a curve, else for one that waits for more levels of its curve."""
     looked_at = 0
     quota_left: dict[int, bool] = {}
-    for job_id, project_id in _waiting_jobs(cluster):
+    for job_id, project_id in _waiting_jobs(room.cluster):
         if project_id not in quota_left:
-            quota_left[project_id] = profiling_left(Project.objects.get(pk=project_id), now)
+            quota_left[project_id] = profiling_left(Project.objects.get(pk=project_id), room.now)
         if not quota_left[project_id]:
             continue
         waiting = Job.objects.select_related("curve", "function_version", "project")
-        found = find_block(cluster, waiting.defer(UNREAD_OF_VERSION).get(pk=job_id), policy, now, above=0)
+        found = room.block_for(waiting.defer(UNREAD_OF_VERSION).get(pk=job_id), above=0)
         looked_at += 1
         if found is not None:
             return found
         if looked_at >= MOST_WAITING_LOOKED_AT:
             break
-    for job in _jobs_awaiting_levels(cluster):
+    for job in _jobs_awaiting_levels(room.cluster):
         assert job.curve is not None
-        found = find_block(cluster, job, policy, now, above=top_level(job.curve))
+        found = room.block_for(job, above=top_level(job.curve))
         if found is not None:
             return found
     return None
 
 
-def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+def _measurement_on_loan(room: RoomToMeasure) -> Measurement | None:
     """For the first job without a promise that was never measured on the kind of GPU on loan, where some of
     these are idle."""
+    cluster = room.cluster
     if not Gpu.objects.on_loan(cluster).exists():
         return None
     borrowing = borrowing_kind(cluster)
@@ -142,9 +140,9 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
             continue
         if known is not None and attempts_on(job, known) >= MAXIMUM_ATTEMPTS:
             continue
-        if not profiling_left(job.project, now) or _is_measuring(job):
+        if not profiling_left(job.project, room.now) or _is_measuring(job):
             continue
-        found = find_block(cluster, job, policy, now, above=0, kind=borrowed.kind, spare_best_effort=True)
+        found = room.block_for(job, above=0, kind=borrowed.kind, spare_best_effort=True)
         if found is not None:
             return found
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
@@ -26,6 +27,11 @@ from scheduling.services.unfit_levels import largest_unfit_level
 
 log = structlog.get_logger(__name__)
 
+#: What may be planned to find one job a block: so many jobs, each counted once for every block asked about.
+MOST_PLANNED_JOBS = 2_000
+#: Asked about however many jobs there are: the largest block and the smallest.
+LEAST_BLOCKS = 2
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -39,59 +45,105 @@ class Measurement:
     curve: ScalingCurve
 
 
-def find_block(
-    cluster: Cluster,
-    job: Job,
-    policy: Policy,
-    now: datetime,
-    *,
-    above: int,
-    kind: str | None = None,
-    curve: ScalingCurve | None = None,
-    spare_best_effort: bool = False,
-) -> Measurement | None:
-    """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
+@dataclass
+class RoomToMeasure:
+    """A cluster as one look for something to measure finds it, whatever number of jobs it looks at.
 
-    ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
-    ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for on.
-    ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict depends
-    on it.
+    Each pool is read once, and what a block would put at risk is computed once for all jobs that could be
+    measured there. So a look costs no more than a few plans, also where nobody finds room.
     """
-    on_own = curve or job.curve
-    assert on_own is not None
-    measured_curve = on_own if kind is None else curve_on(job, kind)
-    unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
-    declared = job.function_version.worker_counts
 
-    def levels_on(gpus: int) -> list[int]:
-        possible = measurable_levels(job.global_batch_size, gpus, declared)
-        return [level for level in possible if level > max(above, unfit)]
+    cluster: Cluster
+    policy: Policy
+    now: datetime
+    #: Read so far, by kind of GPU.
+    _pools: dict[str, Pool] = field(default_factory=dict)
+    #: Promises at risk by kind and what is measured where, at first nothing; None: cannot be computed.
+    _at_risk: dict[tuple[str, BlockedGpus | None], set[str] | None] = field(default_factory=dict)
 
-    # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
-    if not levels_on(Gpu.objects.measurable(cluster, kind or on_own.gpu_kind).count()):
-        return None
-    pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
-    levels = levels_on(len(pool.gpus))
-    longest = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=True)
-    standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None, until=longest)
-    baseline: set[str] | None = None
-    for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
-        displaces = any(address in pool.claims for address in block)
-        until = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=displaces)
-        blocked = (*pool.snapshot.blocked, BlockedGpus(addresses=block, until=until))
-        # A measurement may take nothing that a promise stands on.
-        if baseline is None:
-            baseline = _at_risk(policy, pool.snapshot, job)
-        if baseline is None:
+    def block_for(
+        self,
+        job: Job,
+        *,
+        above: int,
+        kind: str | None = None,
+        curve: ScalingCurve | None = None,
+        spare_best_effort: bool = False,
+    ) -> Measurement | None:
+        """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
+
+        ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
+        ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for
+        on. ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict
+        depends on it.
+        """
+        on_own = curve or job.curve
+        assert on_own is not None
+        measured_curve = on_own if kind is None else curve_on(job, kind)
+        unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
+        declared = job.function_version.worker_counts
+
+        def levels_on(gpus: int) -> list[int]:
+            possible = measurable_levels(job.global_batch_size, gpus, declared)
+            return [level for level in possible if level > max(above, unfit)]
+
+        # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
+        if not levels_on(Gpu.objects.measurable(self.cluster, kind or on_own.gpu_kind).count()):
             return None
-        at_risk = _at_risk(policy, dataclasses.replace(pool.snapshot, blocked=blocked), job)
-        if at_risk is not None and at_risk <= baseline:
-            displaced = {pool.claims[address] for address in block if address in pool.claims}
-            wanted = measurable_levels(job.global_batch_size, len(block), declared)
-            measured = tuple(level for level in wanted if level > max(above, unfit))
-            found = on_own if kind is None else curve_made_on(job, kind)
-            return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
-    return None
+        pool = self._pool(on_own.gpu_kind)
+        standing = _standing(
+            pool,
+            spare_best_effort=spare_best_effort,
+            on_loan=kind is not None,
+            until=self._measured_by(waits=True),
+        )
+        levels = levels_on(len(pool.gpus))
+        for block in self._candidates(pool, measuring_blocks(_gpus_of_servers(pool), standing, levels)):
+            if self._harms_nobody(job, on_own.gpu_kind, block):
+                displaced = {pool.claims[address] for address in block if address in pool.claims}
+                found = on_own if kind is None else curve_made_on(job, kind)
+                measured = tuple(levels_on(len(block)))
+                return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
+        return None
+
+    def _pool(self, kind: str) -> Pool:
+        if kind not in self._pools:
+            self._pools[kind] = _without_newcomers(pool_snapshot(self.cluster, kind, self.now))
+        return self._pools[kind]
+
+    def _measured_by(self, *, waits: bool) -> float:
+        now = self.now.timestamp()
+        return measured_by(now, None, now, release_bounds(self.cluster), waits=waits)
+
+    def _candidates(self, pool: Pool, blocks: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The blocks that are asked about: where there is not work enough left for all, the largest ones and
+        the smallest, on which a job is measured at least a little."""
+        found = list(blocks)
+        most = max(MOST_PLANNED_JOBS // max(len(pool.snapshot.jobs), 1), LEAST_BLOCKS)
+        return found if len(found) <= most else [*found[: most - 1], found[-1]]
+
+    def _harms_nobody(self, job: Job, kind: str, block: tuple[int, ...]) -> bool:
+        """Whether a measurement there takes nothing that a promise stands on."""
+        pool = self._pool(kind)
+        displaces = any(address in pool.claims for address in block)
+        measured = BlockedGpus(addresses=block, until=self._measured_by(waits=displaces))
+        baseline = self._risks(job, kind, None)
+        if baseline is None:
+            return False
+        at_risk = self._risks(job, kind, measured)
+        return at_risk is not None and at_risk <= baseline
+
+    def _risks(self, job: Job, kind: str, measured: BlockedGpus | None) -> set[str] | None:
+        if (kind, measured) not in self._at_risk:
+            snapshot = self._pool(kind).snapshot
+            blocked = snapshot.blocked if measured is None else (*snapshot.blocked, measured)
+            asked = dataclasses.replace(snapshot, blocked=blocked)
+            self._at_risk[kind, measured] = _at_risk(self.policy, asked, job)
+        return self._at_risk[kind, measured]
+
+
+def _gpus_of_servers(pool: Pool) -> list[int]:
+    return [server.gpus for server in pool.snapshot.servers]
 
 
 def _without_newcomers(pool: Pool) -> Pool:

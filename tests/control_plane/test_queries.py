@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from django.db import connection
@@ -13,12 +16,14 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from cluster.models import Cluster
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Job, ScalingCurve
+from scheduling.policies import Policy
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services import pass_lengths
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
-from scheduling.services.room_to_measure import find_block
+from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.snapshots import cluster_policy
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.factories import FunctionVersionFactory
@@ -70,9 +75,30 @@ def test_a_function_measured_on_as_many_gpus_as_there_are_needs_no_snapshot(
     running(1)
     job = Job.objects.select_related("cluster", "curve", "function_version").get()
     assert job.curve is not None
-    policy, now = cluster_policy(job.cluster), timezone.now()
-    assert queries(lambda: find_block(job.cluster, job, policy, now, above=4)) <= 3
-    assert queries(lambda: find_block(job.cluster, job, policy, now, above=2)) > 3
+    room = RoomToMeasure(job.cluster, cluster_policy(job.cluster), timezone.now())
+    assert queries(lambda: room.block_for(job, above=4)) <= 3
+    assert queries(lambda: room.block_for(job, above=2)) > 3
+    assert queries(lambda: room.block_for(job, above=2)) <= 3, "the pool has been read"
+
+
+@dataclass
+class HarmedByEverything:
+    """A policy under which whatever is measured takes what a promise stands on."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def replan(self, snapshot: Snapshot) -> SimpleNamespace:
+        self.asked.append(len(snapshot.blocked))
+        return SimpleNamespace(at_risk=("a promise",) * len(snapshot.blocked))
+
+
+def test_where_nobody_finds_room_each_block_is_asked_about_once(running: Callable[[int], None]) -> None:
+    running(2)
+    jobs = list(Job.objects.select_related("cluster", "curve", "function_version"))
+    policy = HarmedByEverything()
+    room = RoomToMeasure(jobs[0].cluster, cast(Policy, policy), timezone.now())
+    assert [room.block_for(job, above=0) for job in jobs * 2] == [None] * 4
+    assert policy.asked == [0, 1, 1, 1], "as things are, and once for blocks of 4, 2 and 1"
 
 
 def test_what_is_read_of_many_jobs_leaves_the_files_of_their_functions_out(
