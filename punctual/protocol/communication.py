@@ -13,15 +13,8 @@ from pydantic import Field, model_validator
 from punctual.protocol import limits
 from punctual.protocol.fields import Count, GpuCount, Label, Message, Number, TensorName, TrainSeconds
 
-#: Of one record; a model with more of them is not told, and trains as it did.
-MOST_TENSORS = 4096
-MOST_SPARSE_TENSORS = 256
 MOST_CODECS = 16
 MOST_CODEC_SIZES = 16
-MOST_WINDOW_ITERATIONS = 256
-MOST_SPANS = 512
-#: As it travels: agents take lines of 1 MiB.
-LARGEST_RECORD_BYTES = 1 << 19
 
 Elements = Annotated[int, Field(ge=0, le=1 << 48)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -94,8 +87,8 @@ class CommunicationProfile(Message):
     iterations: Annotated[int, Field(ge=1, le=1000)]
     bytes_per_element: Literal[1, 2, 4, 8] = 4
     other_seconds: TrainSeconds
-    tensors: Annotated[list[TensorTime], Field(min_length=1, max_length=MOST_TENSORS)]
-    sparse: Annotated[list[SparseTensor], Field(max_length=MOST_SPARSE_TENSORS)] = []
+    tensors: Annotated[list[TensorTime], Field(min_length=1, max_length=limits.TENSORS_OF_A_MODEL)]
+    sparse: Annotated[list[SparseTensor], Field(max_length=limits.SPARSE_TENSORS_OF_A_MODEL)] = []
     codecs: Annotated[list[CodecTimes], Field(max_length=MOST_CODECS)] = []
 
     @model_validator(mode="after")
@@ -143,7 +136,9 @@ class CommunicationWindow(Message):
 
     plan: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     iteration: Count
-    iteration_seconds: Annotated[list[TrainSeconds], Field(min_length=1, max_length=MOST_WINDOW_ITERATIONS)]
+    iteration_seconds: Annotated[
+        list[TrainSeconds], Field(min_length=1, max_length=limits.ITERATIONS_OF_A_WINDOW)
+    ]
     encode_seconds: TrainSeconds = 0.0
     exchange_seconds: TrainSeconds = 0.0
     decode_seconds: TrainSeconds = 0.0
@@ -153,5 +148,5 @@ class CommunicationWindow(Message):
     push_imbalance: Imbalance = 1.0
     pull_imbalance: Imbalance = 1.0
     residual_norm: NotNegative = 0.0
-    densities: Annotated[list[TensorDensity], Field(max_length=MOST_SPARSE_TENSORS)] = []
-    spans: Annotated[list[Span], Field(max_length=MOST_SPANS)] = []
+    densities: Annotated[list[TensorDensity], Field(max_length=limits.SPARSE_TENSORS_OF_A_MODEL)] = []
+    spans: Annotated[list[Span], Field(max_length=limits.SPANS_OF_A_WINDOW)] = []

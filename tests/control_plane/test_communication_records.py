@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from punctual.protocol import limits
 from punctual.protocol.communication import (
-    MOST_TENSORS,
     CodecTimes,
     CommunicationProfile,
     CommunicationWindow,
@@ -71,7 +71,7 @@ def test_what_workers_measure_is_taken() -> None:
         (changed("tensors", elements=-1), "greater than or equal to 0"),
         (changed("tensors", gap_seconds=float("inf")), "finite"),
         (changed("tensors", name="table.weight"), "two tensors have one name"),
-        (PROFILE | {"tensors": [TENSOR] * (MOST_TENSORS + 1)}, "at most 4096 items"),
+        (PROFILE | {"tensors": [TENSOR] * (limits.TENSORS_OF_A_MODEL + 1)}, "at most 4096 items"),
         (PROFILE | {"tensors": []}, "at least 1 item"),
         (changed("sparse", name="other"), "there is no tensor 'other'"),
         (changed("sparse", width=7), "in rows of 7"),

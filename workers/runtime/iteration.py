@@ -24,6 +24,7 @@ from punctual.protocol import limits
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
@@ -92,6 +93,8 @@ class IterationRunner:
         self._clock = TrainClock(parts)
         #: Learns when the network is idle, where copies of recovery points are sent.
         self.traffic: CopyTraffic | None = None
+        #: Learns when gradients are ready, where that is measured.
+        self.times: GradientTimes | None = None
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -110,11 +113,17 @@ class IterationRunner:
             self.pace.begin()
         if self.traffic is not None:
             self.traffic.begins()
+        if self.times is not None:
+            self.times.begins()
         batch = self.loader.load(iteration)
         loss, metrics = self._forward(iteration, batch)
         backward_began = time.monotonic()
+        if self.times is not None:
+            self.times.backward_begins()
         self._backward(loss, batch)
         self._synchronisation.after_backward()
+        if self.times is not None:
+            self.times.synchronised()
         if self.traffic is not None and self.pace is None:
             # Of a real device it is not known when between the two the network is idle.
             self.traffic.collective(backward_began, time.monotonic())
@@ -133,6 +142,8 @@ class IterationRunner:
             train_seconds = max(train_seconds, self.pace.compute_seconds)
         if self.traffic is not None:
             self.traffic.ends()
+        if self.times is not None:
+            self.times.ends()
         return IterationResult(
             control, values, time.perf_counter() - started, train_seconds, batch.global_indices, votes
         )

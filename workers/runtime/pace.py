@@ -33,6 +33,11 @@ class Pace:
             # Called with the gradient before it is accumulated, so before it can be sent.
             parameter.register_hook(lambda gradient, seconds=seconds: self._gradient_ready(gradient, seconds))
 
+    @property
+    def received_at(self) -> float:
+        """When this iteration's last message came, in emulated time; now, where all have come."""
+        return max(self.clock.at, self._emulation.received_at)
+
     def begin(self) -> None:
         """An iteration begins."""
         self._begun = True

@@ -21,6 +21,10 @@ from workers.runtime.emulated_time import Overrun
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.function_loading import overrides
 from workers.runtime.iteration import Control, IterationRunner
+from workers.runtime.measuring.codec_times import codec_fields
+from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
+from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.records import profile_fields
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -55,6 +59,8 @@ WORKING_SHARE = 0.75
 #: the device: it is void. It is repeated so often; what is void then is reported as such.
 VOID_OVERRUN = 0.05
 REPETITIONS = 2
+#: In which the rows that gradients touch are noted.
+DENSITY_ITERATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class ProfilingGeneration:
         self.leads = self.assignment.rank == 0
         self._evaluate_seconds = 0.0
         self._snapshot_seconds = 0.0
+        self._codec_times: list[dict[str, object]] | None = None
         self._ends_at = time.monotonic() + WORKING_SHARE * self.plan.max_seconds
 
     def run(self) -> int:
@@ -186,6 +193,7 @@ class ProfilingGeneration:
             clip_norm=clip_norm(self.assignment),
             pace=build_pace(self.assignment, self.emulation, parts, level),
         )
+        runner.times = GradientTimes(parts.module, self.device, runner.pace)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         if not self._fits(runner, group):
@@ -195,7 +203,7 @@ class ProfilingGeneration:
         measured = self._measure_validly(runner, group, seconds)
         if self.leads and not self._snapshot_seconds:
             self._measure_side_work(parts, level)
-        return LevelMeasurement(
+        found = LevelMeasurement(
             gpus=level,
             iterations_per_second=self._charged_rate(measured.iteration_seconds),
             train_seconds=measured.train_seconds,
@@ -205,6 +213,9 @@ class ProfilingGeneration:
             state_bytes=_sum_of_bytes(self._shard_bytes(parts, synchronisation.state(), level), group),
             overrun=measured.overrun,
         )
+        # Afterwards, as it takes memory of its own.
+        self._tell_gradients(runner, group, level, measured.iteration_seconds)
+        return found
 
     def _fits(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> bool:
         """Try an iteration without synchronisation: a rank that runs out of memory must not leave others
@@ -262,6 +273,8 @@ class ProfilingGeneration:
         """Measure iterations; again where this machine was too slow for an emulated pace, as long as there is
         time. The one with the least overrun counts."""
         self._warm_up(runner)
+        assert runner.times is not None
+        runner.times.watching = True
         best = self._measure_iterations(runner, group, seconds)
         for _ in range(REPETITIONS):
             late = time.monotonic() + best.elapsed_seconds >= self._ends_at
@@ -308,6 +321,37 @@ class ProfilingGeneration:
             elapsed,
             None if overrun is None else _most(overrun.share(), group),
         )
+
+    def _tell_gradients(
+        self, runner: IterationRunner, group: dist.ProcessGroup | None, level: int, iteration_seconds: float
+    ) -> None:
+        """Tell what plans of this model's gradients are made from. How sparse these are takes some iterations
+        more, as long as there is time."""
+        assert runner.times is not None
+        runner.times.watching = False
+        densities = GradientDensities(runner.parts.module)
+        densities.watching = True
+        for _ in range(DENSITY_ITERATIONS):
+            if _first_says(time.monotonic() + iteration_seconds >= self._ends_at, group):
+                break
+            runner.run(self._iteration)
+            densities.iteration_done()
+            self._iteration += 1
+        densities.close()
+        sparse = sparse_fields(densities.profiles(group))
+        if self.leads:
+            if self._codec_times is None:
+                self._codec_times = codec_fields(self.device)
+            fields = profile_fields(
+                runner.parts.module,
+                runner.times.iterations,
+                gpus=level,
+                sparse=sparse,
+                codecs=self._codec_times,
+            )
+            if fields is not None:
+                self.connection.event("communication_profile", **fields)
+        runner.times.close()
 
     def _measure_side_work(self, parts: TrainingParts, level: int) -> None:
         """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""

@@ -1,0 +1,149 @@
+"""What profiling tells of gradients is what plans are made from, and the record is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from communication.hooks.codecs.names import CODECS
+from communication.zen.measuring import measured_profile
+from punctual.protocol import limits
+from punctual.protocol.communication import CommunicationProfile
+from punctual.protocol.reports import check
+from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.measuring.gradient_densities import GradientDensities
+from workers.runtime.measuring.gradient_times import GradientTimes, IterationTimes, gaps
+from workers.runtime.measuring.records import profile_fields
+
+PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 60}
+
+
+def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
+    """The profiles of a measurement, checked as agents do."""
+    generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
+    generation.leader.wait_for_event("profile_done", 60)
+    told_of = generation.leader.of_kind("event")
+    events = [each for each in told_of if each["kind"] == "communication_profile"]
+    found = []
+    for event in events:
+        fields, problem = check(CommunicationProfile, event)
+        assert fields is not None, problem
+        found.append(fields)
+    return found
+
+
+def test_profiling_tells_gradients_in_order_with_the_gaps_of_an_emulated_device(agent: LocalAgent) -> None:
+    profiles = told(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
+    assert [each["gpus"] for each in profiles] == [1, 2]
+    for profile in profiles:
+        names = [each["name"] for each in profile["tensors"]]
+        assert (names[0].split(".")[0], names[-1].split(".")[0]) == ("3", "0")
+        elements = {each["name"]: each["elements"] for each in profile["tensors"]}
+        assert sum(elements.values()) == 289
+        backward = sum(each["gap_seconds"] for each in profile["tensors"])
+        for each in profile["tensors"]:
+            share = each["elements"] / 289
+            assert each["gap_seconds"] == pytest.approx(share * backward, rel=0.01, abs=1e-6)
+        # A third of the passes is the forward pass.
+        assert backward + profile["other_seconds"] == pytest.approx(0.06, rel=0.1)
+        assert {each["codec"] for each in profile["codecs"]} == set(CODECS) - {"none"}
+
+
+def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
+    assignment = {
+        "function": {"entry": "recommender:Recommender"},
+        "hyperparameters": {"global_batch_size": 64, "rating_count": 4000},
+        "termination": {"max_iterations": 8, "target": None},
+        "seed": 1,
+    }
+    alone, pair = told(agent, EXAMPLES / "recommender.py", assignment)
+    (table,) = [each for each in alone["sparse"] if each["name"] == "user.weight"]
+    assert (table["width"], table["sums"]) == (16, [])
+    # 64 users of 2000, some twice.
+    assert 0.8 * 64 / 2000 < table["density"] <= 64 / 2000
+    (table,) = [each for each in pair["sparse"] if each["name"] == "user.weight"]
+    assert 0.8 * 32 / 2000 < table["density"] <= 32 / 2000
+    assert [each["workers"] for each in table["sums"]] == [2]
+    assert 1.8 * table["density"] < table["sums"][0]["density"] <= 2 * table["density"]
+    assert not any(each["name"].startswith("mix") for each in pair["sparse"])
+
+
+def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
+    model = nn.ModuleDict(
+        {
+            "rows": nn.Embedding(100, 3, sparse=True),
+            "table": nn.Embedding(100, 2),
+            "dense": nn.Linear(3, 100),
+            "unused": nn.Embedding(100, 2),
+            "small": nn.Embedding(10, 2),
+        }
+    )
+    densities = GradientDensities(model)
+    touched = [[4, 4, 9], [1], [0, 99, 50]]
+    for watched, indices in zip((True, False, True), touched, strict=True):
+        densities.watching = watched
+        rows = model["rows"](torch.tensor(indices))
+        table = model["table"](torch.tensor(indices[:1]))
+        small = model["small"](torch.tensor([1]))
+        (model["dense"](rows).sum() + table.sum() + small.sum()).backward()
+        if watched:
+            densities.iteration_done()
+    densities.close()
+    found = {each.tensor: each for each in densities.profiles(None)}
+    assert set(found) == {"rows.weight", "table.weight"}
+    seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
+    assert found["rows.weight"] == measured_profile("rows.weight", 300, 3, seen)
+    assert found["table.weight"].densification.density == pytest.approx(0.01)
+
+
+def test_gaps_are_between_gradients_in_the_order_in_which_they_are_ready() -> None:
+    iterations = [
+        IterationTimes(1.0, (("b", 0.1), ("a", 0.3)), 0.5, 0.0),
+        IterationTimes(1.0, (("b", 0.1), ("a", 0.5)), 0.5, 0.0),
+        IterationTimes(1.0, (("a", 0.2), ("b", 0.4)), 0.5, 0.0),
+    ]
+    found = gaps(iterations, {"a": 1, "b": 1, "never": 1})
+    assert [name for name, _ in found] == ["b", "a", "never"]
+    assert [gap for _, gap in found] == pytest.approx([0.1, 0.2, 0.0])
+
+
+def test_times_are_of_watched_iterations_alone() -> None:
+    model = nn.Linear(2, 2)
+    times = GradientTimes(model, torch.device("cpu"), None)
+    for watching in (False, True):
+        times.watching = watching
+        times.begins()
+        loss = model(torch.ones(2)).sum()
+        times.backward_begins()
+        loss.backward()
+        times.synchronised()
+        times.ends()
+    times.close()
+    model(torch.ones(2)).sum().backward()
+    (found,) = times.iterations
+    assert sorted(name for name, _ in found.ready) == ["bias", "weight"]
+    assert 0.0 < found.ready[-1][1] <= found.seconds
+    assert found.other + found.exposed + found.ready[-1][1] == pytest.approx(found.seconds)
+
+
+def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations = [IterationTimes(1.0, (), 0.5, 0.0)]
+
+    def fields(model: nn.Module) -> Any:
+        return profile_fields(model, iterations, gpus=1, sparse=[], codecs=[])
+
+    few = nn.Linear(2, 2)
+    assert [each["name"] for each in fields(few)["tensors"]] == ["weight", "bias"]
+    assert fields(nn.ModuleDict({"x" * 200: few})) is None
+    assert fields(nn.ModuleDict({"a\nb": few})) is None
+    assert fields(nn.Identity()) is None
+    monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
+    assert fields(few) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "TENSORS_OF_A_MODEL", 1)
+    assert fields(few) is None

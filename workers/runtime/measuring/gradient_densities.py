@@ -1,0 +1,121 @@
+"""How sparse gradients are, on each rank and in sums of several: what Zen's planner is made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from communication.zen.measuring import measured_profile
+from communication.zen.profile import SparsityProfile
+from punctual.protocol import limits
+from workers.runtime.synchronisation.sparse import tables_of_rows
+
+#: A gradient whose rows are touched by less than this share is told of.
+SPARSE_DENSITY = 0.5
+#: With fewer rows nothing is saved.
+LEAST_ROWS = 64
+#: With more rows looking is too dear.
+MOST_ROWS = 1 << 26
+
+
+class GradientDensities:
+    """Notes which rows of gradients are not zero, in the iterations in which it watches.
+
+    Candidates are tables of embeddings with rows of gradients, and other parameters with many rows.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.watching = False
+        tables = tables_of_rows(module)
+        self._candidates: dict[str, nn.Parameter] = {
+            name: each
+            for name, each in module.named_parameters()
+            if each.requires_grad
+            and each.dim() > 1
+            and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
+            or id(each) in tables
+        }
+        #: By candidate, a flag for each row, of each iteration.
+        self._touched: dict[str, list[Tensor]] = {name: [] for name in self._candidates}
+        self._iterations = 0
+        self._hooks = [
+            each.register_hook(partial(self._gradient_ready, name)) for name, each in self._candidates.items()
+        ]
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        self.watching = False
+        for hook in self._hooks:
+            hook.remove()
+
+    def iteration_done(self) -> None:
+        """An iteration that was watched is over. What was not computed in it touched nothing."""
+        self._iterations += 1
+        for name, each in self._candidates.items():
+            if len(self._touched[name]) < self._iterations:
+                self._touched[name].append(torch.zeros(each.shape[0], dtype=torch.bool))
+
+    def _gradient_ready(self, name: str, gradient: Tensor) -> None:
+        if not self.watching:
+            return
+        touched = torch.zeros(gradient.shape[0], dtype=torch.bool, device=gradient.device)
+        if gradient.is_sparse:
+            values = gradient._values()
+            kept = (values.reshape(len(values), -1) != 0).any(1)
+            touched[gradient._indices()[0][kept]] = True
+        else:
+            touched = (gradient.reshape(len(gradient), -1) != 0).any(1)
+        self._touched[name].append(touched.cpu())
+
+    def profiles(self, group: dist.ProcessGroup | None) -> list[SparsityProfile]:
+        """Of the sparse ones, as all ranks of a group have seen them; all of these call this together, after
+        as many watched iterations."""
+        if not self._candidates or not self._iterations:
+            return []
+        own = torch.tensor(
+            [float(torch.stack(each).float().mean()) for each in self._touched.values()],
+            dtype=torch.float64,
+        )
+        if dist.get_world_size(group) > 1:
+            dist.all_reduce(own, group=group)
+        mean = dict(zip(self._candidates, (own / dist.get_world_size(group)).tolist(), strict=True))
+        # Where all is zeros nothing was computed, or nothing can be told.
+        sparse = [name for name, each in mean.items() if 0.0 < each < SPARSE_DENSITY]
+        sparse = sorted(
+            sorted(sparse, key=lambda name: -self._candidates[name].numel())[
+                : limits.SPARSE_TENSORS_OF_A_MODEL
+            ]
+        )
+        return [self._profile(name, group) for name in sparse]
+
+    def _profile(self, name: str, group: dist.ProcessGroup | None) -> SparsityProfile:
+        each = self._candidates[name]
+        own = torch.from_numpy(np.packbits(torch.stack(self._touched[name]).numpy(), axis=1))
+        everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(everybody, own, group=group)
+        flags = [np.unpackbits(told.numpy(), axis=1, count=each.shape[0]) for told in everybody]
+        iterations = [
+            [np.flatnonzero(rank[number]) + 1 for rank in flags] for number in range(self._iterations)
+        ]
+        return measured_profile(name, each.numel(), math.prod(each.shape[1:]), iterations)
+
+
+def sparse_fields(profiles: Sequence[SparsityProfile]) -> list[dict[str, object]]:
+    """As a record tells them."""
+    return [
+        {
+            "name": each.tensor,
+            "width": each.width,
+            "density": each.densification.density,
+            "beta": each.densification.beta,
+            "sums": [{"workers": n, "density": d} for n, d in each.densification.measured],
+            "skew": each.skew.sigma,
+        }
+        for each in profiles
+    ]

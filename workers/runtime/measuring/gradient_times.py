@@ -1,0 +1,130 @@
+"""When gradients are ready, and what else an iteration takes: what planners call a model's profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workers.runtime.pace import Pace
+
+#: Of these the newest are looked at.
+ITERATIONS_KEPT = 256
+
+
+@dataclass(frozen=True)
+class IterationTimes:
+    """Of one iteration, in seconds.
+
+    Attributes:
+        ready: of each gradient that was computed, from the beginning of the backward pass, in its order.
+        other: beside the backward pass and the waiting for others. exposed: in which it waited for others
+            after the last gradient.
+    """
+
+    seconds: float
+    ready: tuple[tuple[str, float], ...]
+    other: float
+    exposed: float
+
+
+class GradientTimes:
+    """Times the iterations of a model while `watching`.
+
+    On a GPU by its own clock, on an emulated device by its emulated one. It has to be made after what holds a
+    model to an emulated pace.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
+        self.watching = False
+        self.iterations: list[IterationTimes] = []
+        self._cuda, self._pace = device.type == "cuda", pace
+        self._ready: list[tuple[str, Any]] = []
+        self._marks: list[Any] = []
+        #: Called with the gradient before it is accumulated, so before anything is done to it.
+        self._hooks = [
+            parameter.register_hook(partial(self._gradient_ready, name))
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def close(self) -> None:
+        """Look at nothing any more."""
+        self.watching = False
+        for hook in self._hooks:
+            hook.remove()
+
+    def begins(self) -> None:
+        """An iteration begins."""
+        self._ready, self._marks = [], []
+        self._mark()
+
+    def backward_begins(self) -> None:
+        """Its backward pass begins."""
+        self._mark()
+
+    def synchronised(self) -> None:
+        """The gradients are the mean over all ranks."""
+        self._mark(came=True)
+
+    def ends(self) -> None:
+        """The iteration ends."""
+        self._mark()
+        if not self.watching or len(self._marks) != 4:
+            return
+        if self._cuda:
+            self._marks[-1].synchronize()
+        begun, backward, synchronised, ended = self._marks
+        ready = tuple((name, self._between(backward, at)) for name, at in self._ready)
+        exchanged = self._between(backward, synchronised)
+        computed = ready[-1][1] if ready else 0.0
+        seconds = self._between(begun, ended)
+        self.iterations.append(
+            IterationTimes(seconds, ready, max(0.0, seconds - exchanged), max(0.0, exchanged - computed))
+        )
+        del self.iterations[:-ITERATIONS_KEPT]
+
+    def _mark(self, *, came: bool = False) -> None:
+        if self.watching:
+            self._marks.append(self._now(came=came))
+
+    def _gradient_ready(self, name: str, _gradient: Tensor) -> None:
+        if self.watching:
+            self._ready.append((name, self._now()))
+
+    def _now(self, *, came: bool = False) -> Any:
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+        if self._pace is None:
+            return time.perf_counter()
+        return self._pace.received_at if came else self._pace.clock.at
+
+    def _between(self, first: Any, second: Any) -> float:
+        if self._cuda:
+            return float(first.elapsed_time(second)) / 1000
+        return float(second - first)
+
+
+def gaps(iterations: Sequence[IterationTimes], sizes: dict[str, int]) -> list[tuple[str, float]]:
+    """Gradients in order of readiness, each with the median time since the one before it was ready.
+
+    The order is that of the median of their times. What was never computed comes last, at once.
+    """
+    found: dict[str, list[float]] = {}
+    for iteration in iterations:
+        for name, at in iteration.ready:
+            found.setdefault(name, []).append(at)
+    ready = sorted((median(times), name) for name, times in found.items() if name in sizes)
+    before, told = 0.0, []
+    for at, name in ready:
+        told.append((name, at - before))
+        before = at
+    return told + [(name, 0.0) for name in sizes if name not in found]
