@@ -8,6 +8,7 @@ from celery import Celery
 
 from config.celery_settings import PLANNER_LOOKS_EVERY_SECONDS
 from workers.tasks import broker
+from workers.tasks.database_connections import keep_connections
 from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
 
@@ -17,6 +18,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 broker.use()
+keep_connections()
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].update((LoadedKernels, PoolWatch))

@@ -8,6 +8,7 @@ reconcile, leases, outbox, curves, loans), `long` (environments), `forecasting` 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 
@@ -41,6 +42,8 @@ CELERY_TASK_PUBLISH_RETRY = False
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
+#: Tasks after which Celery itself ends a connection to the database (workers/tasks/database_connections.py).
+CELERY_DB_REUSE_MAX = sys.maxsize
 CELERY_TIMEZONE = "UTC"
 
 #: How long one simulated run may take; below the visibility timeout with room for comparing it.
