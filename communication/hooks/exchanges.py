@@ -15,21 +15,30 @@ _ROOT = 0
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective on its way. ``result``: what this rank has then, None for one that has nothing."""
+    """A collective on its way.
+
+    Attributes:
+        result: what this rank has then, None for one that has nothing.
+        received_bytes: that it gets from others, padding included.
+    """
 
     work: dist.Work
     result: Callable[[], Tensor | None]
+    received_bytes: int
 
 
 def all_reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
     """The sum over all ranks, in place."""
-    return Exchange(dist.all_reduce(values, group=group, async_op=True), lambda: values)
+    received = 2 * (group.size() - 1) * values.nbytes // group.size()
+    return Exchange(dist.all_reduce(values, group=group, async_op=True), lambda: values, received)
 
 
 def reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
     """The sum for the root, which is written over its values."""
     work = dist.reduce(values, group=group, group_dst=_ROOT, async_op=True)
-    return Exchange(work, lambda: values if _is_root(group) else None)
+    # The root of a tree gets as many messages as the tree is high.
+    received = values.nbytes * (group.size() - 1).bit_length() if _is_root(group) else 0
+    return Exchange(work, lambda: values if _is_root(group) else None, received)
 
 
 def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGroup) -> Exchange:
@@ -38,22 +47,23 @@ def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGro
     part = values.new_empty(width)
     given = _padded(values, width * group.size())
     work = dist.reduce_scatter_single(part, given, group=group, async_op=True)
-    return Exchange(work, lambda: part[:mine])
+    return Exchange(work, lambda: part[:mine], (group.size() - 1) * part.nbytes)
 
 
 def broadcast(values: Tensor, group: dist.ProcessGroup) -> Exchange:
     """The root's, written over what the others give."""
-    return Exchange(dist.broadcast(values, group=group, group_src=_ROOT, async_op=True), lambda: values)
+    work = dist.broadcast(values, group=group, group_src=_ROOT, async_op=True)
+    return Exchange(work, lambda: values, 0 if _is_root(group) else values.nbytes)
 
 
 def gather(values: Tensor, group: dist.ProcessGroup) -> Exchange:
     """Everybody's behind each other, for the root. All have the same length."""
     if not _is_root(group):
-        return Exchange(dist.gather(values, group=group, group_dst=_ROOT, async_op=True), lambda: None)
+        return Exchange(dist.gather(values, group=group, group_dst=_ROOT, async_op=True), lambda: None, 0)
     gathered = values.new_empty(group.size() * len(values))
     rows = list(gathered.split(len(values))) if len(values) else [values] * group.size()
     work = dist.gather(values, rows, group=group, group_dst=_ROOT, async_op=True)
-    return Exchange(work, lambda: gathered)
+    return Exchange(work, lambda: gathered, (group.size() - 1) * values.nbytes)
 
 
 def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Exchange:
@@ -68,7 +78,7 @@ def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup)
             return gathered[: sum(lengths)]
         return torch.cat([row[:length] for row, length in zip(gathered.split(width), lengths, strict=True)])
 
-    return Exchange(work, result)
+    return Exchange(work, result, (group.size() - 1) * width * values.itemsize)
 
 
 def all_to_all(values: Tensor, sent: Sequence[int], received_each: int, group: dist.ProcessGroup) -> Exchange:
@@ -77,7 +87,7 @@ def all_to_all(values: Tensor, sent: Sequence[int], received_each: int, group: d
     received = values.new_empty(received_each * group.size())
     lengths = [received_each] * group.size()
     work = dist.all_to_all_single(received, values, lengths, list(sent), group=group, async_op=True)
-    return Exchange(work, lambda: received)
+    return Exchange(work, lambda: received, (group.size() - 1) * received_each * values.itemsize)
 
 
 def _is_root(group: dist.ProcessGroup) -> bool:

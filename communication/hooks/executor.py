@@ -7,6 +7,7 @@ payloads as their bytes behind each other.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,6 +22,7 @@ from communication.hooks import exchanges
 from communication.hooks.exchanges import Exchange
 from communication.hooks.feedback import ErrorFeedback, seed_of
 from communication.hooks.groups import PlacementGroups
+from communication.hooks.measures import Ending, StageNotes
 from communication.hooks.residuals import Row
 from communication.profiles.codec import Device
 
@@ -52,8 +54,10 @@ class Carrying:
         feedback: ErrorFeedback,
         groups: PlacementGroups,
         seed: int,
+        notes: StageNotes | None = None,
     ) -> None:
-        """See `carry_out`. Nothing has begun yet."""
+        """See `carry_out`. Nothing has begun yet. ``notes``: where stages are noted as they pass."""
+        self._notes = StageNotes() if notes is None else notes
         self._operations = operations(option, groups.shape)
         self._gradient = gradient
         self._elements = len(values)
@@ -79,13 +83,19 @@ class Carrying:
             if not operation.takes_part(self._groups.server, self._groups.gpu):
                 if operation.step.is_codec:
                     self._device = self._device_of(operation)
-            elif operation.step.task is Task.COMP:
+                continue
+            begun = time.perf_counter()
+            if operation.step.task is Task.COMP:
                 self._encode(operation)
+                self._notes.passed("encode", self._gradient, begun, time.perf_counter())
             elif operation.step.task is Task.DECOMP:
                 self._decode(operation)
+                self._notes.passed("decode", self._gradient, begun, time.perf_counter())
             else:
                 exchange = self._begin(operation)
+                ending = Ending(exchange.work, on_gpu=self._device.type == "cuda")
                 yield exchange.work
+                self._notes.passed("exchange", self._gradient, begun, ending.at, exchange.received_bytes)
                 self._end(operation, exchange)
 
     def channels(self) -> list[dist.ProcessGroup]:

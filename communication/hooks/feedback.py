@@ -82,6 +82,10 @@ class ErrorFeedback:
         velocity.mul_(self._momentum).add_(values).nan_to_num_(0.0, 0.0, 0.0)
         return left.add_(velocity), velocity
 
+    def norm(self) -> float:
+        """Of all that was not sent yet on this rank."""
+        return float(sum(float(row.double().square().sum()) for row in self._rows.values()) ** 0.5)
+
     def kept(self, layout: Sequence[Sequence[Segment]], copies: Container[Row] = frozenset()) -> list[Kept]:
         """All of it, by parameter; it shares memory with what is kept.
 

@@ -17,6 +17,7 @@ from communication.hooks.encoders import encoders
 from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback, seed_of
 from communication.hooks.groups import PlacementGroups
+from communication.hooks.measures import CommunicationMeasures, StageNotes
 from communication.hooks.order import InOrder
 from communication.hooks.residuals import Kept, Segment, from_state, to_state
 
@@ -90,6 +91,7 @@ class FusedGradients:
         ]
         self._order = InOrder(device)
         self._at_once = max(_collectives(each, groups) for each in options) <= 1
+        self._notes = StageNotes()
         self._ready: set[int] = set()
         self._sent: list[Carrying] = []
         self._hooks = [
@@ -123,7 +125,11 @@ class FusedGradients:
                 return
             seed = seed_of(self._seed, self._iteration)
             values = self._slices[number]
-            carrying = Carrying(self._options[number], number, values, self._feedback, self._groups, seed)
+            if not number:
+                self._notes.begin_iteration()
+            carrying = Carrying(
+                self._options[number], number, values, self._feedback, self._groups, seed, self._notes
+            )
             self._sent.append(carrying)
             if self._at_once:
                 self._order.begin(carrying.works())
@@ -151,6 +157,8 @@ class FusedGradients:
                     _give(self._parameters[place][1], part)
         self._ready, self._sent = set(), []
         self._iteration += 1
+        workers = self._groups.shape.workers
+        self._notes.sums.dense_bytes += 2 * (workers - 1) * self._flat.nbytes // workers
 
     def _computed_anywhere(self) -> list[bool]:
         if not self._may_be_unused:
@@ -165,6 +173,13 @@ class FusedGradients:
         values = values.to(self._flat.device)
         dist.all_reduce(values, op=operation, group=self._groups.everybody)
         return list(values.tolist())
+
+    def measured(self) -> CommunicationMeasures:
+        """Of the iterations since this was asked last; between two of them."""
+        found = self._notes.forget()
+        squares = [each.values.double().square().sum() for some in self._carried.values() for each in some]
+        found.residual_norm = (self._feedback.norm() ** 2 + sum(map(float, squares))) ** 0.5
+        return found
 
     # -- from one generation to the next
 

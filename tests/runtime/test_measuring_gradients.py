@@ -9,18 +9,35 @@ import pytest
 import torch
 from torch import nn
 
+from communication.espresso.options import option_from_code
+from communication.espresso.plan import EspressoPlan, TensorOption
 from communication.hooks.codecs.names import CODECS
+from communication.hooks.measures import CommunicationMeasures
+from communication.plan import Prediction
+from communication.profiles.placement import PlacementShape
 from communication.zen.measuring import measured_profile
 from punctual.protocol import limits
-from punctual.protocol.communication import CommunicationProfile
+from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from punctual.protocol.reports import check
 from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
-from workers.runtime.local_agent import LocalAgent
+from tests.runtime.test_zen_plans import PACKED, WIDTH, recommender, zen
+from workers.runtime.local_agent import LocalAgent, runtime_plan
 from workers.runtime.measuring.gradient_densities import GradientDensities
 from workers.runtime.measuring.gradient_times import GradientTimes, IterationTimes, gaps
 from workers.runtime.measuring.records import profile_fields
+from workers.runtime.measuring.windows import CommunicationWindows
 
 PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 60}
+
+
+def compressed_rest(shape: PlacementShape) -> dict[str, Any]:
+    """The kind that sends what is no table gathered as OneBit, each gradient by itself."""
+    option = option_from_code("Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu")
+    tensors = (TensorOption("mix.bias", WIDTH, option), TensorOption("mix.weight", WIDTH**2, option))
+    prediction = Prediction(1.0, 0.0, 0.0)
+    plan = EspressoPlan(shape, "onebit", False, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
+    choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
+    return {"kind": "compressed", "choices": choices}
 
 
 def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
@@ -147,3 +164,56 @@ def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyP
     monkeypatch.undo()
     monkeypatch.setattr(limits, "TENSORS_OF_A_MODEL", 1)
     assert fields(few) is None
+
+
+def test_a_window_tells_what_became_of_a_plan(agent: LocalAgent) -> None:
+    """Zen's tables and compressed gradients in one: sizes, seconds and what is kept are those of both."""
+    zen_kind, rest = zen(PACKED, "zen"), compressed_rest(PACKED)
+    plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
+    assignment = recommender(runtime_plan=plan, termination={"max_iterations": 30, "target": None})
+    generation = agent.start_generation(EXAMPLES / "recommender.py", assignment, 2).wait_until_ready()
+    generation.train_from_nothing().report()
+    (event,) = [each for each in generation.leader.of_kind("event") if each["kind"] == "communication_window"]
+    window, problem = check(CommunicationWindow, event)
+    assert window is not None, problem
+    assert (window["plan"], window["iteration"]) == (plan["digest"], 23)
+    assert len(window["iteration_seconds"]) == 20
+    assert 0.8 * 32 / 2000 < window["densities"][0]["density"] <= 32 / 2000
+    assert len(window["densities"]) == 1
+    assert 1.0 < window["push_imbalance"] <= 2.0
+    assert window["residual_norm"] > 0.0
+    # OneBit of 272 elements, gathered from one other rank; a row of a table is 17 words.
+    onebit = 2 * 8 + 256 // 8 + 16 // 8
+    assert onebit + 0.4 * 32 * 68 < window["received_bytes"] < onebit + 3 * 32 * 68 + 500
+    assert window["dense_bytes"] == 4 * 272 + 4 * 2000 * 16
+    for stage in ("encode", "exchange", "decode"):
+        assert 0.0 < window[f"{stage}_seconds"] < sum(window["iteration_seconds"])
+    assert window["spans"][0]["stage"] == "backward"
+    assert [each["stage"] for each in window["spans"][1:] if each["group"] == 0] == [
+        "encode",
+        "exchange",
+        "decode",
+    ]
+    assert all(each["begin_seconds"] <= each["end_seconds"] for each in window["spans"])
+
+
+def test_without_a_plan_there_are_no_windows(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(iterations=30), 2).wait_until_ready()
+    generation.train_from_nothing().report()
+    kinds = {each["kind"] for each in generation.leader.of_kind("event")}
+    assert "communication_window" not in kinds
+
+
+def test_windows_come_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr("workers.runtime.measuring.windows.time.monotonic", lambda: now[0])
+    model = nn.Linear(2, 2)
+    times = GradientTimes(model, torch.device("cpu"), None)
+    windows = CommunicationWindows(CommunicationMeasures, times, "0" * 64, told.append)
+    for iteration in range(1, 701):
+        times.iterations.append(IterationTimes(0.1, (("bias", 0.01),), 0.02, 0.0))
+        now[0] += 0.1
+        windows.iteration_done(iteration)
+    assert [each["iteration"] for each in told] == [23, 329, 635]
+    assert [len(each["iteration_seconds"]) for each in told] == [20, 50, 50]

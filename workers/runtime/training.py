@@ -27,6 +27,8 @@ from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
+from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.pace import Pace
 from workers.runtime.parts import (
     TrainingParts,
@@ -167,6 +169,7 @@ class TrainingGeneration:
             clip_norm=clip_norm(assignment),
             pace=build_pace(assignment, emulation, self.parts, world_size),
         )
+        self._windows = self._communication_windows() if self.leads else None
         self._capture = ShardCapture(
             self.parts,
             generation=assignment.generation,
@@ -185,6 +188,19 @@ class TrainingGeneration:
             )
         # The first collective of a group sets up connections: have that behind us before the old one stops.
         dist.all_reduce(torch.zeros(1))
+
+    def _communication_windows(self) -> CommunicationWindows | None:
+        """What tells how the plan of this generation's gradients fares; None where there is none."""
+        if self.synchronisation.measured() is None:
+            return None
+        runner = self.runner
+        runner.times = GradientTimes(self.parts.module, self.parts.device, runner.pace)
+        return CommunicationWindows(
+            self.synchronisation.measured,
+            runner.times,
+            self.assignment.runtime_plan.digest,
+            lambda fields: self.connection.event("communication_window", **fields),
+        )
 
     def _copy_traffic(self, store: StoreClient, share: float, emulation: Emulation | None) -> CopyTraffic:
         """What has this rank's copies sent when the network is idle."""
@@ -281,6 +297,8 @@ class TrainingGeneration:
         """Note an iteration; returns what an evaluation that was due measured."""
         progress = self.progress
         progress.iteration += 1
+        if self._windows is not None:
+            self._windows.iteration_done(progress.iteration)
         if self.leads:
             progress.sample_order_digest = chain_digest(progress.sample_order_digest, result.global_indices)
         self.last_values = result.values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.zen.exchanges import Exchanged
 
 
@@ -44,6 +45,19 @@ class SparseMeasures:
         for sums, counts in ((self._pushed, exchanged.pushed), (self._owned, exchanged.owned)):
             for server, count in enumerate(counts):
                 sums[server] += unit_bytes * count
+
+    def told(self) -> CommunicationMeasures:
+        """All of it, as of all kinds of gradients; begins anew. A rank's own part counts as encoding."""
+        found = CommunicationMeasures(
+            {"encode": self.codec_seconds, "exchange": self.exchange_seconds, "decode": 0.0},
+            self.received_bytes,
+            self.dense_bytes,
+            self.push_imbalance,
+            self.pull_imbalance,
+            densities=self.densities,
+        )
+        self.forget()
+        return found
 
     @property
     def push_imbalance(self) -> float:

@@ -44,6 +44,8 @@ class GradientTimes:
     def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
         self.watching = False
         self.iterations: list[IterationTimes] = []
+        #: When the last backward pass began, by this host's clock.
+        self.backward_began = 0.0
         self._cuda, self._pace = device.type == "cuda", pace
         self._ready: list[tuple[str, Any]] = []
         self._marks: list[Any] = []
@@ -67,6 +69,7 @@ class GradientTimes:
 
     def backward_begins(self) -> None:
         """Its backward pass begins."""
+        self.backward_began = time.perf_counter()
         self._mark()
 
     def synchronised(self) -> None:

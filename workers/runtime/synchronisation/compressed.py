@@ -17,6 +17,7 @@ from communication.hooks.codecs.names import codec_named
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.fusion import FusedGradients
 from communication.hooks.groups import PlacementGroups, steps_of
+from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.orders import orders_of
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
@@ -104,6 +105,11 @@ class CompressedSynchroniser(GradientSynchroniser):
         """Wait for the groups that are still on their way; take what they brought."""
         assert self._fused is not None
         self._fused.after_backward()
+
+    def measured(self) -> CommunicationMeasures:
+        """Seconds, bytes and residuals of the groups."""
+        assert self._fused is not None
+        return self._fused.measured()
 
     def state(self) -> dict[str, Tensor]:
         """What error feedback keeps on this rank."""

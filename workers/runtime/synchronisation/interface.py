@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from communication.hooks.measures import CommunicationMeasures
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.model import DistributedModel
 
@@ -55,6 +56,10 @@ class GradientSynchroniser(ABC):
     @abstractmethod
     def after_backward(self) -> None:
         """The backward pass is over: when this returns, the gradients are the mean over the ranks."""
+
+    def measured(self) -> CommunicationMeasures | None:
+        """What this rank has measured since it was asked last; None of a kind that follows no plan."""
+        return None
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch.distributed as dist
 
+from communication.hooks.measures import CommunicationMeasures
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.state.layout import OwnState
@@ -68,6 +70,13 @@ class Synchronisation:
         """The model is not trained any more. All ranks of the group call this together."""
         for synchroniser in self._synchronisers.values():
             synchroniser.close()
+
+    def measured(self) -> CommunicationMeasures | None:
+        """What this rank has measured since it was asked last, of all kinds that follow a plan; None where
+        none does."""
+        told = [each.measured() for each in self._synchronisers.values()]
+        found = [each for each in told if each is not None]
+        return reduce(CommunicationMeasures.with_others, found) if found else None
 
     def state(self) -> OwnState:
         """What every kind keeps on this rank from one iteration to the next."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from communication.espresso.options import Level
 from communication.hooks.groups import LevelStep, PlacementGroups
+from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.zen.gradients import SparseGradients
 from communication.hooks.zen.orders import zen_orders_from_message
 from workers.runtime.failures import WorkerFailureError
@@ -90,6 +91,10 @@ class ZenSynchroniser(GradientSynchroniser):
     def after_backward(self) -> None:
         """Replace each gradient by the mean over ranks."""
         self.gradients.after_backward()
+
+    def measured(self) -> CommunicationMeasures:
+        """Seconds, bytes, densities and imbalance."""
+        return self.gradients.measures.told()
 
     def state(self) -> dict[str, Tensor]:
         """It keeps nothing."""
