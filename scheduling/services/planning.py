@@ -8,7 +8,7 @@ everything is computed again, and what would change meanwhile waits (decision 00
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -311,11 +311,14 @@ def _decide(
     most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
     # Who waits for more levels may fit without them once other facts have changed.
     waiting = reallocate and cluster.planning_version != cluster.planned_version
-    computed = []
-    for kind in pool_kinds(cluster):
-        pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
-        ask = partial(_compute, cluster, policy=policy, most_work=most_work, reallocate=reallocate)
-        computed.append(answered(cluster, epoch, pool, ask))
+    pools = [
+        pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
+        for kind in pool_kinds(cluster)
+    ]
+    ask = partial(
+        _compute, cluster, policy=policy, most_work=_for_each(most_work, pools), reallocate=reallocate
+    )
+    computed = [answered(cluster, epoch, pool, ask) for pool in pools]
     rows = []
     with unmoved(cluster, epoch) as current:
         for result in computed:
@@ -353,6 +356,12 @@ def _decide(
         if verdicts and (newcomers_wait(cluster) or offers_wait(cluster)):
             wake("plan", trigger="newcomers wait")
     return rows
+
+
+def _for_each(most_work: int, pools: Sequence[Pool]) -> int:
+    """The work for each kind of GPU for which newcomers wait: together the kinds have ``most_work``."""
+    asked = sum(any(job.newcomer for job in pool.snapshot.jobs) for pool in pools)
+    return most_work // max(1, asked)
 
 
 def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, reallocate: bool) -> Computed:

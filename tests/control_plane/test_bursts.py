@@ -14,7 +14,9 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import Goal, JobState, Purpose
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Decision, Generation, Job, JobEvent, Offer
+from scheduling.policies.punctual import Punctual
 from scheduling.services import planning
 from scheduling.services.jobs import job_cancel
 from scheduling.services.plan_json import plan_from_json
@@ -248,6 +250,39 @@ def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[...,
 
     few, many = queries(3), queries(20)
     assert many <= few + 5
+
+
+def test_kinds_of_gpu_share_the_work_of_a_pass(burst: Callable[..., list[Job]]) -> None:
+    """Otherwise a pass over a burst on each of four kinds would take four times as long as it may."""
+    SimulatedAgent.enrol("other", 2, SPEED, kind="emulated-other")
+    jobs = burst(6)
+    for job in jobs[::2]:
+        job.curve = ScalingCurveFactory.create(gpu_kind="emulated-other", levels=SPEED)
+        job.save()
+    limits: list[int] = []
+
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(policy: Punctual, snapshot: Snapshot) -> Any:
+            if any(job.newcomer for job in snapshot.jobs):
+                limits.append(snapshot.settings.most_work or 0)
+            return method(policy, snapshot)
+
+        return noted
+
+    def limits_of_a_pass() -> list[int]:
+        limits.clear()
+        run_planner("burst")
+        return list(limits)
+
+    with (
+        patch.object(planning, "BESIDE_REALLOCATION", 1.0),
+        patch.object(planning, "INTERPRETER_SLOWNESS", 1),
+        patch.object(Punctual, "admit", noting(Punctual.admit)),
+        patch.object(Punctual, "replan", noting(Punctual.replan)),
+    ):
+        assert limits_of_a_pass() == 2 * [planning.MOST_WORK // 2]
+        burst(2)
+        assert limits_of_a_pass() == [planning.MOST_WORK]
 
 
 def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., list[Job]]) -> None:
