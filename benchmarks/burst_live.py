@@ -167,6 +167,7 @@ def burst(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> di
         "newcomers": len(rows),
         "promised": sum(promised for _, promised in rows),
         "declined": states["declined"],
+        "failed": states["failed"],
         "submitting_seconds": submitting,
         "passes": len(seconds),
         "reallocations": Decision.objects.filter(kind=Decision.Kind.REALLOCATION).count(),
@@ -259,8 +260,9 @@ class DeclaredCluster:
         from django.utils import timezone
 
         from scheduling.choices import CurveState, ServiceClass
-        from scheduling.models import Job, ScalingCurve
+        from scheduling.models import CurveLevel, Job, ScalingCurve
 
+        CurveLevel.objects.all().delete()  # a curve with levels counts as measured once its run has ended
         failed = [curve.pk for curve in self.curves[::2]]
         ScalingCurve.objects.update(state=CurveState.UNKNOWN)
         ScalingCurve.objects.filter(pk__in=failed).update(state=CurveState.FAILED, failure="ValueError: no")
