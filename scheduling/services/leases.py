@@ -31,6 +31,9 @@ from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
+#: Jobs that are looked at in one transaction: reports and the planner wait for the cluster's row meanwhile.
+MOST_RECONCILED_AT_ONCE = 8
+
 
 def expire_leases() -> None:
     """Look at every agent's silence. A gap in these looks themselves expires no lease for one fence
@@ -167,23 +170,32 @@ def reconcile() -> int:
     look; others go on.
     """
     count = 0
-    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+    for cluster in Cluster.objects.all():
+        jobs = _jobs_with_work(cluster)
+        for first in range(0, len(jobs), MOST_RECONCILED_AT_ONCE):
+            several = jobs[first : first + MOST_RECONCILED_AT_ONCE]
+            with transaction.atomic():
+                current = lock_cluster(cluster.pk)
+                found = Job.objects.filter(pk__in=several).select_related("checkpoint").order_by("pk")
+                count += sum(_reconcile(job, current) for job in found)
         with transaction.atomic():
-            cluster = lock_cluster(cluster_id)
-            unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
-            held = Assignment.objects.filter(
-                generation__state=GenerationState.RETIRED,
-                state__in=[AssignmentState.WAITING, AssignmentState.HELD],
-            ).values("job_id")
-            jobs = Job.objects.filter(cluster=cluster).filter(
-                Q(pk__in=unretired) | Q(pk__in=held) | Q(state=JobState.RUNNING)
-            )
-            for job in jobs.select_related("checkpoint").order_by("pk"):
-                count += _reconcile(job, cluster)
-            advance_recoveries(cluster)
+            advance_recoveries(lock_cluster(cluster.pk))
         _watch_protection(cluster)
         _keep_standby(cluster)
     return count
+
+
+def _jobs_with_work(cluster: Cluster) -> list[str]:
+    """Jobs with a generation that is not retired or GPUs that are not free again, and those that run."""
+    unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
+    held = Assignment.objects.filter(
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.WAITING, AssignmentState.HELD],
+    ).values("job_id")
+    jobs = Job.objects.filter(cluster=cluster).filter(
+        Q(pk__in=unretired) | Q(pk__in=held) | Q(state=JobState.RUNNING)
+    )
+    return list(jobs.order_by("pk").values_list("pk", flat=True))
 
 
 def _watch_protection(cluster: Cluster) -> None:

@@ -23,7 +23,8 @@ PASSES_KEPT_FOR = timedelta(days=2)
 @dataclass
 class Pass:
     """A pass that is under way. ``commits``: how many it made; ``overtaken``: how many of its steps were
-    computed again; ``seconds_by_step``: what its steps took, all attempts together."""
+    computed again; ``seconds_by_step``: what its steps took, all attempts together, and ``waiting`` what lay
+    between them: for the lease, and for the cluster's row where a step was overtaken."""
 
     commits: int = 0
     overtaken: int = 0
@@ -51,6 +52,7 @@ def measured_pass(cluster_id: int) -> Iterator[Pass]:
         failed = False
     finally:
         seconds = time.perf_counter() - began
+        one.seconds_by_step["waiting"] = round(max(seconds - sum(one.seconds_by_step.values()), 0.0), 4)
         if failed or one.commits or seconds > LOOKING_SECONDS:
             _note(cluster_id, seconds, one, failed=failed)
 

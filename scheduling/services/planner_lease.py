@@ -33,6 +33,8 @@ class SetAside(Moved):
 
 Answer = TypeVar("Answer")
 LEASE = timedelta(seconds=30)
+#: A lease is made longer by passes that find it as old; those between write nothing.
+RENEWED_AFTER = timedelta(seconds=10)
 _LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
 _process_token = ""
 _process_id = 0
@@ -66,18 +68,24 @@ def planner_lease(cluster_id: int) -> Iterator[int | None]:
 
 
 def _take_over(cluster_id: int) -> int:
-    token = process_token()
-    owner = f"{socket.gethostname()}:{os.getpid()}"
-    expires_at = timezone.now() + LEASE
-    mine = Cluster.objects.filter(pk=cluster_id, planner_token=token)
-    if not mine.update(planner_lease_expires_at=expires_at):
-        Cluster.objects.filter(pk=cluster_id).update(
-            planner_token=token,
-            planner_owner=owner,
-            planner_lease_expires_at=expires_at,
-            epoch=F("epoch") + 1,
-        )
-    return Cluster.objects.values_list("epoch", flat=True).get(pk=cluster_id)
+    token, now = process_token(), timezone.now()
+    row = Cluster.objects.filter(pk=cluster_id)
+    epoch, owner_token, expires_at = row.values_list(
+        "epoch", "planner_token", "planner_lease_expires_at"
+    ).get()
+    mine = owner_token == token
+    # Writing the row waits for whoever holds it, and every report does.
+    if mine and expires_at is not None and now + LEASE - RENEWED_AFTER < expires_at <= now + LEASE:
+        return int(epoch)
+    if mine and row.filter(planner_token=token).update(planner_lease_expires_at=now + LEASE):
+        return int(epoch)
+    row.update(
+        planner_token=token,
+        planner_owner=f"{socket.gethostname()}:{os.getpid()}",
+        planner_lease_expires_at=now + LEASE,
+        epoch=F("epoch") + 1,
+    )
+    return row.values_list("epoch", flat=True).get()
 
 
 @contextmanager

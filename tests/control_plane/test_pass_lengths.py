@@ -9,7 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -17,6 +19,7 @@ from scheduling.models import Decision, Job, PlannerPass
 from scheduling.services import planning
 from scheduling.services.housekeeping import keep_house
 from scheduling.services.pass_lengths import PASSES_KEPT_FOR
+from scheduling.services.planner_lease import LEASE, RENEWED_AFTER, planner_lease
 from scheduling.services.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.factories import UserFactory
@@ -87,3 +90,23 @@ def test_looking_is_not_kept_and_old_passes_are_forgotten(owned: SimulatedAgent)
         PlannerPass.objects.create(cluster=cluster, seconds=1.0, ended_at=timezone.now() - age)
     keep_house()
     assert PlannerPass.objects.count() == 1
+
+
+def test_only_a_lease_that_is_a_third_used_is_written_again(cluster: Cluster) -> None:
+    """Whoever writes the cluster's row waits for every report that is just being noted."""
+
+    def writes() -> int:
+        with CaptureQueriesContext(connection) as captured, planner_lease(cluster.pk) as epoch:
+            assert epoch == 1
+        return sum(query["sql"].startswith("UPDATE") for query in captured)
+
+    assert writes() == 1, "it takes over"
+    assert writes() == 0
+    Cluster.objects.update(planner_lease_expires_at=timezone.now() + LEASE - RENEWED_AFTER)
+    assert writes() == 1
+    cluster.refresh_from_db()
+    assert cluster.planner_lease_expires_at is not None
+    assert cluster.planner_lease_expires_at > timezone.now() + LEASE - RENEWED_AFTER
+    # As a clock that was set back leaves it.
+    Cluster.objects.update(planner_lease_expires_at=timezone.now() + 2 * LEASE)
+    assert writes() == 1
