@@ -9,18 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from communication.espresso.options import option_from_code
-from communication.espresso.plan import EspressoPlan, TensorOption
 from communication.hooks.codecs.names import CODECS
 from communication.hooks.measures import CommunicationMeasures
-from communication.plan import Prediction
-from communication.profiles.placement import PlacementShape
 from communication.zen.measuring import measured_profile
 from punctual.protocol import limits
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from punctual.protocol.reports import check
 from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
-from tests.runtime.test_zen_plans import PACKED, WIDTH, recommender, zen
+from tests.runtime.test_zen_plans import PACKED, lossy_rest, recommender, zen
 from workers.runtime.local_agent import LocalAgent, runtime_plan
 from workers.runtime.measuring.gradient_densities import GradientDensities
 from workers.runtime.measuring.gradient_times import GradientTimes, IterationTimes, gaps
@@ -28,16 +24,6 @@ from workers.runtime.measuring.records import profile_fields
 from workers.runtime.measuring.windows import CommunicationWindows
 
 PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 60}
-
-
-def compressed_rest(shape: PlacementShape) -> dict[str, Any]:
-    """The kind that sends what is no table gathered as OneBit, each gradient by itself."""
-    option = option_from_code("Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu")
-    tensors = (TensorOption("mix.bias", WIDTH, option), TensorOption("mix.weight", WIDTH**2, option))
-    prediction = Prediction(1.0, 0.0, 0.0)
-    plan = EspressoPlan(shape, "onebit", False, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
-    choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
-    return {"kind": "compressed", "choices": choices}
 
 
 def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
@@ -168,7 +154,7 @@ def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyP
 
 def test_a_window_tells_what_became_of_a_plan(agent: LocalAgent) -> None:
     """Zen's tables and compressed gradients in one: sizes, seconds and what is kept are those of both."""
-    zen_kind, rest = zen(PACKED, "zen"), compressed_rest(PACKED)
+    zen_kind, rest = zen(PACKED, "zen"), lossy_rest(PACKED)
     plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
     assignment = recommender(runtime_plan=plan, termination={"max_iterations": 30, "target": None})
     generation = agent.start_generation(EXAMPLES / "recommender.py", assignment, 2).wait_until_ready()

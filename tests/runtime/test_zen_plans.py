@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+import torch
 
 from communication.espresso.decision_tree import gpu_options
-from communication.espresso.options import compressions
+from communication.espresso.options import compressions, option_from_code
 from communication.espresso.plan import EspressoPlan, TensorOption
 from communication.plan import Prediction, content_digest
 from communication.profiles.placement import PlacementShape
@@ -57,6 +59,16 @@ def espresso(shape: PlacementShape) -> dict[str, Any]:
     return {"kind": "compressed", "choices": choices}
 
 
+def lossy_rest(shape: PlacementShape) -> dict[str, Any]:
+    """The kind that sends what is no table gathered as OneBit, each gradient by itself."""
+    option = option_from_code("Comp/encode/gpu Comm_c/all-gather/flat Decomp/decode/gpu")
+    tensors = (TensorOption("mix.bias", WIDTH, option), TensorOption("mix.weight", WIDTH**2, option))
+    prediction = Prediction(1.0, 0.0, 0.0)
+    plan = EspressoPlan(shape, "onebit", False, 4, tensors, 0, prediction, prediction, 1.0, 1.0)
+    choices = {"plan": plan.to_message(), "gradients": ["mix.bias", "mix.weight"], "momentum": 0}
+    return {"kind": "compressed", "choices": choices}
+
+
 def recommender(**changes: Any) -> dict[str, Any]:
     return {
         "function": {"entry": "recommender:Recommender"},
@@ -88,6 +100,44 @@ def test_the_recommender_trains_under_its_plans_as_without(agent: LocalAgent, sh
         assert final.keys() == without.keys()
         for name, value in without.items():
             assert final[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_a_level_is_measured_under_its_plan(agent: LocalAgent) -> None:
+    plan = runtime_plan(zen(PACKED, "zen"), SPARSE, espresso(PACKED), family="lossless")
+    profile = {"levels": [2], "seconds_per_level": 0.2, "max_seconds": 60}
+    assignment = recommender(runtime_plan=plan, purpose="profiling", profile=profile)
+    generation = agent.start_generation(SOURCE, assignment, 2)
+    assert generation.leader.wait_for_event("profile_done", 60)["reason"] == "all_levels"
+    assert [worker.end() for worker in generation.workers] == [0, 0]
+
+
+def test_the_others_notice_when_a_worker_is_killed_under_a_plan(agent: LocalAgent) -> None:
+    plan = runtime_plan(zen(PlacementShape(1, 3), "zen"), SPARSE, espresso(PlacementShape(1, 3)))
+    changes = {"runtime_plan": plan, "termination": {"max_iterations": 10**6, "target": None}}
+    generation = agent.start_generation(SOURCE, recommender(**changes), 3).wait_until_ready()
+    generation.train_from_nothing().wait_for_iteration(3)
+    generation.workers[2].kill()
+    for survivor in generation.workers[:2]:
+        assert survivor.wait_for_event("failed", seconds=30)["reason"] == "peer_lost"
+
+
+def test_a_plan_of_all_gradients_is_rescaled_with_what_was_not_sent(agent: LocalAgent) -> None:
+    """From two ranks to three, each with its own plan: no row of what OneBit has left is lost."""
+    before = runtime_plan(zen(PACKED, "zen"), SPARSE, lossy_rest(PACKED), family="lossy")
+    changes = {"termination": {"max_iterations": 10**6, "target": None}}
+    assignment = recommender(runtime_plan=before, **changes)
+    old = agent.start_generation(SOURCE, assignment, 2).wait_until_ready().train_from_nothing()
+    old.wait_for_iteration(3)
+    three = PlacementShape(1, 3)
+    after = runtime_plan(zen(three, "zen"), SPARSE, lossy_rest(three), family="lossy")
+    new = agent.start_generation(SOURCE, {**assignment, "generation": 2, "runtime_plan": after}, 3)
+    new.wait_until_ready().train_from(old)
+    new.leader.wait_for_event("first_iteration")
+    new.goal("suspend")
+    for content in new.checkpoint_files().shards:
+        shard = torch.load(io.BytesIO(content), weights_only=True)
+        kept = [one["shape"][0] for one in shard["own"] if one["path"][1].startswith("residual/")]
+        assert sum(kept) == WIDTH + WIDTH**2
 
 
 @pytest.mark.parametrize(

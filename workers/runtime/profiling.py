@@ -182,6 +182,19 @@ class ProfilingGeneration:
         parts = build_parts(self.context.function, self.device, self.assignment.seed)
         synchronisation = Synchronisation(self.assignment.runtime_plan, parts, group)
         synchronisation.begin_alike()
+        found = self._measure_parts(parts, synchronisation, level, group, seconds)
+        # The next level has groups and hooks of its own.
+        synchronisation.close()
+        return found
+
+    def _measure_parts(
+        self,
+        parts: TrainingParts,
+        synchronisation: Synchronisation,
+        level: int,
+        group: dist.ProcessGroup | None,
+        seconds: float,
+    ) -> LevelMeasurement | None:
         runner = IterationRunner(
             parts,
             synchronisation,
