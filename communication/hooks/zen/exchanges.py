@@ -101,9 +101,9 @@ def doubling(mine: Rows, wire: Wire) -> Exchanged:
     while distance < power:
         other = None if beyond else wire.rank ^ distance
         given = _swapped(mine, other, other, wire)
-        if given is not None and other is not None:
-            # The lower one's first, on both.
-            mine = added_up([mine, given] if wire.rank < other else [given, mine]).without_zeros()
+        if given is not None:
+            # Of two the sum has the same bits on both.
+            mine = added_up([mine, given]).without_zeros()
         distance *= 2
     if power < wire.size:
         given = _swapped(mine, partner if has_partner else None, partner if beyond else None, wire)

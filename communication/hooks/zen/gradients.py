@@ -129,7 +129,8 @@ class SparseGradients:
             rows = exchanged.total
         else:
             own = self._summed_within(tensor)
-            mine = _all_units(own).first(tensor.units).without_zeros()
+            # Those beyond the last unit are zeros.
+            mine = _all_units(own).without_zeros()
             exchanged = _exchanged(tensor, mine, wire)
             rows = self._gathered_within(tensor, exchanged.total, len(own))
         unit_bytes = INDEX_BYTES + VALUE_BYTES * orders.width

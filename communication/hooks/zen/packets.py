@@ -29,10 +29,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.places)
 
-    def first(self, count: int) -> Rows:
-        """So many of them."""
-        return Rows(self.places[:count], self.values[:count])
-
     def without_zeros(self) -> Rows:
         """Those with a value that is not zero. What is not a number is not zero."""
         kept = (self.values != 0).any(1)
