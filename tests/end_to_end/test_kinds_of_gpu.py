@@ -16,7 +16,7 @@ import pytest
 from launch import Platform, PlatformSettings
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
-from tests.plugins.running_platform import QUICK_PERIODS
+from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
 
 pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -74,6 +74,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     data = Path(tempfile.mkdtemp(prefix="punctual-kinds-"))
+    begin_migrated(data)
     platform = Platform(
         PlatformSettings(
             data=data, first_port=18700, first_worker_port=25500, environment=QUICK_PERIODS, examples=False,

@@ -28,7 +28,7 @@ from launch import Platform, PlatformSettings
 from punctual.client import Client
 from punctual.errors import PunctualError
 from tests.faults.network import Networks, NoNetworksError
-from tests.plugins.running_platform import QUICK_PERIODS
+from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
 
 FUNCTIONS = Path(__file__).parent / "functions"
 SERVERS = ("node-1", "node-2", "node-3")
@@ -68,6 +68,7 @@ def running_scene(*, with_clocks: bool = False) -> Iterator[Scene]:
     Raises NoClocksError where clocks are asked for and cannot be turned.
     """
     data = Path(tempfile.mkdtemp(prefix="punctual-faults-"))
+    begin_migrated(data)
     without: list[str] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, data, ignore_errors=True)

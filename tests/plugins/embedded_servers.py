@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from launch.postgresql import EmbeddedPostgres
+from launch.postgresql import USER, EmbeddedPostgres
 from launch.privileges import child_setup, unprivileged_identity
 from launch.valkey import EmbeddedValkey
 from launch.waiting import wait_until
 
-#: Names the folder of a cluster to be copied, which has the database `TEMPLATE` with the schema in place
-#: (migrated_cluster.py): not every lane of tests makes its own and applies all migrations.
+#: Names the folder of a cluster to be copied, which has the platform's database with the schema in place
+#: (migrated_cluster.py): not every lane of tests, and not every platform, makes its own and applies all
+#: migrations.
 CLUSTER_VARIABLE = "PUNCTUAL_TEST_CLUSTER"
-TEMPLATE = "migrated"
 
 _template: str | None = None
 _folder: Path | None = None
@@ -66,11 +66,18 @@ def _make_folder() -> Path:
 
 def _own_postgresql(folder: Path) -> str:
     global _template
-    if made := os.environ.get(CLUSTER_VARIABLE):
+    if copy_migrated_cluster(folder):
+        _template = USER
+    return start_postgresql(folder)
+
+
+def copy_migrated_cluster(folder: Path) -> bool:
+    """Copy the cluster that has the schema, where there is one, to `folder/postgresql`; whether there is."""
+    made = os.environ.get(CLUSTER_VARIABLE)
+    if made:
         # With its owner, which may be somebody else.
         subprocess.run(["cp", "-a", str(Path(made) / "postgresql"), str(folder)], check=True)
-        _template = TEMPLATE
-    return start_postgresql(folder)
+    return bool(made)
 
 
 def template() -> str | None:

@@ -1,5 +1,5 @@
 """`python -m tests.plugins.migrated_cluster FOLDER`: makes a PostgreSQL cluster with a database that has the
-schema in place, for lanes of tests to copy (embedded_servers.py)."""
+schema in place, for lanes of tests (embedded_servers.py) and platforms (running_platform.py) to copy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-
-import psycopg2
 
 from launch.folders import PROJECT
 from tests.plugins import embedded_servers
@@ -19,15 +17,7 @@ def make(folder: Path) -> None:
     folder.chmod(0o711)
     try:
         url = embedded_servers.start_postgresql(folder)
-        connection = psycopg2.connect(url)
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(f'CREATE DATABASE "{embedded_servers.TEMPLATE}"')
-        connection.close()
-        environment = {
-            **os.environ,
-            "DATABASE_URL": url.replace("/punctual?", f"/{embedded_servers.TEMPLATE}?"),
-        }
+        environment = {**os.environ, "DATABASE_URL": url}
         migrate = [sys.executable, "manage.py", "migrate", "--no-input", "-v", "0"]
         subprocess.run(migrate, cwd=PROJECT, env=environment, check=True)
     finally:

@@ -11,6 +11,7 @@ import pytest
 
 from launch import Platform, PlatformSettings
 from launch.settings import DEFAULT_DEVICE_MODEL
+from tests.plugins.embedded_servers import copy_migrated_cluster
 
 #: Short periods, so that a test of a lost node ends in seconds. Their relations are those of a live cluster.
 QUICK_PERIODS = {
@@ -42,10 +43,17 @@ def quick_settings(
     )
 
 
+def begin_migrated(data: Path) -> None:
+    """Give a platform that has not started yet a database with the schema in place, where one was made. That
+    a platform begins with nothing is what tests/platform/test_supervisor.py shows."""
+    copy_migrated_cluster(data)
+
+
 @pytest.fixture(scope="session")
 def running_platform() -> Iterator[Platform]:
     """A running platform that the tests share: leave it as it was found."""
     data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
+    begin_migrated(data)
     platform = Platform(quick_settings(data))
     try:
         platform.start()
