@@ -21,6 +21,9 @@ from schemathesis.core.parameters import ParameterLocation
 from config.wsgi import application
 from tests.api.conftest import World
 
+#: For this file alone: importing it costs a second of a processor, and each lane of tests begins anew.
+pytest_plugins = ["schemathesis.pytest.plugin"]
+
 load_all_checks()
 #: Valid requests may well be refused for what the document cannot say (a function that is not there).
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ not in {"positive_data_acceptance"}]
