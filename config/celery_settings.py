@@ -55,6 +55,7 @@ PLANNER_LOOKS_EVERY_SECONDS = 1.0
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
     "workers.tasks.build_environment": {"queue": "long"},
+    "workers.tasks.make_gradient_plans": {"queue": "long"},
     "workers.tasks.forecast_usage": {"queue": "forecasting"},
     "workers.tasks.train_forecaster": {"queue": "forecasting"},
     "workers.tasks.simulate_run": {"queue": "simulations"},

@@ -87,6 +87,13 @@ class VoidReason(models.TextChoices):
     FAILURES = "failures_beyond_reserve", "Failures beyond the reserve"
 
 
+class Lossy(models.TextChoices):
+    """Whether codecs that lose something may compress a job's gradients."""
+
+    REFUSED = "refused", "Refused"
+    ALLOWED = "allowed", "Allowed"
+
+
 class Purpose(models.TextChoices):
     TRAINING = "training", "Training"
     PROFILING = "profiling", "Profiling"

@@ -25,10 +25,35 @@ def curve_key(
 ) -> str:
     """Digest of function, data, kind of GPU, every hyperparameter that may change speed or memory, and the
     family of the runtime plans."""
+    measured = function_key(
+        function_digest=function_digest,
+        entry=entry,
+        data_digest=data_digest,
+        gpu_kind=gpu_kind,
+        hyperparameters=hyperparameters,
+        speed_neutral=speed_neutral,
+    )
+    return key_of_family(measured, plan_family)
+
+
+def key_of_family(function: str, plan_family: str) -> str:
+    """The key of a function's curve (`function_key`) under plans of a family."""
+    return _digest([function, plan_family])
+
+
+def function_key(
+    *,
+    function_digest: str,
+    entry: str,
+    data_digest: str,
+    gpu_kind: str,
+    hyperparameters: Mapping[str, Any],
+    speed_neutral: Iterable[str],
+) -> str:
+    """The same without the family: what gradients are like depends on no plan."""
     neutral = set(speed_neutral)
     counted = {name: value for name, value in hyperparameters.items() if name not in neutral}
-    measured = _digest([function_digest, entry, data_digest, gpu_kind, counted])
-    return _digest([measured, plan_family])
+    return _digest([function_digest, entry, data_digest, gpu_kind, counted])
 
 
 def _digest(value: Any) -> str:

@@ -12,6 +12,7 @@ import typer
 from rich.live import Live
 
 from punctual.cli import options, output, session
+from punctual.cli.communication import say_communication
 from punctual.cli.follow import INTERRUPTED, ending, event_line
 from punctual.cli.verdicts import say_verdict
 from punctual.client import Job
@@ -118,10 +119,19 @@ def _watch_table(ask: Any, as_json: bool) -> None:
         raise typer.Exit(0) from None
 
 
-def job(job_id: options.JobId, as_json: options.Json = False) -> None:
+def job(
+    job_id: options.JobId,
+    communication: Annotated[
+        bool, typer.Option("--communication", help="Show how its gradients are sent, and why so.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
     """Show one job: verdict, plan, progress, and what happened last."""
     with session.client() as client:
         found = client.job(job_id)
+        if communication:
+            say_communication(found.communication(), as_json=as_json)
+            return
         if as_json:
             output.print_json(found.raw)
             return

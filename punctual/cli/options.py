@@ -77,6 +77,14 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything ran
 CheckpointSeconds = Annotated[
     float | None, typer.Option("--checkpoint-seconds", help="Seconds between durable checkpoints.")
 ]
+LossyOption = Annotated[
+    bool | None,
+    typer.Option("--lossy/--lossless", help="Whether codecs that lose something may compress gradients."),
+]
+Codec = Annotated[
+    list[str] | None,
+    typer.Option("--codec", metavar="NAME", help="The only codec that may (repeatable); implies --lossy."),
+]
 FunctionName = Annotated[
     str | None, typer.Option("--function-name", help="Name for the upload; else the file's.")
 ]
@@ -99,6 +107,8 @@ def job_options(
     target: str | None,
     seed: int | None,
     checkpoint_seconds: float | None,
+    lossy: bool | None = None,
+    codecs: Sequence[str] | None = None,
     project: str | None = None,
 ) -> JobOptions:
     """What the options say of a job; options that were not given are left out.
@@ -120,6 +130,8 @@ def job_options(
         "target": target,
         "seed": seed,
         "checkpoint_seconds": checkpoint_seconds,
+        "lossy": None if lossy is None else "allowed" if lossy else "refused",
+        "codecs": list(codecs) if codecs else None,
         "project": project,
     }
     given = {key: value for key, value in values.items() if value is not None and value != {}}

@@ -36,6 +36,8 @@ def submit(
     target: options.Target = None,
     seed: options.Seed = None,
     checkpoint_seconds: options.CheckpointSeconds = None,
+    lossy: options.LossyOption = None,
+    codecs: options.Codec = None,
     project: options.Project = None,
     function_name: options.FunctionName = None,
     entry: options.Entry = None,
@@ -52,7 +54,7 @@ def submit(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, project=project,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, project=project,
     )  # fmt: skip
     with session.client() as client:
         try:
@@ -151,6 +153,8 @@ def what_if(
     target: options.Target = None,
     seed: options.Seed = None,
     checkpoint_seconds: options.CheckpointSeconds = None,
+    lossy: options.LossyOption = None,
+    codecs: options.Codec = None,
     project: options.Project = None,
     function_name: options.FunctionName = None,
     entry: options.Entry = None,
@@ -161,7 +165,7 @@ def what_if(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, project=project,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, project=project,
     )  # fmt: skip
     with session.client() as client, _busy("Asking …", as_json):
         verdict = client.what_if(
@@ -201,6 +205,8 @@ def clone(
     target: options.Target = None,
     seed: options.Seed = None,
     checkpoint_seconds: options.CheckpointSeconds = None,
+    lossy: options.LossyOption = None,
+    codecs: options.Codec = None,
     follow: Follow = False,
     wait: Wait = False,
     detach: Detach = False,
@@ -211,7 +217,7 @@ def clone(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs,
     )  # fmt: skip
     with session.client() as client:
         job = client.job(job_id).clone(**stated)

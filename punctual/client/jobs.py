@@ -205,6 +205,11 @@ class Job(JobFacts):
         document = self.client.transport.get(f"{self.path}curve/")
         return document if isinstance(document, dict) else {"levels": document or []}
 
+    def communication(self) -> dict[str, Any]:
+        """How its gradients are sent: the plan, what it predicts, what it beat, what was measured."""
+        document = self.client.transport.get(f"{self.path}communication/")
+        return document if isinstance(document, dict) else {}
+
     def plan(self) -> dict[str, Any]:
         """Planned GPUs over time beside those it really had."""
         document = self.client.transport.get(f"{self.path}plan/")

@@ -99,6 +99,8 @@ class JobFacts:
     data: list[dict[str, Any]] = field(default_factory=list)
     checkpoint_seconds: float | None = None
     seed: int | None = None
+    lossy: str = "refused"
+    codecs: list[str] = field(default_factory=list)
     state: str = "submitted"
     promised: bool = False
     at_risk: bool = False

@@ -29,7 +29,9 @@ class JobOptions(TypedDict, total=False):
 
     `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
     `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
-    `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `data` maps names to URLs or paths on the
+    `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `lossy` is `"refused"` (the default) or
+    `"allowed"`: whether codecs that lose something may compress gradients; `codecs` names the only ones that
+    may. `data` maps names to URLs or paths on the
     servers.
     """
 
@@ -45,6 +47,8 @@ class JobOptions(TypedDict, total=False):
     data: Mapping[str, str] | Sequence[Mapping[str, str]]
     checkpoint_seconds: float
     seed: int
+    lossy: str
+    codecs: Sequence[str]
 
 
 def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
@@ -75,6 +79,12 @@ def override_body(options: JobOptions) -> dict[str, Any]:
     for key in ("name", "project", "service_class", "checkpoint_seconds", "seed"):
         if (value := options.get(key)) is not None:
             body[key] = value
+    if (lossy := options.get("lossy")) is not None:
+        body["lossy"] = lossy
+    if options.get("codecs"):
+        body["codecs"] = list(options["codecs"])
+        # Who names codecs allows them.
+        body.setdefault("lossy", "allowed")
     if options.get("labels"):
         body["labels"] = dict(options["labels"])
     hyperparameters = dict(options.get("hyperparameters") or {})

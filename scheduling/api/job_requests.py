@@ -10,6 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from communication.library.codecs import LOSSY
 from projects.access import require
 from projects.api import fields
 from projects.api.base import StrictSerializer
@@ -17,7 +18,7 @@ from projects.errors import InvalidRequest
 from projects.models import Project, Role, User
 from projects.selectors import own_membership, projects_visible_to
 from scheduling.api import job_fields
-from scheduling.choices import ServiceClass
+from scheduling.choices import Lossy, ServiceClass
 from scheduling.models import Job
 from scheduling.moments import LONGEST_DEADLINE
 from scheduling.selectors.functions import resolve_function
@@ -88,6 +89,17 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
     data = job_fields.DataSourceSerializer(  # type: ignore[assignment, call-arg]
         many=True, default=list, max_length=job_fields.MAXIMUM_DATA_SOURCES
     )
+    lossy = serializers.ChoiceField(
+        Lossy.choices,
+        default=Lossy.REFUSED,
+        help_text="Whether codecs that lose something may compress gradients where that is faster.",
+    )
+    codecs = serializers.ListField(
+        child=serializers.ChoiceField([(name, name) for name in LOSSY]),
+        max_length=len(LOSSY),
+        default=list,
+        help_text="The only codecs that may do so; none named: all there are.",
+    )
     checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)
     seed = fields.Integer(min_value=0, max_value=job_fields.LARGEST_INTEGER, default=0)
 
@@ -96,6 +108,16 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         if counts:
             raise ValidationError({path: [message] for path, message in counts.items()})
         return super().to_internal_value(data)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs.get("codecs") and attrs.get("lossy", Lossy.ALLOWED) != Lossy.ALLOWED:
+            raise ValidationError({"codecs": ["Codecs are for jobs with lossy: allowed; say that too."]})
+        return super().validate(attrs)
+
+    def validate_codecs(self, codecs: list[str]) -> list[str]:
+        # All of them are what nobody has to name.
+        named = sorted(set(codecs))
+        return [] if len(named) == len(LOSSY) else named
 
     def validate_data(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
         names = [item["name"] for item in data]
@@ -144,6 +166,8 @@ def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobReque
         data=[dict(item) for item in body["data"]],
         checkpoint_seconds=body["checkpoint_seconds"],
         seed=body["seed"],
+        lossy=body["lossy"],
+        codecs=tuple(body["codecs"]),
     )
 
 
@@ -186,6 +210,8 @@ def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
         "data": list(old.data),
         "checkpoint_seconds": old.checkpoint_seconds,
         "seed": old.seed,
+        "lossy": old.lossy,
+        "codecs": list(old.codecs),
     }
     says_deadline = "deadline_at" in overrides or "deadline_seconds" in overrides
     has_deadline = overrides.get("deadline_at") is not None or overrides.get("deadline_seconds") is not None
@@ -196,6 +222,8 @@ def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
     ):
         body["deadline_seconds"] = (old.deadline_at - job.submitted_at).total_seconds()
         body["service_class"] = old.service_class
+    if overrides.get("lossy") == Lossy.REFUSED:
+        body["codecs"] = []
     for name, value in overrides.items():
         merged = name in ("hyperparameters", "termination") and isinstance(value, Mapping)
         body[name] = {**body[name], **value} if merged else value

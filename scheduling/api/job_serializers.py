@@ -182,7 +182,8 @@ class JobSerializer(serializers.ModelSerializer):
         model = Job
         fields = (
             "id", "project", "owner", "name", "labels", "function", "hyperparameters", "termination",
-            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised",
+            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "lossy", "codecs", "state",
+            "promised",
             "at_risk",
             "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at",
             "started_at",

@@ -36,6 +36,11 @@ urlpatterns = [
     path("jobs/<job:job_id>/artifacts/", job_records.ArtifactsView.as_view(), name="job-artifacts"),
     path("jobs/<job:job_id>/artifacts/<file:name>/", job_records.ArtifactView.as_view(), name="job-artifact"),
     path("jobs/<job:job_id>/plan/", job_records.PlanView.as_view(), name="job-plan"),
+    path(
+        "jobs/<job:job_id>/communication/",
+        job_records.CommunicationView.as_view(),
+        name="job-communication",
+    ),
     path("jobs/<job:job_id>/curve/", job_records.CurveView.as_view(), name="job-curve"),
     path("what-if/", jobs.WhatIfView.as_view(), name="what-if"),
     path("cluster/", cluster.ClusterView.as_view(), name="cluster"),

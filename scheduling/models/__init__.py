@@ -1,5 +1,6 @@
 """What is promised: functions, curves, jobs, generations, decisions, and what was seen of them."""
 
+from scheduling.models.communication import GradientPlan, GradientProfile
 from scheduling.models.decisions import Decision, Offer, OutboxMessage, PlannerPass
 from scheduling.models.functions import (
     Bundle,
@@ -35,6 +36,8 @@ __all__ = [
     "Function",
     "FunctionVersion",
     "Generation",
+    "GradientPlan",
+    "GradientProfile",
     "Incident",
     "Job",
     "JobEvent",

@@ -39,6 +39,10 @@ class Generation(models.Model):
     profile = models.JSONField(null=True, blank=True)
     #: How its ranks work together, with its digest (docs/protocols.md 2.6).
     runtime_plan = models.JSONField(default=dict)
+    #: The communication plan that it follows: who made it and what it predicts; empty where it follows none.
+    communication = models.JSONField(default=dict, blank=True)
+    #: What became of it, as rank 0 last told (docs/protocols.md 2.8); empty: not told.
+    communication_window = models.JSONField(default=dict, blank=True)
     #: On which servers recovery points in memory are kept (docs/protocols.md 2.7); empty: nowhere by order.
     protection = models.JSONField(default=dict, blank=True)
     #: How it sends copies of its recovery points, as its rank 0 says (docs/protocols.md 2.7); empty: not

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from projects.models import Project
-from scheduling.choices import TERMINAL_STATES, JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.choices import TERMINAL_STATES, JobState, Lossy, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.models.functions import FunctionVersion, ScalingCurve
 
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -46,6 +46,9 @@ class Job(models.Model):
     seed = models.PositiveIntegerField(default=0)
     data = models.JSONField(default=list)
     checkpoint_seconds = models.FloatField(default=60.0)
+    #: Whether its gradients may be sent by codecs that lose something, and by which alone; empty: by any.
+    lossy = models.CharField(max_length=8, choices=Lossy.choices, default=Lossy.REFUSED)
+    codecs = models.JSONField(default=list, blank=True)
     service_class = models.CharField(max_length=12, choices=ServiceClass.choices)
     deadline_at = models.DateTimeField(null=True, blank=True)
 

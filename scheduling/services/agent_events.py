@@ -19,9 +19,11 @@ from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
+from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.pauses import note_pause, tell_pause
+from scheduling.services.plan_watch import could_not_follow, level_measured
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recovering import advance_recoveries
 from scheduling.services.recovery_points import take_shard
@@ -226,6 +228,7 @@ def _profile_level(
             f" The machine was {100 * event['overrun']:.0f} % slower than the emulated device: void as a "
             "measurement of that device."
         )
+    level_measured(job, generation, event["gpus"], speed)
     record(job, "profiled", sentence, gpus=event["gpus"])
 
 
@@ -331,6 +334,8 @@ def _failed(
         # Also where its worker was missed before it was told why.
         level_did_not_fit(job, generation, curve, event["message"][:2000], cluster)
         return
+    if event["reason"] == "start_failed":
+        could_not_follow(job, generation, event["message"])
     worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     if was_profiling and curve is not None and job.may_be_measured():
         measuring_ended(curve)
@@ -345,10 +350,18 @@ def _copy_traffic(
         generation.save(update_fields=["copy_traffic"])
 
 
-def _measured_communication(
+def _communication_profile(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """What workers measured of gradients. Nothing is decided by it yet."""
+    """Gradients were measured: plans are made of them in the background."""
+    note_profile(job, generation, event)
+
+
+def _communication_window(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """What became of the generation's plan of late."""
+    note_window(generation, event, happened_at)
 
 
 def _refused(
@@ -370,8 +383,8 @@ HANDLERS: dict[str, Handler] = {
     "profile_done": _profile_done,
     "completed": _completed,
     "copy_traffic": _copy_traffic,
-    "communication_profile": _measured_communication,
-    "communication_window": _measured_communication,
+    "communication_profile": _communication_profile,
+    "communication_window": _communication_window,
     "failed": _failed,
     "refused": _refused,
 }

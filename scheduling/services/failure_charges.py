@@ -27,6 +27,8 @@ from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.plans.reserve import seconds_to_place_again
 from scheduling.core.problem.reasons import duration_text
 from scheduling.core.question.snapshot import ScalingCurve
+from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.gradient_records import MOST_DRIFT
 from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.services.protection import Stores
@@ -36,6 +38,16 @@ REPORTING_SECONDS = 0.5
 LEASE_LOOK_SECONDS = 2.0
 #: What a change onto new GPUs costs before any was measured.
 DEFAULT_PAUSE_SECONDS = 5.0
+
+
+#: A communication plan that loses is noticed by the next look at running jobs (`plan_watch.py`).
+PLAN_LOOK_SECONDS = 15.0
+
+
+def fallback_seconds(pause_seconds: float) -> float:
+    """What giving a communication plan up costs a job: the pause of one more change, and what is lost while
+    nobody has looked yet at a plan whose iterations take a fifth longer than they were measured."""
+    return pause_seconds + PLAN_LOOK_SECONDS * MOST_DRIFT / (1.0 + MOST_DRIFT)
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,8 @@ class FailureCharges:
             storing_seconds=storing,
             iteration_seconds=iteration,
         )
+        if measured is not None and measured.plan_family != PlanFamily.DENSE:
+            slack += fallback_seconds(pause or DEFAULT_PAUSE_SECONDS)
         safe, durable = (
             lost_work_seconds(seconds, storing, iteration)
             for seconds in (chosen.safe_seconds, chosen.durable_seconds)

@@ -14,12 +14,11 @@ from django.utils import timezone
 from cluster.models import Cluster, Gpu
 from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.core.question.worker_counts import workers_by_gpus
-from scheduling.core.runtime_plans.choosing import choose_runtime_plan
-from scheduling.core.runtime_plans.plan import RuntimePlan
 from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.memory_points import PointsInMemory
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
+from scheduling.services.following_plans import FollowedPlans, told_plan
 from scheduling.services.held_gpus import hold_all, tell_agents
 from scheduling.services.memory_points import start_from_memory
 from scheduling.services.protection import Stores
@@ -85,7 +84,8 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     The first generation of a job, or one without a living predecessor, knows at once where its state comes
     from and goes straight to training. A job for which a server has no port left is left as it is.
     """
-    curves = _curves(wanted, [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted])
+    followed = FollowedPlans((one.job, one.gpus[0].kind) for one in wanted)
+    curves = _curves(wanted, followed)
     workers = _workers(wanted, curves)
     ports = take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
     able = [
@@ -93,12 +93,15 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
         for one, count, taken in zip(wanted, workers, ports, strict=True)
         if not isinstance(taken, NoFreePort)
     ]
-    made = iter(_created(able, curves, epoch))
+    made = iter(_created(able, curves, followed, epoch))
     return [taken if isinstance(taken, NoFreePort) else next(made) for taken in ports]
 
 
 def _created(
-    able: Sequence[tuple[NewGeneration, int, list[int]]], curves: Mapping[str, ScalingCurve], epoch: int
+    able: Sequence[tuple[NewGeneration, int, list[int]]],
+    curves: Mapping[str, ScalingCurve],
+    followed: FollowedPlans,
+    epoch: int,
 ) -> list[Generation]:
     """The generations of those for whom there are ports. Each comes with its number of workers and its
     ports."""
@@ -118,6 +121,8 @@ def _created(
     made = []
     begun = []
     for one, count, (master_port, *_) in able:
+        servers = [gpu.server_id for gpu in one.gpus[:count]]
+        measured = one.profile["levels"] if one.profile is not None else ()
         generation = Generation(
             job=one.job,
             number=one.job.last_generation,
@@ -130,9 +135,9 @@ def _created(
             reason=one.reason[:300],
             profile=one.profile,
             curve=curves.get(one.job.pk),
-            runtime_plan=choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]]).to_message(),
+            runtime_plan=followed.runtime_plan(one.job, servers, measured).to_message(),
+            communication=told_plan(followed.plan(one.job, servers)),
         )
-        servers = [gpu.server_id for gpu in one.gpus[:count]]
         if one.purpose == Purpose.TRAINING:
             generation.protection = stores.grant(one.job.pk, servers, in_memory.state_bytes(one.job))
             generation.store_secret = secrets.token_hex(32)
@@ -158,10 +163,10 @@ def _created(
     return made
 
 
-def _curves(wanted: Sequence[NewGeneration], plans: Sequence[RuntimePlan]) -> dict[str, ScalingCurve]:
+def _curves(wanted: Sequence[NewGeneration], followed: FollowedPlans) -> dict[str, ScalingCurve]:
     """The jobs' curves on the kinds of GPU that they get, where they were measured under plans of the same
     family: what another plan makes of a job must not be noted on them."""
-    families = {one.job.pk: plan.family.value for one, plan in zip(wanted, plans, strict=True)}
+    families = {one.job.pk: followed.family(one.job) for one in wanted}
     jobs: dict[str, list[Job]] = defaultdict(list)
     for one in wanted:
         jobs[one.gpus[0].kind].append(one.job)

@@ -18,12 +18,12 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from projects.prepared import PreparedInsert, PreparedRows
 from projects.redis_connection import redis_client
-from scheduling.choices import JobEventKind, JobState, ServiceClass, VoidReason
+from scheduling.choices import JobEventKind, JobState, Lossy, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
-from scheduling.core.runtime_plans.choosing import choose_plan_family
-from scheduling.curve_keys import curve_key, data_digest
+from scheduling.curve_keys import data_digest, function_key, key_of_family
 from scheduling.life_cycle.steps import PAUSED
 from scheduling.models import FunctionVersion, Job, JobEvent, ScalingCurve
+from scheduling.services.families import family_of_newcomer
 from scheduling.services.generations import let_go
 from scheduling.services.kinds import first_kind, newcomers_kind
 from scheduling.services.lifecycle import suspend
@@ -48,6 +48,8 @@ class JobRequest:
     data: Sequence[Mapping[str, Any]] = ()
     checkpoint_seconds: float = 60.0
     seed: int = 0
+    lossy: str = Lossy.REFUSED
+    codecs: Sequence[str] = ()
 
     @property
     def global_batch_size(self) -> int:
@@ -80,16 +82,16 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     version = request.function_version
     _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
-    family = choose_plan_family()
-    key = curve_key(
+    function = function_key(
         function_digest=version.bundle_id,
         entry=version.entry,
         data_digest=digest,
         gpu_kind=gpu_kind,
         hyperparameters=request.hyperparameters,
         speed_neutral=version.speed_neutral,
-        plan_family=family,
     )
+    family = family_of_newcomer(function, lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
+    key = key_of_family(function, family)
     return (
         _CURVE.first(key)
         or ScalingCurve.objects.get_or_create(
@@ -146,6 +148,8 @@ def job_submit(
         max_iterations=request.max_iterations,
         target=dict(request.target) if request.target else None,
         seed=request.seed,
+        lossy=request.lossy,
+        codecs=list(request.codecs),
         data=[dict(item) for item in request.data],
         checkpoint_seconds=request.checkpoint_seconds,
         service_class=request.service_class,
@@ -295,4 +299,6 @@ def request_of(job: Job) -> JobRequest:
         data=list(job.data),
         checkpoint_seconds=job.checkpoint_seconds,
         seed=job.seed,
+        lossy=job.lossy,
+        codecs=tuple(job.codecs),
     )

@@ -87,6 +87,7 @@ LINES = [
     Line("job-artifacts", "get", MEMBERS),
     Line("job-artifact", "get", MEMBERS),
     Line("job-plan", "get", MEMBERS),
+    Line("job-communication", "get", MEMBERS),
     Line("job-curve", "get", MEMBERS),
     Line("cluster", "get", ANYONE),
     Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),

@@ -180,7 +180,7 @@ class ProfilingGeneration:
         """Measure one level; None when the accelerator's memory does not hold it."""
         host_memory.forget_peak()
         parts = build_parts(self.context.function, self.device, self.assignment.seed)
-        synchronisation = Synchronisation(self.assignment.runtime_plan, parts, group)
+        synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
         synchronisation.begin_alike()
         found = self._measure_parts(parts, synchronisation, level, group, seconds)
         # The next level has groups and hooks of its own.

@@ -8,7 +8,16 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from lending.services.usage import forget_old_usage
-from scheduling.services import curves, drain, housekeeping, leases, planning, wakeups
+from scheduling.services import (
+    curves,
+    drain,
+    gradient_plans,
+    housekeeping,
+    leases,
+    plan_watch,
+    planning,
+    wakeups,
+)
 
 #: A database that is away or full comes back; the task is tried again, and the next tick would do the same.
 _RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
@@ -42,8 +51,15 @@ def sweep_outbox() -> None:
 
 @shared_task(name="workers.tasks.refine_curves", **_RETRY)
 def refine_curves() -> None:
-    """Sharpen scaling curves by what running jobs show."""
+    """Sharpen scaling curves by what running jobs show, and give communication plans up that lose."""
     curves.refine_curves()
+    plan_watch.watch_plans()
+
+
+@shared_task(name="workers.tasks.make_gradient_plans", **_RETRY)
+def make_gradient_plans() -> None:
+    """Make communication plans of gradients that were measured, beside all passes of the planner."""
+    gradient_plans.make_plans()
 
 
 @shared_task(name="workers.tasks.housekeeping", **_RETRY)

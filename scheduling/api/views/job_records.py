@@ -18,10 +18,12 @@ from projects.api.base import ApiView, StrictSerializer
 from projects.api.filters import read_filters
 from projects.api.pagination import ByIteration
 from scheduling.api import job_serializers as shapes
+from scheduling.api.communication_serializers import CommunicationSerializer
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
 from scheduling.selectors.artifacts import artifact_get, artifact_open, pieces
+from scheduling.selectors.communication import communication_of
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import planned_finish_at, planned_pieces
 from scheduling.selectors.jobs import job_get, training_history
@@ -224,3 +226,18 @@ class CurveView(ApiView):
             "levels": curve.levels.all() if curve else [],
         }
         return Response(shapes.CurveSerializer(answer).data)
+
+
+@extend_schema(tags=["job records"])
+class CommunicationView(ApiView):
+    """How gradients are sent."""
+
+    queryset = JobEvent.objects.none()
+
+    @extend_schema(
+        operation_id="job_communication",
+        summary="Show how a job's gradients are sent",
+        responses=CommunicationSerializer,
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        return Response(CommunicationSerializer(communication_of(job_get(self.user, job_id))).data)

@@ -2,27 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, Synchroniser
 
+#: Synchronisers of sparse embeddings come first, since the dense one takes all remaining gradients.
+WITHOUT_PLAN = (
+    Synchroniser("sparse"),
+    # One copy of the gradients less, in time and in memory.
+    Synchroniser("dense", (("gradients_in_buckets", True),)),
+)
+#: Planners of `communication/` whose plans the training runtime carries out.
+CARRIED_OUT = ("dense", "cupcake")
+
+
+@dataclass(frozen=True)
+class GradientOrders:
+    """What a communication plan asks ranks to do.
+
+    Attributes:
+        rest: the message for gradients that are not sparse. gradients: their names in order of readiness.
+    """
+
+    rest: Mapping[str, Any]
+    gradients: tuple[str, ...]
+
+    @property
+    def synchronisers(self) -> tuple[Synchroniser, ...]:
+        """That carry it out. Gradients of sparse embeddings are gathered, as without any plan."""
+        choices = (("plan", self.rest), ("gradients", list(self.gradients)), ("momentum", 0.0))
+        return (Synchroniser("sparse"), Synchroniser("compressed", choices))
+
 
 def choose_plan_family() -> PlanFamily:
-    """The plan family of a job on any GPUs: its curve is known before its GPUs are."""
+    """The plan family of a job of which no gradients were measured."""
     return PlanFamily.DENSE
 
 
-def choose_runtime_plan(servers: Sequence[Hashable]) -> RuntimePlan:
-    """The runtime plan of a generation; ``servers`` names the server of each rank.
+def choose_runtime_plan(
+    servers: Sequence[Hashable],
+    family: str = PlanFamily.DENSE,
+    orders: GradientOrders | None = None,
+    at_levels: Mapping[int, GradientOrders | None] | None = None,
+) -> RuntimePlan:
+    """The runtime plan of a generation.
 
-    Synchronisers of sparse embeddings come first, since the dense synchroniser takes all remaining gradients.
+    Args:
+        servers: the server of each rank. family: of the job's plans.
+        orders: of the communication plan for this placement; None where the family has nothing better than
+            none. at_levels: the same of each level of a measurement.
     """
+    levels = sorted((at_levels or {}).items())
+    planned = any(one is not None for _, one in levels)
     return RuntimePlan(
-        family=choose_plan_family(),
+        family=str(family),
         shape=Shape.PACKED if len(set(servers)) <= 1 else Shape.SPREAD,
-        synchronisers=(
-            Synchroniser("sparse"),
-            # One copy of the gradients less, in time and in memory.
-            Synchroniser("dense", (("gradients_in_buckets", True),)),
-        ),
+        synchronisers=_synchronisers(orders),
+        at_levels=tuple((ranks, _synchronisers(one)) for ranks, one in levels) if planned else (),
     )
+
+
+def uniform_shape(servers: Sequence[Hashable]) -> tuple[int, int] | None:
+    """On how many servers ranks are, and how many on each; None where that differs, or where a server's ranks
+    do not follow one another: such a placement has no communication plan."""
+    runs = [len(list(run)) for _, run in groupby(servers)]
+    if len(runs) != len(set(servers)) or len(set(runs)) != 1:
+        return None
+    return len(runs), runs[0]
+
+
+def _synchronisers(orders: GradientOrders | None) -> tuple[Synchroniser, ...]:
+    return WITHOUT_PLAN if orders is None else orders.synchronisers

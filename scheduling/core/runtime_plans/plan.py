@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 
 class PlanFamily(StrEnum):
-    """Runtime plans that are equally fast. A scaling curve belongs to one family.
+    """Runtime plans among which a job's is chosen. A scaling curve belongs to one family.
 
-    Levels measured under one family never count for another.
+    Levels measured under one family never count for another. At each number of GPUs a family has one plan for
+    a job: the fastest of those that it allows. Where codecs are named, a family's name tells them
+    (`family_name`).
     """
 
-    #: Every gradient travels as it was computed: tensors are all-reduced, rows of sparse embeddings gathered.
+    #: No plan: tensors are all-reduced, rows of sparse embeddings gathered.
     DENSE = "dense"
+    #: Plans under which every gradient arrives as it was computed.
+    LOSSLESS = "lossless"
+    #: Those, and plans that compress gradients with codecs that lose something.
+    LOSSY = "lossy"
+
+
+def family_name(*, lossy: bool, codecs: Sequence[str] = ()) -> str:
+    """The family of a job's plans. ``codecs``: the only ones that it allows; empty for all there are."""
+    if not lossy:
+        return PlanFamily.LOSSLESS.value
+    return f"{PlanFamily.LOSSY}({'+'.join(sorted(set(codecs)))})" if codecs else PlanFamily.LOSSY.value
+
+
+def codecs_of_family(family: str) -> tuple[str, ...] | None:
+    """The codecs that lose something and may be used: none, those that are named, or None for all of them."""
+    if not family.startswith(PlanFamily.LOSSY):
+        return ()
+    named = family.removeprefix(PlanFamily.LOSSY).strip("()")
+    return tuple(named.split("+")) if named else None
 
 
 class Shape(StrEnum):
@@ -34,20 +56,26 @@ class Synchroniser:
 
     #: Its name in the training runtime (`workers/runtime/synchronisation/kinds.py`).
     kind: str
-    #: Pairs of name and value; the name states the unit.
-    choices: tuple[tuple[str, int | bool], ...] = ()
+    #: Pairs of name and plain value; the name states the unit.
+    choices: tuple[tuple[str, Any], ...] = ()
+
+    def to_message(self) -> dict[str, Any]:
+        """As it is sent."""
+        return {"kind": self.kind, "choices": dict(self.choices)}
 
 
 @dataclass(frozen=True)
 class RuntimePlan:
     """How the ranks of one generation synchronise gradients."""
 
-    #: The plan family.
-    family: PlanFamily
+    #: The plan family's name.
+    family: str
     #: Whether the GPUs are on one server or on several.
     shape: Shape
     #: The synchronisers in order; each takes gradients that those before it left.
     synchronisers: tuple[Synchroniser, ...]
+    #: In a measurement, those of the levels that have others: numbers of ranks with synchronisers.
+    at_levels: tuple[tuple[int, tuple[Synchroniser, ...]], ...] = ()
 
     @property
     def digest(self) -> str:
@@ -61,8 +89,14 @@ class RuntimePlan:
 
     def _content(self) -> dict[str, Any]:
         """The plan without its digest."""
-        return {
-            "family": self.family.value,
+        content: dict[str, Any] = {
+            "family": str(self.family),
             "shape": self.shape.value,
-            "synchronisers": [{"kind": one.kind, "choices": dict(one.choices)} for one in self.synchronisers],
+            "synchronisers": [one.to_message() for one in self.synchronisers],
         }
+        if self.at_levels:
+            content["at_levels"] = {
+                str(ranks): [one.to_message() for one in synchronisers]
+                for ranks, synchronisers in self.at_levels
+            }
+        return content

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: What the families of plans begin with under which codecs may lose something.
@@ -28,11 +28,17 @@ class RuntimePlan:
         digest: SHA-256 of the content; all ranks must have the same.
         synchronisers: each takes charge of what the ones before it have left.
         lossless: whether the job's gradients have to arrive as they were computed.
+        at_levels: in a measurement, those of other numbers of ranks, where they are others.
     """
 
     digest: str
     synchronisers: tuple[SynchroniserChoice, ...]
     lossless: bool = True
+    at_levels: Mapping[int, tuple[SynchroniserChoice, ...]] = field(default_factory=dict)
+
+    def at(self, ranks: int) -> RuntimePlan:
+        """The plan of so many ranks of a measurement."""
+        return replace(self, synchronisers=self.at_levels.get(ranks, self.synchronisers), at_levels={})
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> RuntimePlan:
@@ -46,10 +52,13 @@ class RuntimePlan:
         actual = content_digest(message)
         if digest != actual:
             raise ValueError(f"the runtime plan's content has the digest {actual}, not {digest}")
-        choices = tuple(
-            SynchroniserChoice(str(one["kind"]), dict(one["choices"])) for one in message["synchronisers"]
-        )
-        return cls(actual, choices, not str(message["family"]).startswith(_LOSSY))
+        levels = {int(ranks): _choices(told) for ranks, told in message.get("at_levels", {}).items()}
+        lossless = not str(message["family"]).startswith(_LOSSY)
+        return cls(actual, _choices(message["synchronisers"]), lossless, levels)
+
+
+def _choices(told: Sequence[Mapping[str, Any]]) -> tuple[SynchroniserChoice, ...]:
+    return tuple(SynchroniserChoice(str(one["kind"]), dict(one["choices"])) for one in told)
 
 
 def content_digest(message: Mapping[str, Any]) -> str:

@@ -1,0 +1,90 @@
+"""`job ID --communication`: how a job's gradients are sent, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from punctual.cli import output
+
+_PLANS = ("PLAN", "CODEC", "PREDICTED", "MEASURED", "BETWEEN SERVERS", "MEMORY")
+_LEVELS = ("GPUS", "SERVERS", "PLAN", "CODEC", "PREDICTED", "MEASURED", "SPEED-UP")
+
+
+def say_communication(told: Mapping[str, Any], *, as_json: bool) -> None:
+    """Say what `GET /jobs/{id}/communication/` tells."""
+    if as_json:
+        output.print_json(told)
+        return
+    output.print_facts(_facts(told))
+    chosen = told["chosen"]
+    if chosen is None:
+        output.say("It follows no communication plan: gradients are all-reduced as they are.")
+    else:
+        rows = [_plan(chosen, told["measured_seconds"], "→ ")]
+        for other in told["beaten"]:
+            measured = told["seconds_without_plan"] if other["planner"] == "dense" else None
+            rows.append(_plan(other, measured, "  "))
+        output.print_table(_PLANS, rows, right=_PLANS[2:], empty="")
+    if told["given_up"]:
+        output.say(f"The plan was given up: {told['given_up']}.", style="yellow")
+    if told["levels"]:
+        output.say("Plans by number of GPUs; promises rest on what was measured, never on predictions:")
+        output.print_table(_LEVELS, [_level(each) for each in told["levels"]], right=_LEVELS[4:], empty="")
+
+
+def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    allowed = f"allowed: {', '.join(told['codecs'])}" if told["lossy"] == "allowed" else "refused"
+    profile, links = told["profile"], told["links"]
+    return [
+        ("Lossy codecs", allowed),
+        ("Plan family", told["family"]),
+        ("Gradients", f"measured {_time(profile['measured_at'])}" if profile else "not measured"),
+        ("Links", _links(links) if links else None),
+        ("Generation", told["generation"]),
+    ]  # fmt: skip
+
+
+def _time(text: str) -> str:
+    return output.time_text(datetime.fromisoformat(text))
+
+
+def _links(links: Mapping[str, Any]) -> str:
+    between = links["between"]
+    return (
+        f"{8e-9 * between['bytes_per_second']:.3g} Gbit/s and {1e6 * between['latency_seconds']:.3g} µs "
+        f"between servers ({links['told_by']})"
+    )
+
+
+def _plan(plan: Mapping[str, Any], measured: float | None, mark: str) -> tuple[str, ...]:
+    predicted = plan["predicted"]
+    return (
+        f"{mark}{plan['planner']}",
+        plan["codec"],
+        _seconds(predicted["iteration_seconds"]),
+        _seconds(measured),
+        _megabytes(predicted["bytes_between"]),
+        _megabytes(plan["buffer_bytes"]),
+    )
+
+
+def _level(level: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(level["gpus"]),
+        str(level["servers"]),
+        f"{level['planner']}{' (given up)' if level['given_up'] else ''}",
+        level["codec"],
+        _seconds(level["predicted_seconds"]),
+        _seconds(level["measured_seconds"]),
+        f"{level['speedup']:.2f}",
+    )
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.1f} ms"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,100 @@
+"""A worker's record of its gradients as planners take it, and whether a newer one says something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from communication.library.codecs import WIRE_FORMATS
+from communication.profiles.codec import CodecProfile, Device
+from communication.profiles.model import ModelProfile
+from communication.zen.densification import Densification, Skew
+from communication.zen.profile import SparsityProfile
+
+#: Of itself that a figure may move before plans are made anew (Cupcake 7).
+MOST_DRIFT = 0.2
+#: Seconds that make no difference to any plan.
+NEGLIGIBLE_SECONDS = 1e-4
+
+
+def model_of(content: Mapping[str, Any], name: str = "job") -> ModelProfile:
+    """Its tensors in order of readiness. Raises ValueError for what is no model."""
+    tensors = content["tensors"]
+    return ModelProfile(
+        name,
+        tuple(each["name"] for each in tensors),
+        np.array([each["elements"] for each in tensors], dtype=np.int64),
+        np.array([each["gap_seconds"] for each in tensors], dtype=np.float64),
+        float(content["other_seconds"]),
+        int(content["bytes_per_element"]),
+    )
+
+
+def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
+    """Its tensors that are mostly zeros. Raises ValueError for densities that no workers can have."""
+    elements = {each["name"]: each["elements"] for each in content["tensors"]}
+    return tuple(
+        SparsityProfile(
+            each["name"],
+            elements[each["name"]],
+            each["width"],
+            Densification(
+                each["density"],
+                each["beta"],
+                tuple((one["workers"], one["density"]) for one in each["sums"]),
+            ),
+            Skew(each["skew"]),
+        )
+        for each in content["sparse"]
+    )
+
+
+def codecs_of(content: Mapping[str, Any]) -> tuple[CodecProfile, ...]:
+    """The codecs that were measured with it; those that the library does not know are left out. Raises
+    ValueError for a table that is none."""
+    return tuple(
+        CodecProfile(
+            each["codec"],
+            Device(each["device"]),
+            WIRE_FORMATS[each["codec"]],
+            np.array(each["elements"], dtype=np.int64),
+            np.array(each["encode_seconds"]),
+            np.array(each["decode_seconds"]),
+            exact=each["codec"] == "none",
+        )
+        for each in content["codecs"]
+        if each["codec"] in WIRE_FORMATS
+    )
+
+
+def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
+    """By how much of itself the figure moved that moved most; endless where the tensors are others.
+
+    Compared are the times of the backward pass and of the rest, densities, and codecs' times, each in sum:
+    gaps of single tensors differ from one iteration to the next.
+    """
+    one, other = model_of(known), model_of(newer)
+    if one.layout != other.layout:
+        return float("inf")
+    moved = [
+        _moved(one.backward_seconds, other.backward_seconds, NEGLIGIBLE_SECONDS),
+        _moved(one.other_seconds, other.other_seconds, max(NEGLIGIBLE_SECONDS, 0.1 * one.compute_seconds)),
+    ]
+    before, after = ({each["name"]: each for each in content["sparse"]} for content in (known, newer))
+    if set(before) != set(after):
+        return float("inf")
+    moved += [_moved(before[name]["density"], after[name]["density"], 1e-4) for name in before]
+    coded, coding = ({(c.name, c.device): c for c in codecs_of(content)} for content in (known, newer))
+    if set(coding) - set(coded):
+        return float("inf")
+    for place in coding:
+        for table in ("encode_seconds", "decode_seconds"):
+            before_sum, after_sum = (float(getattr(codecs[place], table).sum()) for codecs in (coded, coding))
+            moved.append(_moved(before_sum, after_sum, NEGLIGIBLE_SECONDS))
+    return max(moved)
+
+
+def _moved(before: float, after: float, negligible: float) -> float:
+    return abs(after - before) / max(abs(before), negligible)

@@ -1,0 +1,44 @@
+"""Which family of plans a newcomer's promise is asked for: the best that it allows, as far as anything was
+measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduling.choices import CurveState
+from scheduling.core.runtime_plans.plan import PlanFamily, family_name
+from scheduling.curve_keys import key_of_family
+from scheduling.models import GradientProfile, ScalingCurve
+from scheduling.services.gradient_profiles import ask_for_family, has_winning_plan
+
+
+def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> str:
+    """The family of a function's plans for a job that allows so much.
+
+    Without gradients that were measured, or a plan that is predicted to win, it is that of no plan. Once
+    curves of both were measured the faster one counts, whatever was predicted.
+
+    Args:
+        function: the key of the function with its hyperparameters (`curve_keys.function_key`).
+    """
+    if not GradientProfile.objects.filter(key=function).exists():
+        return PlanFamily.DENSE
+    family = family_name(lossy=lossy, codecs=codecs)
+    if codecs:
+        ask_for_family(function, family)
+    if not has_winning_plan(function, family):
+        return PlanFamily.DENSE
+    return PlanFamily.DENSE.value if _lost(function, family) else family
+
+
+def _lost(function: str, family: str) -> bool:
+    """Whether the family's curve was measured and is slower at its fastest than that of no plan."""
+    keys = {key_of_family(function, one): one for one in (PlanFamily.DENSE.value, family)}
+    fastest: dict[str, float] = {}
+    curves = ScalingCurve.objects.filter(key__in=keys, state=CurveState.READY).prefetch_related("levels")
+    for curve in curves:
+        rates = [level.iterations_per_second for level in curve.levels.all()]
+        if rates:
+            fastest[keys[curve.key]] = max(rates)
+    dense = fastest.get(PlanFamily.DENSE.value)
+    return dense is not None and family in fastest and fastest[family] < dense

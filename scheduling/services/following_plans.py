@@ -1,0 +1,88 @@
+"""The communication plans that generations follow, found when they are made.
+
+Jobs of the family `dense`, which are all where no gradients were measured, cost no query.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from scheduling.core.runtime_plans.choosing import (
+    CARRIED_OUT,
+    GradientOrders,
+    choose_runtime_plan,
+    uniform_shape,
+)
+from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan
+from scheduling.models import GradientPlan, Job
+from scheduling.selectors.communication import function_key_on
+
+
+class FollowedPlans:
+    """Plans of jobs on the kinds of GPU that they get, by the number of GPUs and the shape."""
+
+    def __init__(self, jobs: Iterable[tuple[Job, str]]) -> None:
+        keys = {}
+        families = set()
+        for job, kind in jobs:
+            if job.curve is not None and job.curve.plan_family != PlanFamily.DENSE:
+                keys[job.pk] = (function_key_on(job, kind), job.curve.plan_family)
+                families.add(job.curve.plan_family)
+        self._keys = keys
+        self._plans: dict[tuple[str, str], list[GradientPlan]] = defaultdict(list)
+        if keys:
+            found = GradientPlan.objects.filter(
+                profile__key__in={key for key, _ in keys.values()}, family__in=families
+            ).select_related("profile")
+            for plan in found.defer("profile__content"):
+                self._plans[plan.profile.key, plan.family].append(plan)
+
+    def family(self, job: Job) -> str:
+        """The job's family, where plans of it were made for its function; else that of no plan."""
+        place = self._keys.get(job.pk)
+        return place[1] if place is not None and place in self._plans else PlanFamily.DENSE.value
+
+    def plan(self, job: Job, servers: Sequence[Hashable]) -> GradientPlan | None:
+        """That a generation on these servers follows; None for none."""
+        shape = uniform_shape(servers)
+        for plan in self._of(job):
+            if shape == (plan.servers, plan.gpus_per_server) and plan.profile.gpus == len(servers):
+                return plan if plan.carried_out and plan.planner in CARRIED_OUT else None
+        return None
+
+    def runtime_plan(self, job: Job, servers: Sequence[Hashable], levels: Sequence[int] = ()) -> RuntimePlan:
+        """Of a generation whose ranks are on ``servers``, or of a measurement of ``levels``."""
+        return choose_runtime_plan(
+            servers,
+            self.family(job),
+            _orders(self.plan(job, servers)),
+            {level: _orders(self.plan(job, servers[:level])) for level in levels if level <= len(servers)}
+            if self._of(job)
+            else None,
+        )
+
+    def _of(self, job: Job) -> list[GradientPlan]:
+        place = self._keys.get(job.pk)
+        return [] if place is None else self._plans.get(place, [])
+
+
+def _orders(plan: GradientPlan | None) -> GradientOrders | None:
+    if plan is None:
+        return None
+    return GradientOrders(plan.messages["rest"], tuple(plan.messages["gradients"]))
+
+
+def told_plan(plan: GradientPlan | None) -> Mapping[str, Any]:
+    """What is kept with a generation of the plan that it follows; empty where it follows none."""
+    if plan is None:
+        return {}
+    return {
+        "plan": plan.pk,
+        "family": plan.family,
+        "made_at": plan.made_at.isoformat(),
+        "speedup": plan.speedup,
+        "chosen": plan.chosen,
+        "beaten": plan.beaten,
+    }

@@ -1,0 +1,197 @@
+"""Making communication plans: in the background, once for each set of inputs (Zen, Espresso, Cupcake 7).
+
+Passes of the planner read what was made here and wait for nothing. A plan's prediction decides which plan is
+tried and measured; no promise rests on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Gpu, Server
+from communication.combined.choosing import PlanChoice, choose
+from communication.combined.plan import CandidatePlan
+from communication.combined.question import PlanQuestion
+from communication.plan import content_digest
+from communication.profiles.placement import PlacementShape
+from scheduling.core.runtime_plans.choosing import CARRIED_OUT
+from scheduling.core.runtime_plans.plan import PlanFamily, codecs_of_family
+from scheduling.gradient_records import codecs_of, model_of, sparse_of
+from scheduling.models import GradientPlan, GradientProfile
+from scheduling.selectors.link_profiles import KnownLinks, known_codecs, known_links
+
+log = structlog.get_logger(__name__)
+
+COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
+#: Profiles of a task, each of which takes seconds: a task has less than a minute.
+MOST_PROFILES = 2
+#: Gradients travel as FP32.
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What all plans of a profile are made of. ``digest``: of all of it."""
+
+    shape: PlacementShape
+    links: KnownLinks
+    families: tuple[str, ...]
+    memory_bytes: int | None
+    digest: str
+
+
+def make_plans(most: int = MOST_PROFILES) -> int:
+    """Make the plans of profiles that have none, or whose inputs changed. Returns of how many.
+
+    Each is computed outside any transaction, and thrown away where its profile changed meanwhile.
+    """
+    made = 0
+    shapes = {kind: _server_size(kind) for kind in _kinds()}
+    for profile in GradientProfile.objects.order_by("measured_at"):
+        inputs = _inputs(profile, shapes.get(profile.gpu_kind))
+        if inputs is None or inputs.digest == profile.planned_from:
+            continue
+        if made >= most:
+            break
+        made += 1
+        try:
+            found = list(_choices(profile, inputs))
+        except (ArithmeticError, LookupError, ValueError):
+            log.exception("gradients_not_planned", key=profile.key, gpus=profile.gpus)
+            found = []
+        _store(profile, inputs, found)
+    return made
+
+
+def _kinds() -> list[str]:
+    return list(GradientProfile.objects.order_by().values_list("gpu_kind", flat=True).distinct())
+
+
+def _server_size(kind: str) -> int:
+    """GPUs of most servers of a kind; 0 where there are none."""
+    servers = Server.objects.known().filter(gpus__kind=kind)
+    counts = Counter(
+        Gpu.objects.filter(server__in=servers, kind=kind).order_by().values_list("server_id", flat=True)
+    )
+    sizes = Counter(counts.values())
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
+    """How so many GPUs are placed: on one server where they fit, else on whole ones; None where neither."""
+    if 0 < gpus <= server_size:
+        return PlacementShape(1, gpus)
+    if server_size and gpus % server_size == 0:
+        return PlacementShape(gpus // server_size, server_size)
+    return None
+
+
+def _inputs(profile: GradientProfile, server_size: int | None) -> _Inputs | None:
+    shape = shape_of_level(profile.gpus, server_size or 0)
+    if shape is None:
+        return None
+    links = known_links(profile.gpu_kind)
+    families = (*COMMON_FAMILIES, *sorted(profile.families))
+    memory = _memory_bytes(profile.gpu_kind)
+    digest = content_digest(
+        {
+            "measured_at": profile.measured_at.isoformat(),
+            "shape": repr(shape),
+            "links": repr(links.profile),
+            "families": families,
+            "memory": memory,
+            "planners": list(CARRIED_OUT),
+        }
+    )
+    return _Inputs(shape, links, families, memory, digest)
+
+
+def _memory_bytes(kind: str) -> int | None:
+    """Device memory of the smallest GPU of a kind; None where nobody said."""
+    known = Gpu.objects.known().filter(kind=kind, memory_bytes__gt=0).order_by("memory_bytes")
+    return known.values_list("memory_bytes", flat=True).first()
+
+
+def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The choice of each family, as its row has it. Models whose gradients do not travel as they are computed
+    have none."""
+    content = profile.content
+    if content["bytes_per_element"] != FP32_BYTES:
+        return
+    model, sparse = model_of(content), sparse_of(content)
+    codecs = known_codecs(codecs_of(content))
+    for family in inputs.families:
+        named = codecs_of_family(family)
+        question = PlanQuestion(
+            profile.key,
+            model,
+            inputs.shape,
+            inputs.links.profile,
+            sparse,
+            codecs,
+            lossy=named != (),
+            codec_names=named,
+            memory_bytes=inputs.memory_bytes,
+            planners=CARRIED_OUT,
+        )
+        rest = question.rest
+        yield family, _row(choose(question), () if rest is None else rest.tensor_names)
+
+
+def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dict[str, Any]]]) -> None:
+    with transaction.atomic():
+        current = GradientProfile.objects.select_for_update().get(pk=profile.pk)
+        if current.measured_at != profile.measured_at or current.families != profile.families:
+            return
+        current.planned_from = inputs.digest
+        current.save(update_fields=["planned_from"])
+        for family, row in found:
+            place: dict[str, Any] = {
+                "profile": current,
+                "family": family,
+                "servers": inputs.shape.servers,
+                "gpus_per_server": inputs.shape.gpus_per_server,
+            }
+            known = GradientPlan.objects.filter(**place).first()
+            if known is not None and known.question == row["question"]:
+                continue
+            GradientPlan.objects.update_or_create(**place, defaults=row)
+
+
+def _row(choice: PlanChoice, gradients: Sequence[str]) -> dict[str, Any]:
+    """A choice as its row has it. What lost before may be tried again under other inputs.
+
+    ``gradients``: names of those that are not sparse, in order of readiness.
+    """
+    chosen = choice.chosen
+    messages = {name: dict(message) for name, message in chosen.messages.items()}
+    return {
+        "question": choice.question,
+        "planner": chosen.planner,
+        "codec": chosen.codec,
+        "chosen": candidate_as_json(chosen),
+        "messages": {**messages, "gradients": list(gradients)} if messages else {},
+        "beaten": [candidate_as_json(each) for each in choice.beaten],
+        "speedup": choice.speedup,
+        "made_at": timezone.now(),
+        "measured_seconds": None,
+        "given_up": "",
+    }
+
+
+def candidate_as_json(candidate: CandidatePlan) -> dict[str, Any]:
+    """What a plan is, for people: not what ranks carry out."""
+    return {
+        "planner": candidate.planner,
+        "codec": candidate.codec,
+        "lossless": candidate.lossless,
+        "buffer_bytes": candidate.buffer_bytes,
+        "predicted": asdict(candidate.predicted),
+    }

@@ -1,0 +1,189 @@
+"""Communication plans that lose are given up: their jobs train without a plan again (Zen 3.3.2, Cupcake 7).
+
+A plan is given up where it was measured slower than no plan was, where it takes far longer than predicted and
+no plan was never measured, where exchanges become lopsided, and where workers cannot follow it. Promises
+outrank all of it: a promise that rests on levels of a plan that are faster than those without it is not
+harmed by giving the plan up while its job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Cluster
+from communication.zen.drift import WindowReport, reason_to_fall_back
+from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, Purpose
+from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.curve_keys import key_of_family
+from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetric
+from scheduling.selectors.communication import function_key_on
+from scheduling.services.generations import NewGeneration, create_generations
+from scheduling.services.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.server_ports import NoFreePort
+from scheduling.services.wakeups import wake
+
+#: What was measured varies: so much slower is no loss.
+TOLERANCE = 0.02
+MINIMUM_SAMPLES = 8
+WINDOW = timedelta(seconds=60)
+
+
+def watch_plans() -> int:
+    """Give up the plans of running jobs that lose, and have these jobs train without. Returns how many."""
+    given_up = 0
+    live = Generation.objects.filter(
+        purpose=Purpose.TRAINING,
+        state=GenerationState.LIVE,
+        goal=Goal.TRAIN,
+        job__state=JobState.RUNNING,
+        communication__has_key="plan",
+    )
+    for generation in live.select_related("job", "curve"):
+        plan = (
+            GradientPlan.objects.select_related("profile").filter(pk=generation.communication["plan"]).first()
+        )
+        if plan is None or not plan.carried_out:
+            continue
+        reason = _loses(generation, plan)
+        if reason is not None:
+            give_up(plan, reason)
+            given_up += 1
+            _without_plan(generation, reason)
+    return given_up
+
+
+def give_up(plan: GradientPlan, reason: str) -> None:
+    """No generation follows the plan from now on. Other inputs make another plan."""
+    GradientPlan.objects.filter(pk=plan.pk).update(given_up=reason[:300])
+
+
+def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_second: float) -> None:
+    """A level of a family was measured: note what its plan takes, and give it up where none is faster.
+
+    The level stays as it was measured: without the plan the job is no slower than that.
+    """
+    if generation.runtime_plan.get("family", PlanFamily.DENSE) == PlanFamily.DENSE:
+        return
+    for plan in _plans(job, generation, [gpus]):
+        if plan.carried_out:
+            GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / iterations_per_second)
+            without = _rate_without_plan(plan)
+            if without is not None and iterations_per_second < (1.0 - TOLERANCE) * without:
+                give_up(plan, _slower(iterations_per_second, without))
+
+
+def could_not_follow(job: Job, generation: Generation, message: str) -> None:
+    """Workers did not start under a plan: it is not tried again."""
+    levels = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
+    if generation.runtime_plan.get("family", PlanFamily.DENSE) == PlanFamily.DENSE:
+        return
+    if "communication plan" in message or "fusion plan" in message:
+        for plan in _plans(job, generation, [*levels, generation.world_size]):
+            if plan.carried_out:
+                give_up(plan, f"workers could not follow it: {message}")
+
+
+def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[GradientPlan]:
+    first = generation.assignments.select_related("gpu").order_by("rank").first()
+    if first is None:
+        return []
+    found = GradientPlan.objects.filter(
+        profile__key=function_key_on(job, first.gpu.kind),
+        profile__gpus__in=gpus,
+        family=generation.runtime_plan["family"],
+    )
+    return list(found.select_related("profile"))
+
+
+def _rate_without_plan(plan: GradientPlan) -> float | None:
+    """Iterations a second as they were measured without a plan; None where they were not."""
+    level = CurveLevel.objects.filter(
+        curve__key=key_of_family(plan.profile.key, PlanFamily.DENSE.value), gpus=plan.profile.gpus
+    ).first()
+    return None if level is None else level.iterations_per_second
+
+
+def _loses(generation: Generation, plan: GradientPlan) -> str | None:
+    """Why the plan loses, in a sentence; None where it does not, or where too little was seen."""
+    since = max(timezone.now() - WINDOW, generation.live_at or timezone.now())
+    rates = list(
+        JobMetric.objects.filter(
+            job_id=generation.job_id,
+            generation=generation.number,
+            measured_at__gt=since,
+            iterations_per_second__gt=0,
+        ).values_list("iterations_per_second", flat=True)
+    )
+    without = _rate_without_plan(plan)
+    rate = median(rates) if len(rates) >= MINIMUM_SAMPLES else None
+    if rate is not None:
+        GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / rate)
+        if without is not None and rate < (1.0 - TOLERANCE) * without:
+            return _slower(rate, without)
+    window: dict[str, Any] = generation.communication_window
+    if not window or _promise_needs(generation, without):
+        return None
+    faster = rate is not None and without is not None and rate > without
+    report = WindowReport(
+        # Where it is known to be faster than none, a prediction that was too good is no reason.
+        () if faster else window["iteration_seconds"],
+        window["push_imbalance"],
+        window["pull_imbalance"],
+    )
+    return reason_to_fall_back(report, plan.chosen["predicted"]["iteration_seconds"])
+
+
+def _promise_needs(generation: Generation, without: float | None) -> bool:
+    """Whether the job's promise rests on a level that nothing but its plan is known to reach."""
+    if not generation.job.promised:
+        return False
+    level = CurveLevel.objects.filter(curve=generation.curve_id, gpus=generation.world_size).first()
+    return level is None or without is None or without < level.iterations_per_second
+
+
+def _slower(rate: float, without: float) -> str:
+    return f"{rate:.4g} iterations a second were measured under it, and {without:.4g} without any plan"
+
+
+def _without_plan(generation: Generation, reason: str) -> None:
+    """Replace the generation by one on the same GPUs, which follows no plan any more."""
+    with transaction.atomic():
+        cluster = lock_cluster(generation.job.cluster_id)
+        job = Job.objects.select_for_update(of=("self",)).get(pk=generation.job_id)
+        job = Job.objects.select_related("curve", "function_version", "checkpoint").get(pk=job.pk)
+        current = Generation.objects.get(pk=generation.pk)
+        changing = job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).exists()
+        if job.finished() or changing or current.state != GenerationState.LIVE or current.goal != Goal.TRAIN:
+            return
+        _renew(job, current, cluster, reason)
+
+
+def _renew(job: Job, current: Generation, cluster: Cluster, reason: str) -> None:
+    held = list(current.assignments.select_related("gpu__server").order_by("rank"))
+    (made,) = create_generations(
+        [
+            NewGeneration(
+                job=job,
+                gpus=[one.gpu for one in held],
+                reason="its communication plan was given up",
+                flexible=[one.flexible for one in held],
+            )
+        ],
+        epoch=cluster.epoch,
+    )
+    if isinstance(made, NoFreePort):
+        return
+    record(
+        job,
+        "plan_given_up",
+        f"Trains on without a communication plan: {reason}.",
+        generation=made.number,
+    )
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} gave its communication plan up")

@@ -1,0 +1,114 @@
+"""Whether a job's gradients may be compressed is asked for in its body, and how they are sent is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from communication.library.codecs import LOSSY
+from scheduling.models import Generation, GradientPlan, GradientProfile, Job
+from scheduling.selectors.communication import communication_of, function_key_on
+from tests.api.conftest import World
+
+pytestmark = pytest.mark.django_db
+
+PREDICTED = {
+    "iteration_seconds": 0.1, "bytes_between": 5e6, "bytes_within": 0.0, "device_seconds": 0.01,
+    "host_seconds": 0.0, "exposed_seconds": 0.02,
+}  # fmt: skip
+DENSE = {"planner": "dense", "codec": "none", "lossless": True, "buffer_bytes": 0, "predicted": PREDICTED}
+FUSED = {**DENSE, "planner": "cupcake", "codec": "fp16", "lossless": False, "buffer_bytes": 7}
+
+
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({}, ("refused", [])),
+        ({"lossy": "allowed"}, ("allowed", [])),
+        ({"lossy": "allowed", "codecs": ["onebit", "fp16", "fp16"]}, ("allowed", ["fp16", "onebit"])),
+        ({"lossy": "allowed", "codecs": list(LOSSY)}, ("allowed", [])),
+    ],
+)
+def test_a_job_says_whether_codecs_may_lose_something(
+    world: World, said: dict[str, Any], stored: tuple[str, list[str]]
+) -> None:
+    answer = world.client(world.owner).post("/api/v1/jobs/", world.body(**said), format="json")
+    assert answer.status_code == 201, answer.content
+    assert (answer.json()["lossy"], answer.json()["codecs"]) == stored
+    job = Job.objects.get(pk=answer.json()["id"])
+    assert (job.lossy, job.codecs) == stored
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"lossy": "perhaps"}, "lossy"),
+        ({"lossy": True}, "lossy"),
+        ({"codecs": ["fp16"]}, "codecs"),
+        ({"lossy": "refused", "codecs": ["fp16"]}, "codecs"),
+        ({"lossy": "allowed", "codecs": ["gzip"]}, "codecs.0"),
+        ({"lossy": "allowed", "codecs": ["fp16"] * 20}, "codecs"),
+    ],
+)
+def test_what_no_job_can_say_is_refused_with_its_field(
+    world: World, said: dict[str, Any], field: str
+) -> None:
+    answer = world.client(world.owner).post("/api/v1/jobs/", world.body(**said), format="json")
+    assert answer.status_code == 400
+    assert any(each.startswith(field) for each in answer.json()["errors"]), answer.content
+
+
+def test_a_clone_keeps_what_was_allowed_unless_told(world: World) -> None:
+    client = world.client(world.owner)
+    body = world.body(lossy="allowed", codecs=["fp16"])
+    job = client.post("/api/v1/jobs/", body, format="json").json()
+    path = f"/api/v1/jobs/{job['id']}/clone/"
+    kept = client.post(path, {}, format="json").json()
+    assert (kept["lossy"], kept["codecs"]) == ("allowed", ["fp16"])
+    other = client.post(path, {"codecs": ["dgc"]}, format="json").json()
+    assert (other["lossy"], other["codecs"]) == ("allowed", ["dgc"])
+    refused = client.post(path, {"lossy": "refused"}, format="json").json()
+    assert (refused["lossy"], refused["codecs"]) == ("refused", [])
+
+
+def plan_of(job: Job) -> GradientPlan:
+    assert job.curve is not None
+    profile = GradientProfile.objects.create(
+        key=function_key_on(job, job.curve.gpu_kind), gpu_kind=job.curve.gpu_kind, gpus=1, content={}
+    )
+    made: GradientPlan = GradientPlan.objects.create(
+        profile=profile, family=job.curve.plan_family, servers=1, gpus_per_server=1, question="q",
+        planner="cupcake", codec="fp16", chosen=FUSED, beaten=[DENSE], speedup=1.5,
+    )  # fmt: skip
+    return made
+
+
+def test_a_job_tells_its_plan_what_it_beat_and_what_was_measured(world: World) -> None:
+    generation = Generation.objects.filter(purpose="training", job__curve__isnull=False).first()
+    assert generation is not None
+    job = generation.job
+    plan = plan_of(job)
+    generation.communication = {
+        "plan": plan.pk, "family": plan.family, "made_at": plan.made_at.isoformat(), "speedup": 1.5,
+        "chosen": FUSED, "beaten": [DENSE],
+    }  # fmt: skip
+    generation.communication_window = {"iteration_seconds": [0.2, 0.3, 0.4]}
+    generation.save()
+    answer = world.client(world.operator).get(f"/api/v1/jobs/{job.pk}/communication/")
+    assert answer.status_code == 200, answer.content
+    told = answer.json()
+    assert told["chosen"] == FUSED
+    assert told["beaten"] == [DENSE]
+    assert (told["speedup"], told["measured_seconds"], told["generation"]) == (1.5, 0.3, generation.number)
+    assert told["links"]["told_by"] == "default"
+    assert [(one["gpus"], one["planner"], one["predicted_seconds"]) for one in told["levels"]] == [
+        (1, "cupcake", 0.1)
+    ]
+
+
+def test_a_job_without_a_plan_says_so(world: World) -> None:
+    job = Job.objects.filter(curve__isnull=True).first() or Job.objects.first()
+    assert job is not None
+    told = communication_of(job)
+    assert (told["chosen"], told["beaten"], told["family"]) == (None, [], "dense")

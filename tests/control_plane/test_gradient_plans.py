@@ -1,0 +1,393 @@
+"""Gradients that workers measured, the plans made of them, and which generations follow them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Gpu, Server
+from communication.plan import content_digest
+from scheduling.choices import CurveState, Purpose
+from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
+from scheduling.selectors.communication import function_key_on
+from scheduling.services.failure_charges import DEFAULT_PAUSE_SECONDS, FailureCharges, fallback_seconds
+from scheduling.services.families import family_of_newcomer
+from scheduling.services.generations import create_generation
+from scheduling.services.gradient_plans import COMMON_FAMILIES, make_plans, shape_of_level
+from scheduling.services.jobs import curve_for, request_of
+from scheduling.services.plan_watch import MINIMUM_SAMPLES, watch_plans
+from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.factories import JobMetricFactory
+from workers.runtime.synchronisation.kinds import KINDS
+from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+#: One tensor that is long on its way, and many that are not: fusing and compressing both pay.
+TENSORS = [
+    {"name": f"layer{number}.weight", "elements": 40_000_000 if number == 3 else 2_000, "gap_seconds": 5e-4}
+    for number in range(40)
+]
+
+
+@pytest.fixture
+def servers() -> tuple[Server, Server]:
+    return busy_server("node-a"), busy_server("node-b")
+
+
+def told(generation: Generation, gpus: int, **fields: Any) -> dict[str, Any]:
+    """What rank 0 measured of its gradients on so many GPUs."""
+    fields = {"iterations": 8, "tensors": TENSORS, "sparse": [], "other_seconds": 0.01, **fields}
+    head = event(generation, "first_iteration")
+    return {**head, "kind": "communication_profile", "gpus": gpus, **fields}
+
+
+def measured(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generation]:
+    """A job whose gradients were measured at these levels."""
+    job, generation = training_job(server)
+    Generation.objects.filter(pk=generation.pk).update(
+        purpose=Purpose.PROFILING, profile={"levels": list(levels)}, world_size=max(levels)
+    )
+    generation.refresh_from_db()
+    answer = send(server, {"events": [told(generation, gpus, **fields) for gpus in levels]})
+    assert answer.status_code == 200
+    return job, generation
+
+
+def on_family(job: Job, family: str) -> Job:
+    """The job with a curve of that family."""
+    assert job.curve is not None
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(plan_family=family)
+    job.refresh_from_db()
+    return job
+
+
+def successor(job: Job, *gpus: tuple[Server, int], **fields: Any) -> Generation:
+    rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
+    made = create_generation(job, rows, epoch=1, reason="test", **fields)
+    assert isinstance(made, Generation)
+    return made
+
+
+def test_a_profile_is_kept_for_a_function_and_its_hyperparameters(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    key = function_key_on(job, "emulated-a100")
+    assert list(GradientProfile.objects.values_list("key", "gpus")) == [(key, 1), (key, 2)]
+    job.hyperparameters = {**job.hyperparameters, "hidden": 512}
+    assert function_key_on(job, "emulated-a100") != key
+
+
+@pytest.mark.parametrize(
+    ("fields", "replaced"),
+    [
+        ({"other_seconds": 0.011}, False),
+        ({"tensors": [{**each, "gap_seconds": 5.7e-4} for each in TENSORS]}, False),
+        ({"tensors": [{**each, "gap_seconds": 6.25e-4} for each in TENSORS]}, True),
+        ({"other_seconds": 0.05}, True),
+        ({"tensors": TENSORS[:-1]}, True),
+        ({"tensors": TENSORS[::-1]}, True),
+    ],
+)
+def test_a_profile_is_replaced_where_it_moved_by_more_than_a_fifth(
+    servers: tuple[Server, Server], fields: dict[str, Any], replaced: bool
+) -> None:
+    _, generation = measured(servers[0], 2)
+    make_plans(9)
+    before = GradientProfile.objects.get()
+    send(servers[0], {"events": [told(generation, 2, **fields)]})
+    after = GradientProfile.objects.get()
+    assert after.confirmed_at > before.confirmed_at
+    assert (after.content != before.content) == (after.planned_from == "") == replaced
+    assert (after.measured_at > before.measured_at) == replaced
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "word"),
+    [
+        (3, {}, "trains on 2"),
+        (2, {"sparse": [{"name": "layer3.weight", "width": 64, "density": 0.5, "beta": 0.5, "skew": 0.1,
+                         "sums": [{"workers": 2, "density": 0.1}]}]}, "the sum of 2 workers"),
+    ],
+)  # fmt: skip
+def test_records_that_cannot_be_are_refused(
+    servers: tuple[Server, Server], gpus: int, fields: dict[str, Any], word: str
+) -> None:
+    job, generation = measured(servers[0], 2)
+    answer = send(servers[0], {"events": [told(generation, gpus, **fields)]})
+    assert answer.status_code == 200
+    assert GradientProfile.objects.get().content["sparse"] == []
+    assert word in job.events.get(kind="report_refused").message
+
+
+def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server]) -> None:
+    measured(servers[0], 1, 2)
+    assert make_plans(9) == 2
+    assert make_plans(9) == 0
+    plans = GradientPlan.objects.order_by("profile__gpus", "family")
+    assert [(one.profile.gpus, one.family) for one in plans] == [
+        (gpus, family) for gpus in (1, 2) for family in COMMON_FAMILIES
+    ]
+    alone = [one for one in plans if one.profile.gpus == 1]
+    assert {one.planner for one in alone} == {"dense"}
+    lossy = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossy")
+    assert (lossy.planner, lossy.servers, lossy.gpus_per_server) == ("cupcake", 1, 2)
+    assert lossy.speedup > 1.3
+    assert [one["planner"] for one in lossy.beaten] == ["dense"]
+    # A lossless plan of the same family's planners is never what a lossy one lost against.
+    lossless = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossless")
+    assert lossless.codec == "none"
+    Server.objects.update(links={
+        name: {"bytes_per_second": 1e12, "latency_seconds": 0.0}
+        for name in ("within_server", "network", "spine", "host_to_device", "disk")
+    })  # fmt: skip
+    assert make_plans(9) == 2
+    assert GradientPlan.objects.get(pk=lossy.pk).speedup < 1.1
+
+
+def test_levels_are_placed_on_one_server_or_on_whole_ones() -> None:
+    shapes = {gpus: shape_of_level(gpus, 4) for gpus in (1, 4, 6, 8)}
+    assert {gpus: shape and (shape.servers, shape.gpus_per_server) for gpus, shape in shapes.items()} == {
+        1: (1, 1), 4: (1, 4), 6: None, 8: (2, 4),
+    }  # fmt: skip
+    assert shape_of_level(1, 0) is None
+
+
+def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    on_family(job, "lossy")
+    plan = GradientPlan.objects.get(family="lossy", servers=1, gpus_per_server=2)
+    made = successor(job, (servers[0], 1), (servers[0], 2))
+    assert made.runtime_plan["family"] == "lossy"
+    sparse, compressed = made.runtime_plan["synchronisers"]
+    assert (sparse["kind"], compressed["kind"]) == ("sparse", "compressed")
+    assert compressed["choices"]["plan"] == plan.messages["rest"]
+    assert compressed["choices"]["plan"]["digest"] == content_digest(compressed["choices"]["plan"])
+    assert compressed["choices"]["gradients"] == [each["name"] for each in TENSORS]
+    assert made.communication["chosen"]["planner"] == "cupcake"
+    assert [one["planner"] for one in made.communication["beaten"]] == ["dense"]
+    assert made.curve == job.curve
+    read = PlanOfAWorker.from_message(made.runtime_plan)
+    for one in read.synchronisers:
+        KINDS[one.kind](one.choices)
+
+
+@pytest.mark.parametrize("places", [((0, 1), (1, 1)), ((0, 1),), ((0, 1), (0, 2), (0, 3))])
+def test_without_a_plan_for_its_placement_a_generation_does_as_without_any(
+    servers: tuple[Server, Server], places: tuple[tuple[int, int], ...]
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    on_family(job, "lossy")
+    made = successor(job, *((servers[which], index) for which, index in places))
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert made.communication == {}
+
+
+def test_jobs_of_no_plan_stay_without_one(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    made = successor(job, (servers[0], 1), (servers[0], 2))
+    assert (made.runtime_plan["family"], made.communication) == ("dense", {})
+
+
+def test_a_plan_that_was_given_up_is_not_followed_but_its_family_is_kept(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    GradientPlan.objects.update(given_up="it lost")
+    made = successor(on_family(job, "lossy"), (servers[0], 1), (servers[0], 2))
+    assert (made.runtime_plan["family"], made.communication) == ("lossy", {})
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+
+
+def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Server]) -> None:
+    job, generation = measured(servers[0], 1, 2)
+    make_plans(9)
+    generation.delete()
+    made = successor(
+        on_family(job, "lossy"), (servers[0], 1), (servers[0], 2),
+        purpose=Purpose.PROFILING, profile={"levels": [1, 2]},
+    )  # fmt: skip
+    read = PlanOfAWorker.from_message(made.runtime_plan)
+    assert [one.kind for one in read.at(1).synchronisers] == ["sparse", "dense"]
+    assert [one.kind for one in read.at(2).synchronisers] == ["sparse", "compressed"]
+    assert made.curve == job.curve
+
+
+def asked(job: Job, **fields: Any) -> ScalingCurve:
+    """The curve on which a submission like the job's would be decided."""
+    return curve_for(replace(request_of(job), **fields), "emulated-a100")
+
+
+def test_a_newcomer_is_asked_about_on_the_best_family_that_it_allows(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    refused, allowed = asked(job), asked(job, lossy="allowed")
+    # Nothing was planned yet.
+    assert refused == allowed
+    assert refused.plan_family == PlanFamily.DENSE
+    make_plans(9)
+    assert asked(job) == refused
+    lossy = asked(job, lossy="allowed")
+    assert (lossy.plan_family, lossy.state) == ("lossy", CurveState.UNKNOWN)
+    assert lossy.key != refused.key
+
+
+def test_a_lossless_plan_that_wins_is_for_everybody(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    GradientPlan.objects.filter(family="lossless", profile__gpus=2).update(planner="cupcake", speedup=1.2)
+    assert asked(job).plan_family == "lossless"
+
+
+def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    assert asked(job, lossy="allowed", codecs=("fp16",)).plan_family == PlanFamily.DENSE
+    # Who asked has them planned.
+    make_plans(9)
+    plan = GradientPlan.objects.get(family="lossy(fp16)", profile__gpus=2)
+    assert plan.codec in ("fp16", "none")
+    assert asked(job, lossy="allowed", codecs=("fp16",)).plan_family == "lossy(fp16)"
+
+
+def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    dense = asked(job)
+    make_plans(9)
+    lossy = asked(job, lossy="allowed")
+    for curve, rate in ((dense, 5.0), (lossy, 4.0)):
+        curve.levels.all().delete()
+        curve.levels.create(gpus=2, iterations_per_second=rate)
+        ScalingCurve.objects.filter(pk=curve.pk).update(state=CurveState.READY)
+    assert asked(job, lossy="allowed") == dense
+    lossy.levels.update(iterations_per_second=6.0)
+    assert asked(job, lossy="allowed") == lossy
+
+
+def test_where_nothing_was_measured_one_query_is_all_it_costs(
+    servers: tuple[Server, Server], django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(1):
+        assert family_of_newcomer("0" * 64, lossy=True, codecs=("fp16",)) == PlanFamily.DENSE
+
+
+def running(servers: tuple[Server, Server], rate: float, *, dense: float, **fields: Any) -> Generation:
+    """A job that trains under a lossy plan on two GPUs, at so many iterations a second of late."""
+    job, generation = measured(servers[0], 1, 2)
+    make_plans(9)
+    generation.delete()
+    without = asked(job)
+    without.levels.all().delete()
+    without.levels.create(gpus=2, iterations_per_second=dense)
+    on_family(job, "lossy")
+    job.curve.levels.all().delete()  # type: ignore[union-attr]
+    job.curve.levels.create(gpus=2, iterations_per_second=10.0)  # type: ignore[union-attr]
+    made = successor(job, (servers[0], 1), (servers[0], 2), **fields)
+    Generation.objects.filter(pk=made.pk).update(
+        state="live", goal="train", live_at=timezone.now() - timedelta(seconds=30), held_at=timezone.now()
+    )
+    made.assignments.update(state="held")
+    made.refresh_from_db()
+    JobMetricFactory.create_batch(
+        MINIMUM_SAMPLES, job=job, generation=made.number, iterations_per_second=rate
+    )
+    return made
+
+
+def window(generation: Generation, **fields: Any) -> dict[str, Any]:
+    """What rank 0 tells of its plan."""
+    head = event(generation, "first_iteration")
+    plan = generation.runtime_plan["digest"]
+    told = {"plan": plan, "iteration": 80, "iteration_seconds": [0.1] * 60, **fields}
+    return {**head, "kind": "communication_window", **told}
+
+
+def test_a_plan_that_is_slower_than_none_is_given_up_and_its_job_trains_on(
+    servers: tuple[Server, Server],
+) -> None:
+    generation = running(servers, 4.0, dense=5.0)
+    assert watch_plans() == 1
+    plan = GradientPlan.objects.get(pk=generation.communication["plan"])
+    assert plan.given_up == "4 iterations a second were measured under it, and 5 without any plan"
+    assert plan.measured_seconds == pytest.approx(0.25)
+    new = generation.job.generations.get(number=generation.number + 1)
+    assert [one["kind"] for one in new.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert (new.runtime_plan["family"], new.communication) == ("lossy", {})
+    gpus = [list(one.assignments.order_by("rank").values_list("gpu", flat=True)) for one in (generation, new)]
+    assert gpus[0] == gpus[1]
+    assert "4 iterations a second" in generation.job.events.get(kind="plan_given_up").message
+    assert watch_plans() == 0
+
+
+def test_a_plan_that_is_faster_than_none_goes_on_whatever_was_predicted(
+    servers: tuple[Server, Server],
+) -> None:
+    generation = running(servers, 6.0, dense=5.0)
+    send(servers[0], {"events": [window(generation, iteration_seconds=[9.0] * 60)]})
+    assert watch_plans() == 0
+    assert generation.job.generations.count() == 1
+
+
+def test_a_plan_is_given_up_where_exchanges_become_lopsided(servers: tuple[Server, Server]) -> None:
+    generation = running(servers, 6.0, dense=5.0)
+    send(servers[0], {"events": [window(generation, push_imbalance=1.3)]})
+    assert watch_plans() == 1
+    assert "1.30 times the mean" in GradientPlan.objects.exclude(given_up="").get().given_up
+
+
+def test_a_promise_that_rests_on_a_plan_keeps_it(servers: tuple[Server, Server]) -> None:
+    """Without the plan the job would be slower than its promise counts on."""
+    generation = running(servers, 9.9, dense=5.0)
+    Job.objects.filter(pk=generation.job_id).update(
+        promised=True, service_class="slo", deadline_at=timezone.now() + timedelta(hours=1)
+    )
+    send(servers[0], {"events": [window(generation, push_imbalance=1.3)]})
+    assert watch_plans() == 0
+
+
+def test_windows_of_other_plans_say_nothing(servers: tuple[Server, Server]) -> None:
+    generation = running(servers, 6.0, dense=5.0)
+    send(servers[0], {"events": [window(generation, push_imbalance=1.3, plan="0" * 64)]})
+    generation.refresh_from_db()
+    assert generation.communication_window == {}
+
+
+def test_a_level_that_was_measured_slower_than_without_a_plan_gives_the_plan_up(
+    servers: tuple[Server, Server],
+) -> None:
+    generation = running(servers, 6.0, dense=5.0, purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
+    level = event(generation, "profile_level", gpus=2, iterations_per_second=6.0)
+    send(servers[0], {"events": [level]})
+    assert not GradientPlan.objects.exclude(given_up="").exists()
+    send(servers[0], {"events": [{**level, "id": str(uuid4()), "iterations_per_second": 4.0}]})
+    (lost,) = GradientPlan.objects.exclude(given_up="")
+    assert (lost.family, lost.profile.gpus) == ("lossy", 2)
+    # What was measured stays: without the plan the job is faster than that.
+    assert generation.job.curve.levels.get(gpus=2).iterations_per_second == 4.0  # type: ignore[union-attr]
+
+
+def test_a_plan_that_workers_cannot_follow_is_not_tried_again(servers: tuple[Server, Server]) -> None:
+    generation = running(servers, 6.0, dense=5.0)
+    message = "the communication plan cannot be followed: it was not made for these gradients"
+    failed = event(generation, "failed", reason="start_failed", message=message)
+    send(servers[0], {"events": [failed]})
+    assert "cannot be followed" in GradientPlan.objects.exclude(given_up="").get().given_up
+
+
+def test_a_promise_on_a_plan_keeps_the_time_to_give_it_up(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    charges = FailureCharges(job.cluster)
+    without = charges.asked_for(None, job.curve).slack_seconds
+    on_family(job, "lossy")
+    with_plan = FailureCharges(job.cluster).asked_for(None, job.curve).slack_seconds
+    assert with_plan - without == pytest.approx(fallback_seconds(DEFAULT_PAUSE_SECONDS))
