@@ -159,6 +159,10 @@ def what_if(
     function_name: options.FunctionName = None,
     entry: options.Entry = None,
     requirements: options.Requirements = None,
+    link: Annotated[
+        float | None,
+        typer.Option("--link", metavar="GBITS", help="Gbit/s between servers, in place of their links'."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Ask for the verdict without submitting anything (a new file is uploaded, but nothing runs)."""
@@ -169,7 +173,12 @@ def what_if(
     )  # fmt: skip
     with session.client() as client, _busy("Asking …", as_json):
         verdict = client.what_if(
-            function, function_name=function_name, entry=entry, requirements=requirements, **stated
+            function,
+            function_name=function_name,
+            entry=entry,
+            requirements=requirements,
+            link_bytes_per_second=None if link is None else link * 1.25e8,
+            **stated,
         )
     if as_json:
         output.print_json(verdict.raw)

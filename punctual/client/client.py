@@ -101,11 +101,18 @@ class Client(Connection):
         function_name: str | None = None,
         entry: str | None = None,
         requirements: str | None = None,
+        link_bytes_per_second: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Verdict:
         """The verdict that a submission would get now, without submitting (the function is uploaded if it is
-        new)."""
+        new).
+
+        With `link_bytes_per_second` between servers, in place of what their links carry, the function's speed
+        is predicted, and nothing is promised by it.
+        """
         body = self._body(function, function_name, entry, requirements, options)
+        if link_bytes_per_second is not None:
+            body["link_bytes_per_second"] = link_bytes_per_second
         return read(Verdict, self.transport.send("POST", "what-if/", body))
 
     def _body(

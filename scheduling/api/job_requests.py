@@ -126,6 +126,19 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         return data
 
 
+class WhatIfRequestSerializer(JobRequestSerializer):
+    """What a job shall do, and on which links."""
+
+    link_bytes_per_second = fields.Number(
+        required=False,
+        allow_null=True,
+        min_value=1e3,
+        max_value=1e15,
+        help_text="Between servers, in place of what their links carry. The function's speed is predicted "
+        "then, and the reason says so.",
+    )
+
+
 class JobOverridesSerializer(JobRequestSerializer):
     """Members to change against the job that is cloned; hyperparameters and termination are merged."""
 

@@ -71,7 +71,8 @@ class FollowedPlans:
 def _orders(plan: GradientPlan | None) -> GradientOrders | None:
     if plan is None:
         return None
-    return GradientOrders(plan.messages["rest"], tuple(plan.messages["gradients"]))
+    messages = plan.messages
+    return GradientOrders(messages.get("sparse"), messages.get("rest"), tuple(messages["gradients"]))
 
 
 def told_plan(plan: GradientPlan | None) -> Mapping[str, Any]:

@@ -30,8 +30,8 @@ from scheduling.selectors.link_profiles import KnownLinks, known_codecs, known_l
 log = structlog.get_logger(__name__)
 
 COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
-#: Profiles of a task, each of which takes seconds: a task has less than a minute.
-MOST_PROFILES = 2
+#: Profiles of a task, each of which takes seconds.
+MOST_PROFILES = 1
 #: Gradients travel as FP32.
 FP32_BYTES = 4
 
@@ -53,7 +53,7 @@ def make_plans(most: int = MOST_PROFILES) -> int:
     Each is computed outside any transaction, and thrown away where its profile changed meanwhile.
     """
     made = 0
-    shapes = {kind: _server_size(kind) for kind in _kinds()}
+    shapes = {kind: server_size(kind) for kind in _kinds()}
     for profile in GradientProfile.objects.order_by("measured_at"):
         inputs = _inputs(profile, shapes.get(profile.gpu_kind))
         if inputs is None or inputs.digest == profile.planned_from:
@@ -74,7 +74,7 @@ def _kinds() -> list[str]:
     return list(GradientProfile.objects.order_by().values_list("gpu_kind", flat=True).distinct())
 
 
-def _server_size(kind: str) -> int:
+def server_size(kind: str) -> int:
     """GPUs of most servers of a kind; 0 where there are none."""
     servers = Server.objects.known().filter(gpus__kind=kind)
     counts = Counter(
@@ -93,8 +93,8 @@ def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
     return None
 
 
-def _inputs(profile: GradientProfile, server_size: int | None) -> _Inputs | None:
-    shape = shape_of_level(profile.gpus, server_size or 0)
+def _inputs(profile: GradientProfile, size: int | None) -> _Inputs | None:
+    shape = shape_of_level(profile.gpus, size or 0)
     if shape is None:
         return None
     links = known_links(profile.gpu_kind)

@@ -82,14 +82,7 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     version = request.function_version
     _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
-    function = function_key(
-        function_digest=version.bundle_id,
-        entry=version.entry,
-        data_digest=digest,
-        gpu_kind=gpu_kind,
-        hyperparameters=request.hyperparameters,
-        speed_neutral=version.speed_neutral,
-    )
+    function = function_of(request, gpu_kind)
     family = family_of_newcomer(function, lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
     key = key_of_family(function, family)
     return (
@@ -104,6 +97,19 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
                 "hyperparameters": dict(request.hyperparameters),
             },
         )[0]
+    )
+
+
+def function_of(request: JobRequest, gpu_kind: str) -> str:
+    """The key of the request's function with its hyperparameters on a kind of GPU."""
+    version = request.function_version
+    return function_key(
+        function_digest=version.bundle_id,
+        entry=version.entry,
+        data_digest=data_digest(request.data),
+        gpu_kind=gpu_kind,
+        hyperparameters=request.hyperparameters,
+        speed_neutral=version.speed_neutral,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,19 +14,22 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
-from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
+from scheduling.choices import UNDECIDED_STATES, CurveState, Lossy, PromiseOutcome, ServiceClass
 from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import ReasonCode
 from scheduling.core.question.validation import Unplannable, check_job
-from scheduling.models import Job, ScalingCurve
+from scheduling.core.runtime_plans.plan import family_name
+from scheduling.models import CurveLevel, Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
+from scheduling.services.gradient_plans import server_size
 from scheduling.services.isolating import FAILURES, answered_now, words_on
-from scheduling.services.jobs import JobRequest, curve_for, default_cluster
+from scheduling.services.jobs import JobRequest, curve_for, default_cluster, function_of
 from scheduling.services.jobs_of_pool import core_curve
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
+from scheduling.services.other_links import levels_on
 from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planner_lease import Moved, waited_for
 from scheduling.services.quotas import PromiseQuotas, refused_by_quota
@@ -47,8 +50,14 @@ from scheduling.stored_verdict import (
 _TRIAL = "what-if"
 
 
-def what_if(*, project: Project, request: JobRequest) -> StoredVerdict:
-    """The verdict that a submission would get now. Stores nothing and holds no offer."""
+def what_if(
+    *, project: Project, request: JobRequest, link_bytes_per_second: float | None = None
+) -> StoredVerdict:
+    """The verdict that a submission would get now. Stores no job and holds no offer.
+
+    ``link_bytes_per_second``: between servers, in place of what their links carry. Then the function's speed
+    is predicted, and the answer says so.
+    """
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)
     if not kinds:
@@ -60,24 +69,53 @@ def what_if(*, project: Project, request: JobRequest) -> StoredVerdict:
         if curve.state != CurveState.READY:
             unknown.append(kind)
             continue
-        answer = _asked_on(cluster, curve, request, project)
+        found = list(curve.levels.all())
+        if link_bytes_per_second is not None:
+            found = _on_link(curve, request, link_bytes_per_second)
+        if link_bytes_per_second is not None and not found:
+            unknown.append(kind)
+            continue
+        answer = _asked_on(cluster, curve, found, request, project)
+        if link_bytes_per_second is not None:
+            answer = replace(answer, reason=f"{answer.reason} {_PREDICTED}")
         if answer.decision == ADMITTED or answer.reason_code == AnswerCode.QUOTA:
             return answer
         refusals.append((kind, answer))
     if unknown:
         where = "" if not refusals else f" on {', '.join(unknown)} GPUs, and no others can take it now"
         text = f"The function has not been measured yet{where}; submitting it measures it first."
+        if link_bytes_per_second is not None:
+            text = f"The function's gradients have not been measured yet{where}; running it measures them."
         return pending(AnswerCode.NEEDS_PROFILING, text, needs_profiling=True)
     return _refused_by_all(refusals)
 
 
-def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest, project: Project) -> StoredVerdict:
-    """The verdict of one kind of GPU."""
+_PREDICTED = (
+    "The speed with these links was predicted from measured gradients, and not measured: nothing is promised "
+    "by it."
+)
+
+
+def _on_link(curve: ScalingCurve, request: JobRequest, bytes_per_second: float) -> list[CurveLevel]:
+    """The curve's levels under the best plan that the job allows on such a link."""
+    function = function_of(request, curve.gpu_kind)
+    allowed = family_name(lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
+    return levels_on(curve, function, allowed, server_size(curve.gpu_kind), bytes_per_second)
+
+
+def _asked_on(
+    cluster: Cluster,
+    curve: ScalingCurve,
+    measured: Sequence[CurveLevel],
+    request: JobRequest,
+    project: Project,
+) -> StoredVerdict:
+    """The verdict of one kind of GPU, with these levels of the curve."""
     now = timezone.now()
     slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
     levels = core_curve(
-        list(curve.levels.all()),
+        measured,
         batch=request.global_batch_size,
         total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from communication.library.codecs import LOSSY
-from scheduling.models import Generation, GradientPlan, GradientProfile, Job
+from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job, ScalingCurve
 from scheduling.selectors.communication import communication_of, function_key_on
+from scheduling.services.other_links import levels_on
 from tests.api.conftest import World
 
 pytestmark = pytest.mark.django_db
@@ -112,3 +113,75 @@ def test_a_job_without_a_plan_says_so(world: World) -> None:
     assert job is not None
     told = communication_of(job)
     assert (told["chosen"], told["beaten"], told["family"]) == (None, [], "dense")
+
+
+def asked(world: World, **said: Any) -> dict[str, Any]:
+    answer = world.client(world.owner).post("/api/v1/what-if/", world.body(**said), format="json")
+    assert answer.status_code == 200, answer.content
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def test_what_if_on_another_link_needs_measured_gradients(world: World) -> None:
+    told = asked(world, link_bytes_per_second=1e9)
+    assert (told["decision"], told["reason_code"]) == ("pending", "needs_profiling")
+
+
+def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None:
+    """An iteration of 2 s on two servers, of which 0.02 s compute: a link a thousandth as fast decides."""
+    job = known(world)
+    tensors = [{"name": "weight", "elements": 50_000_000, "gap_seconds": 0.01}]
+    for gpus in (1, 2):
+        GradientProfile.objects.create(
+            key=function_key_on(job, job.curve.gpu_kind),  # type: ignore[union-attr]
+            gpu_kind=job.curve.gpu_kind,  # type: ignore[union-attr]
+            gpus=gpus,
+            content={
+                "tensors": tensors, "sparse": [], "codecs": [], "other_seconds": 0.01, "bytes_per_element": 4
+            },
+        )  # fmt: skip
+    curve = job.curve
+    assert curve is not None
+    measured = [CurveLevel(curve=curve, gpus=gpus, iterations_per_second=10.0) for gpus in (1, 2)]
+    function = function_key_on(job, curve.gpu_kind)
+
+    def predicted(family: str, rate: float) -> dict[int, float]:
+        curve.levels.all().delete()
+        for level in measured:
+            curve.levels.create(gpus=level.gpus, iterations_per_second=10.0)
+        return {
+            level.gpus: level.iterations_per_second
+            for level in levels_on(curve, function, family, server_size=1, bytes_per_second=rate)
+        }
+
+    as_it_is = predicted("dense", 3.125e9)
+    assert as_it_is == {1: pytest.approx(10.0), 2: pytest.approx(10.0)}
+    slow = predicted("dense", 3.125e8)
+    assert slow[1] == pytest.approx(10.0)
+    assert slow[2] < 2.0
+    assert slow[2] < predicted("lossless", 3.125e8)[2] * 1.0001
+    assert predicted("lossy", 3.125e8)[2] > 3.0 * slow[2]
+    told = asked(world, link_bytes_per_second=3.125e8)
+    assert "predicted from measured gradients" in told["reason"]
+
+
+def known(world: World) -> Job:
+    """A job like those that are asked about, whose curve is measured."""
+    job = Job.objects.get(
+        pk=world.client(world.owner).post("/api/v1/jobs/", world.body(), format="json").json()["id"]
+    )
+    ScalingCurve.objects.filter(jobs=job).update(state="ready")
+    job.refresh_from_db()
+    return job
+
+
+@pytest.mark.parametrize("link", [0, -1, "fast", 1e30])
+def test_links_that_cannot_be_are_refused(world: World, link: Any) -> None:
+    body = world.body(link_bytes_per_second=link)
+    answer = world.client(world.owner).post("/api/v1/what-if/", body, format="json")
+    assert answer.status_code == 400
+    assert "link_bytes_per_second" in answer.json()["errors"]
+    answer = world.client(world.owner).post(
+        "/api/v1/jobs/", world.body(link_bytes_per_second=1e9), format="json"
+    )
+    assert answer.status_code == 400

@@ -23,6 +23,7 @@ from scheduling.api.job_requests import (
     DeadlineChangeSerializer,
     JobOverridesSerializer,
     JobRequestSerializer,
+    WhatIfRequestSerializer,
     cloned_body,
     request_from,
 )
@@ -369,12 +370,14 @@ class WhatIfView(ApiView):
         summary="Ask what the verdict would be",
         description="Stores no job and holds no offer. For an unknown scaling curve: `pending`, "
         "`needs_profiling`.",
-        request=JobRequestSerializer,
+        request=WhatIfRequestSerializer,
         responses={200: shapes.VerdictSerializer},
         examples=JOB_EXAMPLES[:2],
     )
     def post(self, request: Request) -> Response:
-        project, job_request = request_from(self.user, self.read(JobRequestSerializer))
-        verdict = what_if(project=project, request=job_request)
+        body = self.read(WhatIfRequestSerializer)
+        project, job_request = request_from(self.user, body)
+        link = body.get("link_bytes_per_second")
+        verdict = what_if(project=project, request=job_request, link_bytes_per_second=link)
         mask = mask_for(self.user, [verdict.reason])
         return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)

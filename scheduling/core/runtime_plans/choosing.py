@@ -16,7 +16,7 @@ WITHOUT_PLAN = (
     Synchroniser("dense", (("gradients_in_buckets", True),)),
 )
 #: Planners of `communication/` whose plans the training runtime carries out.
-CARRIED_OUT = ("dense", "cupcake")
+CARRIED_OUT = ("dense", "zen", "cupcake", "espresso", "combined")
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,23 @@ class GradientOrders:
     """What a communication plan asks ranks to do.
 
     Attributes:
-        rest: the message for gradients that are not sparse. gradients: their names in order of readiness.
+        sparse: Zen's message; None where rows of sparse embeddings are gathered as without any plan.
+        rest: the message for gradients that are not sparse; None where they are all-reduced as without any.
+        gradients: names of those in order of readiness.
     """
 
-    rest: Mapping[str, Any]
+    sparse: Mapping[str, Any] | None
+    rest: Mapping[str, Any] | None
     gradients: tuple[str, ...]
 
     @property
     def synchronisers(self) -> tuple[Synchroniser, ...]:
-        """That carry it out. Gradients of sparse embeddings are gathered, as without any plan."""
+        """That carry it out."""
+        first = () if self.sparse is None else (Synchroniser("zen", (("plan", self.sparse),)),)
+        if self.rest is None:
+            return (*first, *WITHOUT_PLAN)
         choices = (("plan", self.rest), ("gradients", list(self.gradients)), ("momentum", 0.0))
-        return (Synchroniser("sparse"), Synchroniser("compressed", choices))
+        return (*first, Synchroniser("sparse"), Synchroniser("compressed", choices))
 
 
 def choose_plan_family() -> PlanFamily:
