@@ -10,7 +10,9 @@ from dashboard.figures import (
     deadlines,
     gpus_by_server,
     inference_usage,
+    job_communication,
     job_gpus,
+    job_iteration,
     job_metrics,
     job_progress,
     job_recovery_points,
@@ -40,6 +42,8 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "scaling-curve": scaling_curve.PANEL,
     "throughput": job_throughput.PANEL,
     "recovery-points": job_recovery_points.PANEL,
+    "communication": job_communication.PANEL,
+    "iteration": job_iteration.PANEL,
 }
 
 LENDING_PANELS: dict[str, Panel[Any]] = {
