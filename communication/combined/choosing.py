@@ -88,35 +88,38 @@ def _seconds(candidate: CandidatePlan) -> float:
 def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
     """Every plan that is tried, without those that nobody could carry out. A job on one GPU exchanges
     nothing."""
-    gathered = _gathered(question)
-    yield _without_plan(question, gathered)
+    yield _without_plan(question)
     if question.placement.workers == 1:
         return
     zen = None
-    if question.sparse and {"zen", "combined"} & set(question.planners):
+    if question.sparse:
         zen = plan_sparse(question.job, question.model, question.sparse, question.placement, question.links)
-    if zen is not None and "zen" in question.planners:
-        yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
+        if "zen" in question.planners:
+            yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
+        if "zen" not in question.planners or len(zen.sparse_tensors) < len(question.sparse):
+            # Plans of the rest leave sparse gradients to Zen's, which names them. One that Zen all-reduces
+            # with the rest has no place in plans that were made without it.
+            return
+    yield from _of_all_gradients(question, zen)
+
+
+def _of_all_gradients(question: PlanQuestion, zen: ZenPlan | None) -> Iterator[CandidatePlan]:
+    """Plans of the gradients that are not sparse, each beside ``zen`` for those that are."""
     rest = question.rest
     if rest is None:
         return
     fused = [plan_under(Exchange(rest, question.placement, question.links, one)) for one in _each(question)]
     if "cupcake" in question.planners:
         for plan in fused:
-            yield _of_the_rest(question, "cupcake", plan, plan.codec, gathered, None)
+            yield _beside(question, "cupcake", plan, plan.codec, zen)
     can_choose = bool(rest.elements.min() > 0) and len(rest) <= MOST_CHOSEN_ONE_BY_ONE
     if "espresso" in question.planners and can_choose:
         for codecs in ((), *question.allowed_codecs.values()):
             options = _espresso(question, rest, codecs)
-            yield _of_the_rest(question, "espresso", options, options.codec, gathered, None)
+            yield _beside(question, "espresso", options, options.codec, zen)
     if "combined" in question.planners:
-        sparse = [choice for choice in zen.tensors if choice.scheme is not Scheme.DENSE] if zen else []
-        # A tensor that Zen all-reduces with the rest has no place in groups that were made without it.
-        whole = zen is not None and len(sparse) == len(question.sparse)
         for groups in _grouped(question, rest, fused):
-            yield _of_the_rest(question, "combined", groups, groups.options.codec, gathered, None)
-            if whole:
-                yield _of_the_rest(question, "combined", groups, groups.options.codec, sparse, zen)
+            yield _beside(question, "combined", groups, groups.options.codec, zen)
 
 
 def _each(question: PlanQuestion) -> list[CodecProfile | None]:
@@ -130,7 +133,7 @@ def _gathered(question: PlanQuestion) -> list[TensorChoice]:
     return [replace(choice, scheme=Scheme.AGSPARSE) for choice in found]
 
 
-def _without_plan(question: PlanQuestion, gathered: list[TensorChoice]) -> CandidatePlan:
+def _without_plan(question: PlanQuestion) -> CandidatePlan:
     apart = {one.tensor for one in question.sparse}
     traffic = dense_traffic(question.model, question.placement, question.links, apart)
     other = question.model.other_seconds
@@ -140,7 +143,7 @@ def _without_plan(question: PlanQuestion, gathered: list[TensorChoice]) -> Candi
         bytes_within=traffic.bytes_within,
         exposed_seconds=max(0.0, traffic.end_seconds - question.model.backward_seconds),
     )
-    return CandidatePlan("dense", NO_CODEC, True, _with_sparse(question, alone, gathered))
+    return CandidatePlan("dense", NO_CODEC, True, _with_sparse(question, alone, _gathered(question)))
 
 
 def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: list[TensorChoice]) -> Prediction:
@@ -163,12 +166,11 @@ def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: list[TensorCh
     )
 
 
-def _of_the_rest(
+def _beside(
     question: PlanQuestion,
     planner: str,
     plan: FusionPlan | EspressoPlan | GroupPlan,
     codec: str,
-    sparse: list[TensorChoice],
     zen: ZenPlan | None,
 ) -> CandidatePlan:
     made = plan.options if isinstance(plan, GroupPlan) else plan
@@ -176,7 +178,7 @@ def _of_the_rest(
         planner,
         codec,
         made.lossless,
-        _with_sparse(question, made.predicted, sparse),
+        _with_sparse(question, made.predicted, [] if zen is None else list(zen.sparse_tensors)),
         made.buffer_bytes + (0 if zen is None else zen.buffer_bytes),
         sparse=zen,
         rest=plan,

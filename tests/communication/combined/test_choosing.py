@@ -114,6 +114,19 @@ def test_sparse_gradients_go_zens_way_and_the_rest_another() -> None:
     assert of(choice, "zen") == zen.predicted.iteration_seconds < of(choice, "dense")
 
 
+def test_every_plan_of_the_rest_leaves_all_sparse_gradients_to_zen() -> None:
+    """What Zen all-reduces with the rest has no place in a plan that was made without it."""
+    many = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
+    choice = choose(many)
+    planned = [one for one in (choice.chosen, *choice.beaten) if one.rest is not None]
+    assert {one.planner for one in planned} == {"cupcake", "espresso", "combined"}
+    assert all(one.sparse is not None for one in planned)
+    dense = replace(TABLE, densification=Densification(1.0, 0.0))
+    left = choose(replace(many, sparse=(dense,)))
+    assert {one.planner for one in (left.chosen, *left.beaten)} == {"dense", "zen"}
+    assert choose(replace(many, planners=("dense", "cupcake"))).beaten == ()
+
+
 def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> None:
     rest = question(model=recommender(), sparse=(TABLE,)).rest
     assert rest is not None
