@@ -41,6 +41,7 @@ class GradientDensities:
             and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
             or id(each) in tables
         }
+        self._tables = {name for name, each in self._candidates.items() if id(each) in tables}
         #: By candidate, a flag for each row, of each iteration.
         self._touched: dict[str, list[Tensor]] = {name: [] for name in self._candidates}
         self._iterations = 0
@@ -85,8 +86,13 @@ class GradientDensities:
         if dist.get_world_size(group) > 1:
             dist.all_reduce(own, group=group)
         mean = dict(zip(self._candidates, (own / dist.get_world_size(group)).tolist(), strict=True))
-        # Where all is zeros nothing was computed, or nothing can be told.
-        sparse = [name for name, each in mean.items() if 0.0 < each < SPARSE_DENSITY]
+        # Where all is zeros nothing was computed, or nothing can be told. Tables with rows of gradients are
+        # told of however dense they are: a plan of the other gradients must not take them.
+        sparse = [
+            name
+            for name, each in mean.items()
+            if each > 0.0 and (each < SPARSE_DENSITY or name in self._tables)
+        ]
         sparse = sorted(
             sorted(sparse, key=lambda name: -self._candidates[name].numel())[
                 : limits.SPARSE_TENSORS_OF_A_MODEL
