@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Exists, QuerySet
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -20,9 +21,10 @@ from projects.prepared import PreparedInsert, PreparedRows
 from projects.redis_connection import redis_client
 from scheduling.choices import JobEventKind, JobState, Lossy, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
+from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import data_digest, function_key, key_of_family
 from scheduling.life_cycle.steps import PAUSED
-from scheduling.models import FunctionVersion, Job, JobEvent, ScalingCurve
+from scheduling.models import FunctionVersion, GradientProfile, Job, JobEvent, ScalingCurve
 from scheduling.services.families import family_of_newcomer
 from scheduling.services.generations import let_go
 from scheduling.services.kinds import first_kind, newcomers_kind
@@ -68,7 +70,13 @@ def default_cluster() -> Cluster:
     return cluster
 
 
-_CURVE = PreparedRows(lambda key: ScalingCurve.objects.filter(key=key).order_by())
+def _curve_under(key: Any, function: Any) -> QuerySet[ScalingCurve]:
+    """``function``: its key; whether its gradients were ever measured is told with the curve."""
+    measured = GradientProfile.objects.filter(key=function)
+    return ScalingCurve.objects.filter(key=key).annotate(gradients_known=Exists(measured)).order_by()
+
+
+_CURVE = PreparedRows(_curve_under)
 _NEW_JOB = PreparedInsert(Job)
 _NEW_EVENT = PreparedInsert(JobEvent)
 
@@ -83,10 +91,16 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
     function = function_of(request, gpu_kind)
-    family = family_of_newcomer(function, lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
+    family = PlanFamily.DENSE.value
     key = key_of_family(function, family)
+    curve = _CURVE.first(key, function)
+    if curve is None or curve.gradients_known:  # type: ignore[attr-defined]
+        family = family_of_newcomer(function, lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
+        if family != PlanFamily.DENSE:
+            key = key_of_family(function, family)
+            curve = _CURVE.first(key, function)
     return (
-        _CURVE.first(key)
+        curve
         or ScalingCurve.objects.get_or_create(
             key=key,
             defaults={
