@@ -52,8 +52,9 @@ def _time(text: str) -> str:
 
 def _links(links: Mapping[str, Any]) -> str:
     between = links["between"]
+    microseconds = round(1e6 * between["latency_seconds"], 1)
     return (
-        f"{8e-9 * between['bytes_per_second']:.3g} Gbit/s and {1e6 * between['latency_seconds']:.3g} µs "
+        f"{8e-9 * between['bytes_per_second']:.3g} Gbit/s and {microseconds:,g} µs "
         f"between servers ({links['told_by']})"
     )
 

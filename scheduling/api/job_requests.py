@@ -92,10 +92,14 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
     lossy = serializers.ChoiceField(
         Lossy.choices,
         default=Lossy.REFUSED,
+        error_messages={"invalid_choice": '"{input}" is neither refused nor allowed.'},
         help_text="Whether codecs that lose something may compress gradients where that is faster.",
     )
     codecs = serializers.ListField(
-        child=serializers.ChoiceField([(name, name) for name in LOSSY]),
+        child=serializers.ChoiceField(
+            [(name, name) for name in LOSSY],
+            error_messages={"invalid_choice": f'"{{input}}" is no lossy codec; known: {", ".join(LOSSY)}.'},
+        ),
         max_length=len(LOSSY),
         default=list,
         help_text="The only codecs that may do so; none named: all there are.",

@@ -77,7 +77,7 @@ def what_if(
             continue
         answer = _asked_on(cluster, curve, found, request, project)
         if link_bytes_per_second is not None:
-            answer = replace(answer, reason=f"{answer.reason} {_PREDICTED}")
+            answer = replace(answer, reason=f"{answer.reason.removesuffix('.')}. {_PREDICTED}")
         if answer.decision == ADMITTED or answer.reason_code == AnswerCode.QUOTA:
             return answer
         refusals.append((kind, answer))

@@ -39,7 +39,7 @@ def test_a_plan_stands_beside_those_that_it_beat(capsys: pytest.CaptureFixture[s
         "beaten": [DENSE],
         "measured_seconds": 0.11,
         "seconds_without_plan": 0.16,
-        "links": {"told_by": "emulated", "between": {"bytes_per_second": 1.25e8, "latency_seconds": 1e-4}},
+        "links": {"told_by": "emulated", "between": {"bytes_per_second": 1.25e8, "latency_seconds": 1e-3}},
         "levels": [
             {"gpus": 2, "servers": 1, "planner": "cupcake", "codec": "fp16", "predicted_seconds": 0.1,
              "measured_seconds": None, "speedup": 1.5, "given_up": "it lost"},
@@ -52,7 +52,7 @@ def test_a_plan_stands_beside_those_that_it_beat(capsys: pytest.CaptureFixture[s
     beaten = next(line for line in lines if line.strip().startswith("dense"))
     assert "150.0 ms" in beaten
     assert "160.0 ms" in beaten
-    assert any("1 Gbit/s and 100 µs" in line for line in lines)
+    assert any("1 Gbit/s and 1,000 µs" in line for line in lines)
     assert any("given up" in line and "1.50" in line for line in lines)
 
 

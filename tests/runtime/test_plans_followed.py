@@ -14,7 +14,7 @@ from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import GradientOrders, choose_runtime_plan
 from scheduling.gradient_records import codecs_of, model_of, sparse_of
-from tests.runtime.conftest import EXAMPLES, REGRESSION, regression
+from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
 from tests.runtime.test_measuring_gradients import PROFILE, told
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.gradient_densities import GradientDensities
@@ -58,6 +58,14 @@ def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner
     _follow(agent, EXAMPLES / "recommender.py", few, profiles, planner)
 
 
+@pytest.mark.parametrize("planner", ["zen", "combined"])
+def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: LocalAgent, planner: str) -> None:
+    few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
+    profiles = told(agent, EXAMPLES / "recommender.py", few)
+    linked = few | {"device": emulated(), "places": {"servers": [0, 0], "racks": [0, 0]}}
+    _follow(agent, EXAMPLES / "recommender.py", linked, profiles, planner)
+
+
 def test_tables_with_rows_of_gradients_are_told_of_however_dense(alone: None) -> None:
     """Otherwise a plan of the other gradients would take them, and nobody could follow it."""
     model = nn.ModuleDict({"rows": nn.Embedding(100, 2, sparse=True), "table": nn.Embedding(100, 2)})
@@ -85,3 +93,4 @@ def _follow(
     if done["reason"] != "no_gain":
         assert [each["gpus"] for each in levels] == [1, 2]
     assert levels[-1]["gpus"] == 2
+    assert [worker.end() for worker in generation.workers] == [0, 0]

@@ -97,6 +97,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self._inner = inner
         self._ranks = ranks
         self._emulation = emulation
+        self._name = ""
         self.latency_bytes = emulation.latency_bytes(ranks)
         self._between_servers = len({emulation.places.servers[rank] for rank in ranks}) > 1
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -108,6 +109,16 @@ class EmulatedGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """The name under which the backend is registered."""
         return BACKEND
+
+    # Torch asks the backends of a group for its name, and this one has none.
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """Under which torch knows it, to the end: it is asked for when the group is taken down."""
+        return self._name
 
     def bookkeeping(self, tensor: Tensor) -> dist.Work:
         """Sum a small tensor over all ranks beside the emulation: what the platform itself has to tell, which
