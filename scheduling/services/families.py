@@ -32,13 +32,13 @@ def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> 
 
 
 def _lost(function: str, family: str) -> bool:
-    """Whether the family's curve was measured and is slower at its fastest than that of no plan."""
+    """Whether the family's curve was measured and is slower than that of no plan on the most GPUs that both
+    were measured on."""
     keys = {key_of_family(function, one): one for one in (PlanFamily.DENSE.value, family)}
-    fastest: dict[str, float] = {}
+    rates: dict[str, dict[int, float]] = {one: {} for one in keys.values()}
     curves = ScalingCurve.objects.filter(key__in=keys, state=CurveState.READY).prefetch_related("levels")
     for curve in curves:
-        rates = [level.iterations_per_second for level in curve.levels.all()]
-        if rates:
-            fastest[keys[curve.key]] = max(rates)
-    dense = fastest.get(PlanFamily.DENSE.value)
-    return dense is not None and family in fastest and fastest[family] < dense
+        rates[keys[curve.key]] = {level.gpus: level.iterations_per_second for level in curve.levels.all()}
+    dense, planned = rates[PlanFamily.DENSE.value], rates[family]
+    common = max(dense.keys() & planned.keys(), default=None)
+    return common is not None and planned[common] < dense[common]

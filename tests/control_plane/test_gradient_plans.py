@@ -293,6 +293,9 @@ def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, S
     assert asked(job, lossy="allowed") == dense
     lossy.levels.update(iterations_per_second=6.0)
     assert asked(job, lossy="allowed") == lossy
+    # How fast more GPUs are without a plan says nothing of the plan.
+    dense.levels.create(gpus=4, iterations_per_second=9.0)
+    assert asked(job, lossy="allowed") == lossy
 
 
 def test_where_nothing_was_measured_one_query_is_all_it_costs(
