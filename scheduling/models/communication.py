@@ -13,7 +13,7 @@ class GradientProfile(models.Model):
     one differs by more than a fifth, so that plans are not made anew for nothing.
     """
 
-    #: Of function, data, kind of GPU and hyperparameters (`curve_keys.function_key`).
+    #: Of function, data, kind of GPU and hyperparameters (`curve_keys.function_key_on`).
     key = models.CharField(max_length=64)
     gpu_kind = models.CharField(max_length=100)
     gpus = models.PositiveIntegerField()

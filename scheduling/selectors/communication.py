@@ -9,22 +9,9 @@ from typing import Any
 from communication.library.codecs import LOSSY
 from scheduling.choices import GenerationState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import data_digest, function_key, key_of_family
+from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job
 from scheduling.selectors.link_profiles import known_links
-
-
-def function_key_on(job: Job, kind: str) -> str:
-    """The key under which the gradients of the job's function are known on a kind of GPU."""
-    version = job.function_version
-    return function_key(
-        function_digest=version.bundle_id,
-        entry=version.entry,
-        data_digest=data_digest(job.data),
-        gpu_kind=kind,
-        hyperparameters=job.hyperparameters,
-        speed_neutral=version.speed_neutral,
-    )
 
 
 def communication_of(job: Job) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState
 from scheduling.core.question.kinds import main_kind
 from scheduling.core.runtime_plans.choosing import choose_plan_family
-from scheduling.curve_keys import curve_key, data_digest
+from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import Job, ScalingCurve
 
 
@@ -54,16 +54,7 @@ def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
 def key_on(job: Job, kind: str) -> str:
     """The key of the job's curve on a kind of GPU: of the same family of runtime plans as its own."""
     family = choose_plan_family() if job.curve is None else job.curve.plan_family
-    version = job.function_version
-    return curve_key(
-        function_digest=version.bundle_id,
-        entry=version.entry,
-        data_digest=data_digest(job.data),
-        gpu_kind=kind,
-        hyperparameters=job.hyperparameters,
-        speed_neutral=version.speed_neutral,
-        plan_family=family,
-    )
+    return key_of_family(function_key_on(job, kind), family)
 
 
 def curve_on(job: Job, kind: str) -> ScalingCurve | None:

@@ -19,7 +19,7 @@ def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> 
     curves of both were measured the faster one counts, whatever was predicted.
 
     Args:
-        function: the key of the function with its hyperparameters (`curve_keys.function_key`).
+        function: the key of the function with its hyperparameters (`curve_keys.function_key_on`).
     """
     if not GradientProfile.objects.filter(key=function).exists():
         return PlanFamily.DENSE

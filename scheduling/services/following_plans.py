@@ -16,8 +16,8 @@ from scheduling.core.runtime_plans.choosing import (
     uniform_shape,
 )
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan
+from scheduling.curve_keys import function_key_on
 from scheduling.models import GradientPlan, Job
-from scheduling.selectors.communication import function_key_on
 
 
 class FollowedPlans:

@@ -10,10 +10,15 @@ from django.utils import timezone
 
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from scheduling.choices import Purpose
+from scheduling.curve_keys import function_key_on
 from scheduling.gradient_records import MOST_DRIFT, codecs_of, drift, model_of, sparse_of
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job
-from scheduling.selectors.communication import function_key_on
 from scheduling.services.report_refusals import RefusedEvent
+
+#: That jobs may ask for beside the common ones: each costs planning.
+MOST_FAMILIES = 8
+#: Predicted, over no plan: below it measuring a curve for a family costs more than it brings.
+WORTH_MEASURING = 1.05
 
 
 def note_profile(job: Job, generation: Generation, event: Mapping[str, Any]) -> None:
@@ -66,16 +71,8 @@ def ask_for_family(key: str, family: str) -> None:
             profile.save(update_fields=["families", "planned_from"])
 
 
-#: That jobs may ask for beside the common ones: each costs planning.
-MOST_FAMILIES = 8
-
-
 def has_winning_plan(key: str, family: str) -> bool:
     """Whether a plan of the family is worth measuring for a function: it is predicted to win, and did not
     lose."""
     plans = GradientPlan.objects.filter(profile__key=key, family=family, given_up="")
     return plans.exclude(planner="dense").filter(speedup__gte=WORTH_MEASURING).exists()
-
-
-#: Predicted, over no plan: below it measuring a curve for a family costs more than it brings.
-WORTH_MEASURING = 1.05

@@ -22,7 +22,7 @@ from projects.redis_connection import redis_client
 from scheduling.choices import JobEventKind, JobState, Lossy, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import data_digest, function_key, key_of_family
+from scheduling.curve_keys import data_digest, function_key_on, key_of_family
 from scheduling.life_cycle.steps import PAUSED
 from scheduling.models import FunctionVersion, GradientProfile, Job, JobEvent, ScalingCurve
 from scheduling.services.families import family_of_newcomer
@@ -90,7 +90,7 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     version = request.function_version
     _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
-    function = function_of(request, gpu_kind)
+    function = function_key_on(request, gpu_kind)
     family = PlanFamily.DENSE.value
     key = key_of_family(function, family)
     curve = _CURVE.first(key, function)
@@ -111,19 +111,6 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
                 "hyperparameters": dict(request.hyperparameters),
             },
         )[0]
-    )
-
-
-def function_of(request: JobRequest, gpu_kind: str) -> str:
-    """The key of the request's function with its hyperparameters on a kind of GPU."""
-    version = request.function_version
-    return function_key(
-        function_digest=version.bundle_id,
-        entry=version.entry,
-        data_digest=data_digest(request.data),
-        gpu_kind=gpu_kind,
-        hyperparameters=request.hyperparameters,
-        speed_neutral=version.speed_neutral,
     )
 
 

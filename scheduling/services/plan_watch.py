@@ -20,9 +20,8 @@ from cluster.models import Cluster
 from communication.zen.drift import WindowReport, reason_to_fall_back
 from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import key_of_family
+from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetric
-from scheduling.selectors.communication import function_key_on
 from scheduling.services.generations import NewGeneration, create_generations
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.server_ports import NoFreePort

@@ -19,13 +19,14 @@ from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import ReasonCode
 from scheduling.core.question.validation import Unplannable, check_job
 from scheduling.core.runtime_plans.plan import family_name
+from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.gradient_plans import server_size
 from scheduling.services.isolating import FAILURES, answered_now, words_on
-from scheduling.services.jobs import JobRequest, curve_for, default_cluster, function_of
+from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.jobs_of_pool import core_curve
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
@@ -98,7 +99,7 @@ _PREDICTED = (
 
 def _on_link(curve: ScalingCurve, request: JobRequest, bytes_per_second: float) -> list[CurveLevel]:
     """The curve's levels under the best plan that the job allows on such a link."""
-    function = function_of(request, curve.gpu_kind)
+    function = function_key_on(request, curve.gpu_kind)
     allowed = family_name(lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
     return levels_on(curve, function, allowed, server_size(curve.gpu_kind), bytes_per_second)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from communication.library.codecs import LOSSY
+from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job, ScalingCurve
-from scheduling.selectors.communication import communication_of, function_key_on
+from scheduling.selectors.communication import communication_of
 from scheduling.services.other_links import levels_on
 from tests.api.conftest import World
 

@@ -14,8 +14,8 @@ from cluster.models import Gpu, Server
 from communication.plan import content_digest
 from scheduling.choices import CurveState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.curve_keys import function_key_on
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
-from scheduling.selectors.communication import function_key_on
 from scheduling.services.failure_charges import DEFAULT_PAUSE_SECONDS, FailureCharges, fallback_seconds
 from scheduling.services.families import family_of_newcomer
 from scheduling.services.generations import create_generation
