@@ -175,6 +175,53 @@ def test_once_a_whole_day_is_known_small_jobs_pay_the_price_twice_too_unless_new
         ))) == {"Y": admitted}  # fmt: skip
 
 
+def quiet_for(past_seconds: float) -> ExpectedDemand:
+    """Two jobs in all the time that is known, both larger than twice Y: nobody outbids it."""
+    return ExpectedDemand().noted(NOW - past_seconds, 0, 2.5, 20.0).noted(NOW, 0, 2.5, 20.0)
+
+
+@pytest.mark.parametrize("newcomers", list(Newcomers))
+def test_once_a_whole_day_is_known_nobody_large_is_squeezed_in_however_little_is_expected(newcomers):
+    for work, past_seconds, admitted in (
+        (1.0, 0.9 * DAY, True),
+        (1.0, 1.1 * DAY, False),
+        (0.5, 1.1 * DAY, True),
+    ):
+        asked = squeezing(quiet_for(past_seconds), work=work)
+        decision = PUNCTUAL.replan(replace(asked, settings=replace(asked.settings, newcomers=newcomers)))
+        assert verdicts(decision) == {"X": True, "Y": admitted}
+        if not admitted:
+            assert decision.verdicts[1].reason_code is ReasonCode.CAPACITY
+            size = re.search(
+                r"not planned anew to make room for ([\d.e-]+) GPU hours of the ([\d.e-]+) GPU hours until",
+                decision.verdicts[1].reason,
+            )
+            assert size is not None
+            assert float(size[1]) > float(size[2]) / 8.0
+
+
+def met_after_a_burst(day_known: bool) -> list[bool]:
+    """Who is on time: X, which both GPUs suffice for; a large job that fits if X waits; five small jobs that
+    come at once when X alone would be done."""
+    at = 2.0 * DAY if day_known else DAY / 4.0
+    burst = [Job(at + 5900.0, 400.0, at + 7200.0, curve={1: 1.0}) for _ in range(5)]
+    trace = workload([
+        Job(0.0, 9000.0, 7200.0, curve=C3),  # all that is known; larger than twice the large job below
+        Job(at, 9000.0, at + 7200.0, curve=C3),
+        Job(at + 1.0, 3500.0, at + 7200.0, curve=C3),
+        *burst,
+    ])  # fmt: skip
+    run = SimulationSettings("punctual", (PoolSize("gpu", 1, 2),), slot_seconds=60.0)
+    outcome = Simulation(trace, run).run()
+    assert not outcome.broken
+    return (outcome.jobs.completed_at <= trace.deadline_at + 1e-3).tolist()[1:]
+
+
+def test_a_burst_of_small_jobs_finds_the_room_that_a_large_one_would_have_been_squeezed_into():
+    assert met_after_a_burst(day_known=True) == [True, False, *[True] * 5]
+    assert met_after_a_burst(day_known=False) == [True, True, *[False] * 5]
+
+
 def test_the_price_of_planning_anew_leaves_projects_their_share():
     flood = after_small_jobs(0.5, every=0.5, project=1).noted(NOW, 2, 0.5, 20.0)
     for project, admitted in ((1, False), (2, True)):

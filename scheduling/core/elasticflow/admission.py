@@ -23,7 +23,7 @@ from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import TAKE, occupy, overbooked
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
-from scheduling.core.problem.reasons import KeptRoom
+from scheduling.core.problem.reasons import KeptRoom, LargeNewcomer
 from scheduling.core.problem.work import NEWCOMER, Work
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
@@ -209,11 +209,11 @@ class Admission(PromisedPlans):
                 verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
         return verdicts
 
-    def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
+    def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | LargeNewcomer | None]:
         """Plans that keep all promises and the newcomer's, or None and why.
 
-        Returns (plans; the first row in deadline order that would be late, None if unknown; the demand of
-        others that outbids the newcomer, None if nobody does).
+        Returns (plans; the first row in deadline order that would be late, None if unknown; why no promise is
+        planned anew for the newcomer, None if that was tried).
         """
         problem = self.problem
         if self._gpu_time_is_missing(row):
@@ -258,8 +258,8 @@ class Admission(PromisedPlans):
         self.plans = self._tested_for_moves = anew
         return True
 
-    def _outbid(self, row: int) -> KeptRoom | None:
-        """The demand of others that forbids a wider search for this newcomer; None where it may be run."""
+    def _outbid(self, row: int) -> KeptRoom | LargeNewcomer | None:
+        """What forbids a wider search for this newcomer; None where it may be run."""
         if self.search is None or self.search.everybody or self.jobs_at_risk.rows():
             return None
         return self.bid_prices.outbid(row)

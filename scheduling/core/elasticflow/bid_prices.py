@@ -9,7 +9,8 @@ the bid is at least seven tenths of the price at every deadline from its own on 
 
 Under the open rule, a newcomer that fits beside the promises pays nothing. The wider search
 (`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the price, or twice the
-price where that is asked: a job that is squeezed in takes GPU time from later jobs (decisions 0051, 0053).
+price where that is asked, and not for a large one once a whole day is known: a job that is squeezed in takes
+GPU time from later jobs (decisions 0051, 0053, 0060).
 
 The price is that of the linear relaxation (`relaxation.py`), with past submissions as the forecast. It is
 computed again for every newcomer from the capacity that is left: bid-price control (Talluri and van Ryzin
@@ -29,7 +30,7 @@ from scheduling.core.elasticflow.expected_demand import ExpectedDemand, is_remem
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.plans.charging import planned_gpu_time
-from scheduling.core.problem.reasons import KeptRoom
+from scheduling.core.problem.reasons import KeptRoom, LargeNewcomer
 from scheduling.core.question.snapshot import FloatArray, IntArray, Newcomers
 
 PRUDENT_MARGIN = 2.0**0.5
@@ -45,13 +46,14 @@ promises to larger levels, which take more GPU time for the same work, so a newc
 later ones more room than it asks for. In doubt the published rule stands."""
 
 LARGE_FRACTION = 1.0 / 8.0
-"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline; a
-large one always bids twice the price to be squeezed in. Prices hold for jobs that are small beside the
-capacity that they take from (Agrawal, Wang and Ye 2014)."""
+"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline; to be
+squeezed in it bids twice the price at first, and no bid suffices once a whole day is known. Prices hold for
+jobs that are small beside the capacity that they take from (Agrawal, Wang and Ye 2014). A large one takes
+the room in which bursts of small jobs would be promised, which a mean of past demand does not show."""
 
 WHOLE_DAY_SECONDS = 86400.0
-"""Once this much past is known, every open newcomer bids twice the price to be squeezed in. Load follows the
-time of day, so a shorter past cannot tell a busy day from a busy cluster."""
+"""Once this much past is known, no large newcomer is squeezed in, and every other open one bids twice the
+price for it. Load follows the time of day, so a shorter past cannot tell a busy day from a busy cluster."""
 
 
 class Bid(NamedTuple):
@@ -118,20 +120,24 @@ class BidPrices:
             return None
         return self._outbid(row, Bid(needed, due, PRUDENT_MARGIN, self.demand, True))
 
-    def outbid(self, row: int) -> KeptRoom | None:
-        """The demand of others that outbids a newcomer that found no room; None if its bid reaches the price.
+    def outbid(self, row: int) -> KeptRoom | LargeNewcomer | None:
+        """Why nobody is moved for a newcomer that found no room; None if it pays for the wider search.
 
-        A large newcomer must bid twice the price; under the open rule so must every newcomer, once the price
-        rests on a whole day. Only if the bid suffices does the wider search plan all promises anew for it.
+        Once the price rests on a whole day, a large newcomer never does. Before it must bid twice the price,
+        as every open newcomer must afterwards.
         """
         needed, due = self._asked_by(row)
         if not isfinite(needed) or due <= 0.0:
             return None
         # Its own submission, which was recorded a moment ago, is no sign of others.
         others = self.demand if self._others is None else self._others
-        large = needed > LARGE_FRACTION * self.problem.promise_gpus * due
+        whole_day = others.seconds >= WHOLE_DAY_SECONDS
+        capacity = self.problem.promise_gpus * due
+        large = needed > LARGE_FRACTION * capacity
+        if large and whole_day:
+            return LargeNewcomer(needed, capacity)
         # Under prudent admission the room goes to small newcomers, as the price assumes: one price is enough.
-        twice = large or (not self.asked and others.seconds >= WHOLE_DAY_SECONDS)
+        twice = large or (not self.asked and whole_day)
         margin = TWICE_THE_PRICE if twice else NO_MARGIN
         return self._outbid(row, Bid(needed, due, margin, others, False))
 

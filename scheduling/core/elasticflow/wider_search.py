@@ -9,7 +9,7 @@ promises are kept. If it fails, other plans may still keep them. The search trie
 
 The pause budget checks what the search finds, like every other set of plans. A job that is squeezed in takes
 GPU time from later jobs, so the search runs for newcomers that pay the bid price (`bid_prices.py`).
-Decisions 0010, 0026, 0051 and 0053 hold the measurements.
+Decisions 0010, 0026, 0051, 0053 and 0060 hold the measurements.
 """
 
 from __future__ import annotations

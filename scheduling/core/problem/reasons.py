@@ -50,6 +50,16 @@ class KeptRoom:
     largest: float
 
 
+@dataclass(frozen=True, slots=True)
+class LargeNewcomer:
+    """Why promises are not planned anew for a newcomer: it needs too much of the GPU time that there is."""
+
+    #: GPU seconds that the newcomer needs.
+    needed: float
+    #: GPU seconds of the cluster until its deadline.
+    capacity: float
+
+
 def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
     """The facts of one row. ``spared``: whether GPUs are kept for jobs at risk."""
     columns = problem.columns
@@ -230,14 +240,22 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
     )
 
 
-def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
-    """Refused: other promises could be planned anew, but expected jobs will ask for that room."""
+def no_room_made(refusal: Verdict, why: KeptRoom | LargeNewcomer) -> Verdict:
+    """Refused: other promises could be planned anew, but expected jobs, or bursts, will ask for that room."""
+    if isinstance(why, LargeNewcomer):
+        because = (
+            f"of the {gpu_hours_text(why.capacity)} until its deadline: many smaller jobs that may come at "
+            "once would find none"
+        )
+    else:
+        because = (
+            f"while, by what was submitted of late, jobs that need at most {gpu_hours_text(why.largest)} "
+            f"each ask for {gpu_hours_text(why.expected)} in the next {duration_text(why.within_seconds)}"
+        )
     return replace(
         refusal,
         reason=f"{refusal.reason}; promises are not planned anew to make room for "
-        f"{gpu_hours_text(kept.needed)} while, by what was submitted of late, jobs that need at most "
-        f"{gpu_hours_text(kept.largest)} each ask for {gpu_hours_text(kept.expected)} in the next "
-        f"{duration_text(kept.within_seconds)}",
+        f"{gpu_hours_text(why.needed)} {because}",
     )
 
 
