@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
+from workers.runtime.assignment import Places
+from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.emulated_time import EmulatedClock
+from workers.runtime.failures import is_peer_loss
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.local_worker import Message
 from workers.runtime.profiling import VOID_OVERRUN
@@ -113,3 +122,53 @@ def test_training_comes_to_the_same_over_emulated_links(agent: LocalAgent, world
         losses.append(report["final"]["loss"])
         generation.stop()
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+class _DeadPeer:
+    """A gloo group of two whose other rank is gone."""
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def send(self, *_: Any) -> Any:
+        raise RuntimeError("gloo: Connection closed by peer")
+
+    recv = send
+
+
+def _without_peer() -> EmulatedGroup:
+    emulation = SimpleNamespace(
+        clock=EmulatedClock(), places=Places((0, 0), (0, 0)), latency_bytes=lambda _: 1e9, received_at=0.0
+    )
+    return EmulatedGroup(_DeadPeer(), [0, 1], emulation)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda group, one: group.allreduce([one]),
+        lambda group, one: group.allgather([[torch.zeros(4), torch.zeros(4)]], [one]),
+        lambda group, one: group.all_to_all_single(torch.zeros(4), one, [], []),
+        lambda group, _: group.barrier(),
+    ],
+)
+def test_whoever_waits_for_a_collective_hears_that_a_peer_is_gone(
+    collective: Callable[[EmulatedGroup, Tensor], dist.Work],
+) -> None:
+    work = collective(_without_peer(), torch.ones(4))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Connection closed") as raised:
+            work.wait()
+        assert is_peer_loss(raised.value)
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        work.get_future().wait()
+
+
+def test_a_peer_that_goes_while_models_are_compared_is_no_mistake_of_the_function() -> None:
+    """In C++, where DDP compares them: without the exception it reads sizes that never came."""
+    with pytest.raises(RuntimeError, match="Connection closed") as raised:
+        dist._verify_params_across_processes(_without_peer(), [torch.zeros(3)], None)
+    assert is_peer_loss(raised.value)

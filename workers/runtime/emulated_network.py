@@ -12,13 +12,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
 from workers.links.client import LinkClient, wait_until
 from workers.links.rates import NETWORK, NETWORK_IN, SPINE, WITHIN_SERVER, ServerLinks
@@ -210,9 +210,6 @@ class EmulatedGroup(dist.ProcessGroup):
     def _later(self, collective: Callable[[], Any], result: Any) -> dist.Work:
         asked_at = self._emulation.clock.now()
         asked: torch.futures.Future[list[BaseException]] = torch.futures.Future()
-        # An exception that a future is given does not reach those who wait for it in C++; one that is raised
-        # here does.
-        finished = asked.then(lambda future: _result_or_raise(future.value(), result))
 
         def run() -> None:
             raised: list[BaseException] = []
@@ -230,7 +227,7 @@ class EmulatedGroup(dist.ProcessGroup):
             asked.set_result(raised)
 
         self._work.put(run)
-        return _create_work_from_future(finished)
+        return EmulatedWork(asked, result)
 
     @torch.no_grad()
     def _work_for_ever(self) -> None:
@@ -283,6 +280,31 @@ class EmulatedGroup(dist.ProcessGroup):
         if servers[self._ranks[self.rank()]] == servers[self._ranks[message.peer]]:
             return arrived
         return max(arrived, self._carry((NETWORK_IN,), traffic, message.bytes, started))
+
+
+class EmulatedWork(dist.Work):
+    """A collective that was asked for. Whoever waits for it hears of what went wrong, whichever way: torch's
+    own work of a future ends without a word, and what was to be received is then whatever lay in memory."""
+
+    def __init__(self, asked: torch.futures.Future[list[BaseException]], result: Any) -> None:
+        super().__init__()
+        self._asked = asked
+        # An exception that a future is given does not reach those who wait for it in C++; one that is raised
+        # here does.
+        self._finished = asked.then(lambda future: _result_or_raise(future.value(), result))
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Until it is over; gloo's own time limits hold. Raises RuntimeError when a peer is gone."""
+        _result_or_raise(self._asked.wait(), None)
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """What it leaves, or raises."""
+        return self._finished
+
+    def is_completed(self) -> bool:
+        """Whether it is over."""
+        return self._asked.done()
 
 
 class Leaving:
