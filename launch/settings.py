@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from launch.emulated_kinds import emulated_kinds
+from launch.emulated_link import emulated_link
 from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
@@ -76,6 +77,7 @@ class PlatformSettings:
         inference_emulate = read.text("PUNCTUAL_INFERENCE_EMULATE", "") or None
         for text in filter(None, (emulate, inference_emulate)):
             emulated_kinds(text)
+        link = read.choice("PUNCTUAL_EMULATED_LINK", "")
         root_mode = read.text("PUNCTUAL_ROOT_MODE", "auto")
         if root_mode not in get_args(RootMode):
             raise LaunchError(
@@ -90,6 +92,7 @@ class PlatformSettings:
             agents=read.number("PUNCTUAL_AGENTS", 2, least=0),
             slots=read.number("PUNCTUAL_SLOTS", 4, least=1),
             emulate=emulate,
+            links=None if link is None else emulated_link(link),
             warm_workers=read.number("PUNCTUAL_WARM_WORKERS", 2, least=0),
             inference_agents=read.number("PUNCTUAL_INFERENCE_AGENTS", 0, least=0),
             inference_emulate=inference_emulate,

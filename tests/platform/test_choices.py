@@ -20,6 +20,7 @@ from launch.folders import Folders, make_private
 from launch.services import Addresses
 from launch.settings import PlatformSettings
 from launch.state import PlatformLock, lock_holder, read_state, write_state
+from workers.links.rates import DEFAULT_LINKS, LinkRate, ServerLinks
 
 
 @pytest.fixture
@@ -106,6 +107,10 @@ def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path):
         ("PUNCTUAL_EMULATE", "a100:fast", "a speed is a number from 0.01 to 100, not 'fast'"),
         ("PUNCTUAL_EMULATE", "a100:nan", "a speed is a number"),
         ("PUNCTUAL_EMULATE", "a100,t4:0.4,a100", "names a kind twice"),
+        ("PUNCTUAL_EMULATED_LINK", "100", "such as 100Mbps"),
+        ("PUNCTUAL_EMULATED_LINK", "0Mbps", "from 1Mbps"),
+        ("PUNCTUAL_EMULATED_LINK", "1Gbps:fast", "not '1Gbps:fast'"),
+        ("PUNCTUAL_EMULATED_LINK", "9e9Gbps", "a rate from"),
     ],
 )
 def test_a_senseless_setting_is_named(variable, value, message):
@@ -124,6 +129,15 @@ def test_several_emulated_kinds_compute_at_their_own_speeds():
     assert (quick.name, quick.device_model(model)) == ("a100", model)
     assert slow.name == "t4"
     assert slow.device_model(model) == pytest.approx({"fixed_seconds": 0.05, "seconds_per_sample": 0.01})
+
+
+def test_a_slow_network_is_declared_to_the_agents_as_emulated_links():
+    links = PlatformSettings.from_environment({"PUNCTUAL_EMULATED_LINK": "100Mbps:5ms"}).links
+    declared = tomllib.loads(to_toml({"emulate": {"links": links}}))["emulate"]["links"]
+    read = ServerLinks.from_message({**DEFAULT_LINKS, **declared})
+    assert read.rate("network") == LinkRate(12.5e6, 0.005)
+    assert read.rate("spine").bytes_per_second == 12.5e6
+    assert PlatformSettings.from_environment({}).links is None
 
 
 def test_an_agents_configuration_is_toml():
