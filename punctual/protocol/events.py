@@ -104,6 +104,7 @@ class Failed(Message):
         "peer_lost",
         "storage_failed",
         "start_failed",
+        "plan_refused",
         "killed",
         "memory_exceeded",
         "processes_exceeded",

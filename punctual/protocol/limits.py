@@ -77,3 +77,5 @@ def artifact_name_problem(name: str) -> str | None:
 #: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
 MEMORY_EXCEEDED = "memory_exceeded"
 PROCESSES_EXCEEDED = "processes_exceeded"
+#: The reason of a worker that was given a runtime plan which it cannot follow.
+PLAN_REFUSED = "plan_refused"

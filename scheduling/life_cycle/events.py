@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from punctual.protocol.limits import MEMORY_EXCEEDED, PROCESSES_EXCEEDED
+from punctual.protocol.limits import MEMORY_EXCEEDED, PLAN_REFUSED, PROCESSES_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
     GenerationState,
@@ -205,7 +205,7 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
         return _function_failed(job, generation, fault)
     if generation.retired():
         return []
-    could_not_start = fault.reason == "start_failed"
+    could_not_start = fault.reason in ("start_failed", PLAN_REFUSED)
     because = RetireReason.GIVEN_UP if could_not_start else RetireReason.LOST
     return ended if measured else lost(job, generation, said[:300], because)
 

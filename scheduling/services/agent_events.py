@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster
 from punctual.protocol.events import CopyTraffic
-from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
+from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, PLAN_REFUSED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.problem.reasons import gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
@@ -334,7 +334,7 @@ def _failed(
         # Also where its worker was missed before it was told why.
         level_did_not_fit(job, generation, curve, event["message"][:2000], cluster)
         return
-    if event["reason"] == "start_failed":
+    if event["reason"] == PLAN_REFUSED:
         could_not_follow(job, generation, event["message"])
     worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     if was_profiling and curve is not None and job.may_be_measured():

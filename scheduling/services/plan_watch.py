@@ -82,10 +82,9 @@ def could_not_follow(job: Job, generation: Generation, message: str) -> None:
     levels = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
     if generation.runtime_plan.get("family", PlanFamily.DENSE) == PlanFamily.DENSE:
         return
-    if "communication plan" in message or "fusion plan" in message:
-        for plan in _plans(job, generation, [*levels, generation.world_size]):
-            if plan.carried_out:
-                give_up(plan, f"workers could not follow it: {message}")
+    for plan in _plans(job, generation, [*levels, generation.world_size]):
+        if plan.carried_out:
+            give_up(plan, f"workers could not follow it: {message}")
 
 
 def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[GradientPlan]:

@@ -402,10 +402,18 @@ def test_a_level_that_was_measured_slower_than_without_a_plan_gives_the_plan_up(
 
 def test_a_plan_that_workers_cannot_follow_is_not_tried_again(servers: tuple[Server, Server]) -> None:
     generation = running(servers, 6.0, dense=5.0)
-    message = "the communication plan cannot be followed: it was not made for these gradients"
-    failed = event(generation, "failed", reason="start_failed", message=message)
+    failed = event(generation, "failed", reason="plan_refused", message="not made for these gradients")
     send(servers[0], {"events": [failed]})
-    assert "cannot be followed" in GradientPlan.objects.exclude(given_up="").get().given_up
+    assert "not made for these" in GradientPlan.objects.exclude(given_up="").get().given_up
+
+
+def test_a_start_that_failed_for_another_reason_is_not_the_plans_fault(
+    servers: tuple[Server, Server],
+) -> None:
+    generation = running(servers, 6.0, dense=5.0)
+    failed = event(generation, "failed", reason="start_failed", message="the communication plan was well")
+    send(servers[0], {"events": [failed]})
+    assert not GradientPlan.objects.exclude(given_up="").exists()
 
 
 def test_a_promise_on_a_plan_keeps_the_time_to_give_it_up(servers: tuple[Server, Server]) -> None:

@@ -366,6 +366,7 @@ def test_what_a_promise_may_count_on_is_not_broken_off() -> None:
     ("reason", "because"),
     [
         ("start_failed", RetireReason.GIVEN_UP),
+        ("plan_refused", RetireReason.GIVEN_UP),
         ("peer_lost", RetireReason.LOST),
         ("killed", RetireReason.LOST),
     ],

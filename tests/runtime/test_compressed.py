@@ -92,5 +92,5 @@ def test_a_plan_that_cannot_be_followed_is_refused_with_the_reason(
 ) -> None:
     generation = agent.start_generation(REGRESSION, regression(runtime_plan=plan), 1)
     event = generation.leader.wait_for_event("failed")
-    assert event["reason"] == "start_failed"
+    assert event["reason"] == "plan_refused"
     assert complaint in event["message"]

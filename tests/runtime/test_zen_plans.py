@@ -151,7 +151,7 @@ def test_a_plan_of_all_gradients_is_rescaled_with_what_was_not_sent(agent: Local
 def test_a_plan_that_cannot_be_followed_is_refused(agent: LocalAgent, plan: Any, complaint: str) -> None:
     assignment = recommender(runtime_plan=runtime_plan(plan, SPARSE, DENSE))
     event = agent.start_generation(SOURCE, assignment, 1).leader.wait_for_event("failed")
-    assert event["reason"] == "start_failed"
+    assert event["reason"] == "plan_refused"
     assert complaint in event["message"]
 
 

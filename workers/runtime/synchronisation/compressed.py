@@ -19,6 +19,7 @@ from communication.hooks.fusion import FusedGradients
 from communication.hooks.groups import PlacementGroups, steps_of
 from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.orders import orders_of
+from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
@@ -136,4 +137,4 @@ def _done(buffer: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def _refused(problem: str) -> WorkerFailureError:
-    return WorkerFailureError("start_failed", f"the communication plan cannot be followed: {problem}")
+    return WorkerFailureError(PLAN_REFUSED, f"the communication plan cannot be followed: {problem}")

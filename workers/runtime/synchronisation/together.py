@@ -8,6 +8,7 @@ from functools import reduce
 import torch.distributed as dist
 
 from communication.hooks.measures import CommunicationMeasures
+from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.state.layout import OwnState
@@ -101,4 +102,4 @@ def _of_kind(choice: SynchroniserChoice) -> GradientSynchroniser:
 
 
 def _refused(problem: str) -> WorkerFailureError:
-    return WorkerFailureError("start_failed", f"the runtime plan cannot be followed: {problem}")
+    return WorkerFailureError(PLAN_REFUSED, f"the runtime plan cannot be followed: {problem}")

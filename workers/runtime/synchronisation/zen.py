@@ -16,6 +16,7 @@ from communication.hooks.groups import LevelStep, PlacementGroups
 from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.zen.gradients import SparseGradients
 from communication.hooks.zen.orders import zen_orders_from_message
+from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
@@ -110,4 +111,4 @@ class ZenSynchroniser(GradientSynchroniser):
 
 
 def _refused(problem: str) -> WorkerFailureError:
-    return WorkerFailureError("start_failed", f"Zen's plan cannot be followed: {problem}")
+    return WorkerFailureError(PLAN_REFUSED, f"Zen's plan cannot be followed: {problem}")
