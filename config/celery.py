@@ -37,6 +37,7 @@ app.conf.beat_schedule = {
     "expire-leases": _every(1.0, "expire_leases"),
     "sweep-outbox": _every(2.0, "sweep_outbox"),
     "refine-curves": _every(15.0, "refine_curves"),
+    "measure-links": _every(10.0, "measure_links"),
     "make-gradient-plans": _every(5.0, "make_gradient_plans"),
     "housekeeping": _every(60.0, "housekeeping"),
     "sweep-long-tasks": _every(5.0, "sweep_long_tasks"),

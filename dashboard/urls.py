@@ -9,7 +9,7 @@ from dashboard.views.lending import lending, lending_order, lending_panel
 from dashboard.views.login import LoginView
 from dashboard.views.overview import overview, overview_panel
 from dashboard.views.recoveries import recovery, recovery_panel
-from dashboard.views.servers import servers
+from dashboard.views.servers import servers, servers_panel
 from dashboard.views.simulations import simulation, simulation_panel, simulations
 from dashboard.views.streams import stream_address
 from projects.api import converters as _converters  # noqa: F401 - registers them
@@ -30,6 +30,7 @@ urlpatterns = [
         "jobs/<str:job_id>/recoveries/<row:number>/panels/<slug:name>/", recovery_panel, name="recovery-panel"
     ),
     path("servers/", servers, name="servers"),
+    path("servers/panels/<slug:name>/", servers_panel, name="servers-panel"),
     path("decisions/", decisions, name="decisions"),
     path("lending/", lending, name="lending"),
     path("lending/panels/<slug:name>/", lending_panel, name="lending-panel"),

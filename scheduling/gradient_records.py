@@ -9,6 +9,7 @@ import numpy as np
 
 from communication.library.codecs import WIRE_FORMATS
 from communication.profiles.codec import CodecProfile, Device
+from communication.profiles.link import LinkRate
 from communication.profiles.model import ModelProfile
 from communication.zen.densification import Densification, Skew
 from communication.zen.profile import SparsityProfile
@@ -98,3 +99,12 @@ def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
 
 def _moved(before: float, after: float, negligible: float) -> float:
     return abs(after - before) / max(abs(before), negligible)
+
+
+def link_moved(planned: LinkRate, known: LinkRate) -> bool:
+    """Whether a link is so much slower or faster than plans were made for that they are made anew."""
+    latencies = sorted((planned.latency_seconds, known.latency_seconds))
+    slower, faster = sorted((planned.bytes_per_second, known.bytes_per_second))
+    return slower < faster / (1.0 + MOST_DRIFT) or (
+        latencies[1] > latencies[0] * (1.0 + MOST_DRIFT) + NEGLIGIBLE_SECONDS
+    )

@@ -18,6 +18,7 @@ from dashboard.figures import (
     job_recovery_points,
     job_throughput,
     lending_servers,
+    link_matrix,
     recovery_phases,
     scaling_curve,
     slack,
@@ -34,6 +35,8 @@ OVERVIEW_PANELS: dict[str, Panel[Any]] = {
     "slack": slack.PANEL,
     "recovery": cluster_recovery.PANEL,
 }
+
+SERVERS_PANELS: dict[str, Panel[Any]] = {"links": link_matrix.PANEL}
 
 JOB_PANELS: dict[str, Panel[Any]] = {
     "progress": job_progress.PANEL,
@@ -54,4 +57,12 @@ LENDING_PANELS: dict[str, Panel[Any]] = {
 
 RECOVERY_PANELS: dict[str, Panel[Any]] = {"phases": recovery_phases.PANEL}
 
-__all__ = ["JOB_PANELS", "LENDING_PANELS", "OVERVIEW_PANELS", "RECOVERY_PANELS", "Panel", "PanelRequest"]
+__all__ = [
+    "JOB_PANELS",
+    "LENDING_PANELS",
+    "OVERVIEW_PANELS",
+    "RECOVERY_PANELS",
+    "SERVERS_PANELS",
+    "Panel",
+    "PanelRequest",
+]

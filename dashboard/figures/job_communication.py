@@ -86,7 +86,8 @@ def caption(told: dict[str, Any]) -> str:
     words = [f"Predicted {told['speedup']:.2f} times as fast as without a plan"]
     if links is not None:
         rate = 8e-9 * links["between"]["bytes_per_second"]
-        words[0] += f" on {rate:.3g} Gbit/s between servers ({links['told_by']})"
+        told_by = "emulated, measured" if _measured_emulated(links) else links["told_by"]
+        words[0] += f" on {rate:.3g} Gbit/s between servers ({told_by})"
     window = told["window"]
     if window and window.get("dense_bytes"):
         saved = 1.0 - window["received_bytes"] / window["dense_bytes"]
@@ -99,6 +100,10 @@ def caption(told: dict[str, Any]) -> str:
     if told["given_up"]:
         words.append(f"Given up: {told['given_up']}")
     return ". ".join(words) + ". Promises rest on measured levels alone."
+
+
+def _measured_emulated(links: dict[str, Any]) -> bool:
+    return bool(links.get("emulated")) and links["told_by"] == "measured"
 
 
 PANEL = Panel(

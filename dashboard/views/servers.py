@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
+from plotly.utils import PlotlyJSONEncoder
 
 from cluster.selectors.machines import cluster_shown
 from dashboard.colours import job_colours
-from dashboard.views.access import page, person
+from dashboard.figures import SERVERS_PANELS, PanelRequest
+from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
+from scheduling.selectors.codec_times import codec_times
 from scheduling.selectors.servers_page import server_cards
 from scheduling.selectors.standby import standby_of
 
@@ -31,5 +35,20 @@ def _cards(request: HttpRequest) -> dict[str, Any]:
 @page
 def servers(request: HttpRequest) -> HttpResponse:
     """Every server of the cluster; operators also drain them here."""
-    fragments = {"cards": Fragment("dashboard/parts/servers.html", _cards)}
-    return render_page(request, "dashboard/servers.html", fragments, section="servers")
+    fragments = {
+        "cards": Fragment("dashboard/parts/servers.html", _cards),
+        "codecs": Fragment("dashboard/parts/codecs.html", lambda _request: codec_times()),
+    }
+    return render_page(
+        request, "dashboard/servers.html", fragments, section="servers", context={"panels": SERVERS_PANELS}
+    )
+
+
+@data
+def servers_panel(request: HttpRequest, name: str) -> HttpResponse:
+    """One figure of the page as JSON."""
+    panel = SERVERS_PANELS.get(name)
+    if panel is None:
+        raise Http404("no such panel")
+    drawn = panel.draw(PanelRequest(user=person(request), now=timezone.now(), window=timedelta()))
+    return JsonResponse(drawn, encoder=PlotlyJSONEncoder)

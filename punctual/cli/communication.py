@@ -52,10 +52,11 @@ def _time(text: str) -> str:
 
 def _links(links: Mapping[str, Any]) -> str:
     between = links["between"]
+    emulated = ", emulated" if links.get("emulated") and links["told_by"] == "measured" else ""
     microseconds = round(1e6 * between["latency_seconds"], 1)
     return (
         f"{8e-9 * between['bytes_per_second']:.3g} Gbit/s and {microseconds:,g} µs "
-        f"between servers ({links['told_by']})"
+        f"between servers ({links['told_by']}{emulated})"
     )
 
 

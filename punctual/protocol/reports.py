@@ -148,6 +148,7 @@ class Report(_Lenient):
     metrics: Annotated[list[Any], Field(max_length=50_000)] = []
     logs: Annotated[list[Any], Field(max_length=5_000)] = []
     link_load: Any = None
+    link_probe: Any = None
     memory_store: Any = None
 
 

@@ -194,13 +194,74 @@ class LinkSerializer(serializers.Serializer):
     """An emulated link of a server."""
 
     name = serializers.CharField()
-    emulated = serializers.BooleanField(help_text="Always true: real links are not measured.")
+    emulated = serializers.BooleanField(help_text="Always true: `/cluster/links/` tells what was measured.")
     bytes_per_second = serializers.FloatField(help_text="What it carries at most.")
     latency_seconds = serializers.FloatField(help_text="Added to each message.")
     load_bytes_per_second = serializers.DictField(
         child=serializers.FloatField(), help_text="What it carried of late, by class of traffic."
     )
     load = serializers.FloatField(help_text="That as a fraction of its rate.")
+
+
+class ServerLinkSerializer(serializers.Serializer):
+    """The network between two servers, in its slower direction."""
+
+    first = serializers.CharField(help_text="Names of the two servers.")
+    second = serializers.CharField()
+    latency_seconds = serializers.FloatField(help_text="One way of a message without content.")
+    bytes_per_second = serializers.FloatField()
+    told_by = serializers.ChoiceField(
+        ("measured", "emulated", "default"),
+        source="source",
+        help_text="`measured` by the servers' agents, `emulated` as the rates of emulated links are told, "
+        "or the library's `default`.",
+    )
+    emulated = serializers.BooleanField(help_text="Whether it is of emulated links.")
+    since = serializers.DateTimeField(allow_null=True, help_text="When it was measured, or told.")
+    measuring = serializers.BooleanField(help_text="Whether it is being measured now.")
+    tried_at = serializers.DateTimeField(allow_null=True, help_text="When it was last tried.")
+    problem = serializers.CharField(
+        allow_blank=True, help_text="Why nothing was kept of that; empty where it was."
+    )
+
+
+class DefaultLinkSerializer(serializers.Serializer):
+    """What a link is taken for of which nobody said anything."""
+
+    latency_seconds = serializers.FloatField()
+    bytes_per_second = serializers.FloatField()
+
+
+class LinkMatrixSerializer(serializers.Serializer):
+    """The links between the cluster's servers: all of up to 16 servers, of more some of each."""
+
+    servers = serializers.ListField(child=serializers.CharField())
+    default = DefaultLinkSerializer()
+    links = ServerLinkSerializer(many=True)
+
+
+class CodecTimesSerializer(serializers.Serializer):
+    """What a codec takes on a kind of GPU, for one gradient and one payload of each size."""
+
+    gpu_kind = serializers.CharField()
+    emulated = serializers.BooleanField(help_text="Whether GPUs of this kind are emulated.")
+    codec = serializers.CharField()
+    told_by = serializers.ChoiceField(
+        ("measured", "default"),
+        source="source",
+        help_text="`measured` by a worker, or the library's `default`.",
+    )
+    since = serializers.DateTimeField(allow_null=True, help_text="When it was measured.")
+    confirmed_at = serializers.DateTimeField(allow_null=True, help_text="When it was last found to hold.")
+    elements = serializers.ListField(child=serializers.IntegerField())
+    encode_seconds = serializers.ListField(child=serializers.FloatField())
+    decode_seconds = serializers.ListField(child=serializers.FloatField())
+
+
+class CodecTableSerializer(serializers.Serializer):
+    """All codecs that lose something, on all kinds of GPU."""
+
+    codecs = CodecTimesSerializer(many=True)
 
 
 class ServerSerializer(serializers.ModelSerializer):

@@ -52,7 +52,10 @@ class LinkRateSerializer(serializers.Serializer):
 class LinksSerializer(serializers.Serializer):
     """The links that plans are made for."""
 
-    told_by = serializers.CharField(help_text="`default` of the library, or `emulated` as agents tell them.")
+    told_by = serializers.CharField(
+        help_text="`measured` between servers, `emulated` as agents tell them, or `default` of the library."
+    )
+    emulated = serializers.BooleanField(help_text="Whether these are emulated links.")
     since = serializers.DateTimeField(allow_null=True)
     between = LinkRateSerializer()
     within = LinkRateSerializer()

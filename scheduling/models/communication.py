@@ -23,6 +23,8 @@ class GradientProfile(models.Model):
     confirmed_at = models.DateTimeField(default=timezone.now)
     #: Plan families that jobs asked for beside the common ones.
     families = models.JSONField(default=list, blank=True)
+    #: Latency and bytes a second between servers that plans are made for.
+    links = models.JSONField(default=list, blank=True)
     #: Digest of what its plans were made of; empty: they are to be made.
     planned_from = models.CharField(max_length=64, blank=True)
 

@@ -51,6 +51,7 @@ def communication_of(job: Job) -> dict[str, Any]:
         if links is None
         else {
             "told_by": links.source,
+            "emulated": links.emulated,
             "since": links.since,
             "between": asdict(links.profile.between),
             "within": asdict(links.profile.within),

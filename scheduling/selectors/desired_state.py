@@ -13,6 +13,7 @@ from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
 from scheduling.models.functions import UNREAD_OF_VERSION
+from scheduling.selectors.link_probes import link_probe_of
 from scheduling.selectors.memory_points import jobs_to_remember
 from scheduling.selectors.peers import peers_of
 
@@ -62,6 +63,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
         "remembered": remembered.needed,
         # Whoever starts here reads what is spare: until then nobody else gets its memory.
         "spare": [job for job in remembered.spare if job not in secrets],
+        "link_probe": link_probe_of(server),
         "memory": peers_of(
             server, {one: [member["rank"] or 0 for member in members[one.pk]] for one in generations}
         ),

@@ -11,37 +11,35 @@ from cluster.models import Server
 from communication.library.codecs import LOSSY, gpu_codec
 from communication.profiles.codec import CodecProfile
 from communication.profiles.link import LinkProfile, LinkRate
+from scheduling.selectors.network import DEFAULT_RATE, network_of
 
-#: Where nobody said anything: 25 Gbps between servers and PCIe within one, a call takes 150 microseconds
-#: (Espresso 4.3, its slower platform).
-DEFAULT_LINKS = LinkProfile(LinkRate(150e-6, 3.125e9), LinkRate(150e-6, 2.5e9))
+#: Where nobody said anything: PCIe within a server (Espresso 4.3, its slower platform).
+DEFAULT_LINKS = LinkProfile(DEFAULT_RATE, LinkRate(150e-6, 2.5e9))
 
 
 @dataclass(frozen=True)
 class KnownLinks:
-    """The links of servers with a kind of GPU. ``source``: `default`, or `emulated` as their rates are told.
-    ``since``: when that was told; None for defaults."""
+    """The links of servers with a kind of GPU. ``source``, ``emulated``, ``since``: of those between servers,
+    as `network.KnownRate` has them. Within a server links are told or the default: nobody measures them."""
 
     profile: LinkProfile
     source: str
+    emulated: bool = False
     since: datetime | None = None
 
 
 def known_links(gpu_kind: str) -> KnownLinks:
     """The slowest of these servers': it holds up all that exchange with it."""
-    told = [
-        (server.links, server.created_at)
-        for server in Server.objects.known().filter(gpus__kind=gpu_kind, links__isnull=False).distinct()
-        if server.links
-    ]
-    if not told:
-        return KnownLinks(DEFAULT_LINKS, "default")
-    between = _slowest([links["network"] for links, _ in told])
-    within = _slowest([links["within_server"] for links, _ in told])
-    return KnownLinks(LinkProfile(between, within), "emulated", max(since for _, since in told))
+    servers = list(Server.objects.known().filter(gpus__kind=gpu_kind).distinct())
+    between = network_of(servers).slowest(server.pk for server in servers)
+    within = _slowest([server.links["within_server"] for server in servers if server.links])
+    profile = LinkProfile(between.rate, within or DEFAULT_LINKS.within)
+    return KnownLinks(profile, between.source, between.emulated, between.since)
 
 
-def _slowest(rates: Sequence[Mapping[str, Any]]) -> LinkRate:
+def _slowest(rates: Sequence[Mapping[str, Any]]) -> LinkRate | None:
+    if not rates:
+        return None
     return LinkRate(
         max(float(rate["latency_seconds"]) for rate in rates),
         min(float(rate["bytes_per_second"]) for rate in rates),

@@ -20,12 +20,13 @@ from communication.combined.choosing import PlanChoice, choose
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.plan import content_digest
+from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import PlanFamily, codecs_of_family
-from scheduling.gradient_records import codecs_of, model_of, sparse_of
+from scheduling.gradient_records import codecs_of, link_moved, model_of, sparse_of
 from scheduling.models import GradientPlan, GradientProfile
-from scheduling.selectors.link_profiles import KnownLinks, known_codecs, known_links
+from scheduling.selectors.link_profiles import known_codecs, known_links
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +42,7 @@ class _Inputs:
     """What all plans of a profile are made of. ``digest``: of all of it."""
 
     shape: PlacementShape
-    links: KnownLinks
+    links: LinkProfile
     families: tuple[str, ...]
     memory_bytes: int | None
     digest: str
@@ -97,20 +98,31 @@ def _inputs(profile: GradientProfile, size: int | None) -> _Inputs | None:
     shape = shape_of_level(profile.gpus, size or 0)
     if shape is None:
         return None
-    links = known_links(profile.gpu_kind)
+    links = _links(profile)
     families = (*COMMON_FAMILIES, *sorted(profile.families))
     memory = _memory_bytes(profile.gpu_kind)
     digest = content_digest(
         {
             "measured_at": profile.measured_at.isoformat(),
             "shape": repr(shape),
-            "links": repr(links.profile),
+            "links": repr(links),
             "families": families,
             "memory": memory,
             "planners": list(CARRIED_OUT),
         }
     )
     return _Inputs(shape, links, families, memory, digest)
+
+
+def _links(profile: GradientProfile) -> LinkProfile:
+    """The links of servers with its kind of GPU: those that its plans were made for, unless they moved by
+    more than a fifth. Each measurement is a little different."""
+    known = known_links(profile.gpu_kind).profile
+    for latency_seconds, bytes_per_second in profile.links[:1]:
+        planned = LinkRate(latency_seconds, bytes_per_second)
+        if not link_moved(planned, known.between):
+            return LinkProfile(planned, known.within)
+    return known
 
 
 def _memory_bytes(kind: str) -> int | None:
@@ -133,7 +145,7 @@ def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, d
             profile.key,
             model,
             inputs.shape,
-            inputs.links.profile,
+            inputs.links,
             sparse,
             codecs,
             lossy=named != (),
@@ -150,8 +162,10 @@ def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dic
         current = GradientProfile.objects.select_for_update().get(pk=profile.pk)
         if current.measured_at != profile.measured_at or current.families != profile.families:
             return
+        between = inputs.links.between
         current.planned_from = inputs.digest
-        current.save(update_fields=["planned_from"])
+        current.links = [[between.latency_seconds, between.bytes_per_second]]
+        current.save(update_fields=["planned_from", "links"])
         for family, row in found:
             place: dict[str, Any] = {
                 "profile": current,

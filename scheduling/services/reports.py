@@ -24,12 +24,13 @@ from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
-from punctual.protocol.links import LoadOfLinks
+from punctual.protocol.links import LinkProbeResult, LoadOfLinks
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
 from scheduling.services import lease_clock
 from scheduling.services.agent_events import apply_event
 from scheduling.services.inventory import inventory_update
+from scheduling.services.link_probes import take_measurement
 from scheduling.services.memory_points import take_store_report
 from scheduling.services.progress import store_logs, store_metrics
 from scheduling.services.records import lock_cluster, planning_fact_changed
@@ -208,6 +209,12 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         else:
             with applying.part("link_load"):
                 Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
+    if report.get("link_probe") is not None:
+        found, problem = check(LinkProbeResult, report["link_probe"])
+        with applying.part("link_probe"):
+            problem = problem if found is None else take_measurement(agent, found, applying.now)
+            if problem:
+                applying.refused.append(RefusedItem("link_probe", 0, problem))
     if report.get("memory_store") is not None:
         # Before what has happened to workers: what is left of them is known then.
         with applying.part("memory_store"):

@@ -1,4 +1,5 @@
-"""Ports of servers for the workers of generations. Callers hold the cluster's row."""
+"""Ports of servers for the workers of generations, and for agents that measure links. Callers hold the
+cluster's row."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.models import Server
+from cluster.models import Server, ServerLink
 from scheduling.choices import GenerationState
 from scheduling.models import Assignment, Generation
 from scheduling.services.bulk import update_rows
@@ -38,6 +39,9 @@ def take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
     for server in servers.values():
         if server.store_port is not None:
             used[server.pk].add(server.store_port)
+    answering = ServerLink.objects.filter(asked_at__isnull=False, second__in=servers)
+    for server_id, port in answering.values_list("second_id", "port"):
+        used[server_id].add(port)
     serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
     for server_id, shard_port in serving.filter(gpu__server__in=servers).values_list(
         "gpu__server_id", "handover_port"

@@ -91,6 +91,8 @@ LINES = [
     Line("job-curve", "get", MEMBERS),
     Line("cluster", "get", ANYONE),
     Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),
+    Line("cluster-links", "get", ANYONE),
+    Line("cluster-codecs", "get", ANYONE),
     Line("servers", "get", ANYONE),
     Line("server", "get", ANYONE),
     Line("server", "patch", OPERATORS, (200,), {"available_until": None}),

@@ -6,12 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from cluster.models import Agent, EnrolmentToken, Server
+from cluster.models import Agent, EnrolmentToken, Server, ServerLink
 from projects.errors import Conflict
 from projects.models import token_digest
 from scheduling.api.views import cluster as views
+from scheduling.models import GradientProfile
 from tests.api.conftest import World
+from tests.factories import ServerFactory
 from workers.links.rates import DEFAULT_LINKS, LINKS, ServerLinks
 
 
@@ -51,6 +54,42 @@ def test_decisions_can_be_filtered_by_job(world: World) -> None:
     assert len(get(world, f"decisions/?job={world.job.pk}").json()["results"]) == 1
     assert get(world, "decisions/?job=zzzzzzzzzzzz").json()["results"] == []
     assert get(world, "decisions/?kind=reallocation").json()["results"] == []
+
+
+def test_links_between_servers_are_shown_with_their_age_and_where_they_are_from(world: World) -> None:
+    assert get(world, "cluster/links/").json()["links"] == []
+    other = ServerFactory.create(cluster=world.server.cluster, name="z-other", gpus=1)
+    (link,) = get(world, "cluster/links/").json()["links"]
+    assert (link["told_by"], link["since"], link["emulated"]) == ("default", None, False)
+    first, second = sorted((world.server, other), key=lambda server: server.pk)
+    ServerLink.objects.create(
+        first=first, second=second, latency_seconds=1e-3, bytes_per_second=5e6, emulated=True,
+        measured_at=timezone.now(), tried_at=timezone.now(), problem="void", secret="of two agents alone",
+    )  # fmt: skip
+    answer = get(world, "cluster/links/")
+    (link,) = answer.json()["links"]
+    assert (link["told_by"], link["bytes_per_second"], link["emulated"]) == ("measured", 5e6, True)
+    assert link["problem"] == "void"
+    assert link["since"] is not None
+    assert "of two agents" not in answer.content.decode()
+
+
+def test_times_of_codecs_are_measured_or_the_librarys(world: World) -> None:
+    rows = get(world, "cluster/codecs/").json()["codecs"]
+    kind = world.server.gpus.get(index=0).kind
+    assert {(row["gpu_kind"], row["told_by"], row["since"]) for row in rows} == {(kind, "default", None)}
+    measured = {"codec": "fp16", "device": "gpu", "elements": [10, 20]}
+    times = {"encode_seconds": [1e-3, 2e-3], "decode_seconds": [3e-3, 4e-3]}
+    GradientProfile.objects.create(
+        key="k", gpu_kind=kind, gpus=2, content={"codecs": [{**measured, **times}], "tensors": []}
+    )
+    GradientProfile.objects.create(key="newer", gpu_kind=kind, gpus=1, content={"codecs": [], "tensors": []})
+    found = {row["codec"]: row for row in get(world, "cluster/codecs/").json()["codecs"]}
+    assert found["fp16"]["told_by"] == "measured"
+    assert found["fp16"]["since"] is not None
+    assert found["fp16"]["elements"] == [10, 20]
+    assert {name: found["fp16"][name] for name in times} == times
+    assert found["onebit"]["told_by"] == "default"
 
 
 def test_a_servers_emulated_links_are_shown(world: World) -> None:

@@ -73,3 +73,9 @@ def test_without_a_plan_or_a_window_there_is_nothing_to_draw() -> None:
     assert job_communication.figure(told(chosen=None)) is None
     assert job_iteration.figure(told(window=None)) is None
     assert job_communication.caption(told(chosen=None)) == job_iteration.caption(told(window=None)) == ""
+
+
+def test_measured_links_are_labelled_where_they_are_emulated() -> None:
+    links = {"told_by": "measured", "emulated": True, "between": {"bytes_per_second": 1.25e9}}
+    assert "(emulated, measured)" in job_communication.caption(told(links=links))
+    assert "(measured)" in job_communication.caption(told(links={**links, "emulated": False}))

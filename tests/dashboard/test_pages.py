@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Server
-from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS
+from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
 from scheduling.selectors.planner_presence import COMPILING_FILE
@@ -35,10 +35,12 @@ def every_address(job_id: str) -> list[str]:
         f"/jobs/{job_id}/",
         f"/jobs/{job_id}/log/",
         *(f"/panels/{name}/" for name in OVERVIEW_PANELS),
+        *(f"/servers/panels/{name}/" for name in SERVERS_PANELS),
         *(f"/jobs/{job_id}/panels/{name}/" for name in JOB_PANELS),
         *(f"/?fragment={name}" for name in ("tiles", "queue", "agents")),
         "/jobs/?fragment=table",
         "/servers/?fragment=cards",
+        "/servers/?fragment=codecs",
         "/decisions/?fragment=decisions",
         *(f"/jobs/{job_id}/?fragment={name}" for name in ("summary", "events", "files")),
     ]

@@ -63,6 +63,35 @@ class StorePeers:
 
 
 @dataclass(frozen=True)
+class LinkProbe:
+    """The link to another server is to be measured: by a call to its agent, or by answering it.
+
+    ``link``, ``number``: which measurement. ``here``: this server's name, ``server``: the other's. ``port``:
+    where the one that answers listens.
+    """
+
+    link: int
+    number: int
+    calls: bool
+    here: str
+    server: str
+    address: str
+    port: int
+    same_rack: bool
+    secret: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """By which one is told from another."""
+        return self.link, self.number
+
+    @property
+    def name(self) -> str:
+        """What both ends call it."""
+        return f"link {self.link}"
+
+
+@dataclass(frozen=True)
 class DesiredState:
     """All that should run here, with the planner's epoch and the version by which newer and older are told
     apart."""
@@ -75,6 +104,7 @@ class DesiredState:
     #: Others whose points stay as long as nobody else wants the memory.
     spare: frozenset[str] = frozenset()
     memory: StorePeers | None = None
+    link_probe: LinkProbe | None = None
 
     def jobs_in_memory(self) -> set[str]:
         """Jobs whose recovery points in memory stay."""
@@ -88,6 +118,7 @@ def parse_desired_state(body: Any) -> DesiredState:
     remembered = frozenset(map(str, _list(body, "remembered") if "remembered" in body else ()))
     spare = frozenset(map(str, _list(body, "spare") if "spare" in body else ()))
     memory = body.get("memory") if isinstance(body, dict) else None
+    probe = body.get("link_probe") if isinstance(body, dict) else None
     return DesiredState(
         _integer(body, "epoch"),
         _integer(body, "desired_version"),
@@ -95,7 +126,21 @@ def parse_desired_state(body: Any) -> DesiredState:
         remembered,
         spare,
         None if memory is None else _parse_peers(memory),
+        None if probe is None else _parse_probe(probe),
     )
+
+
+def _parse_probe(body: Any) -> LinkProbe:
+    link, number, port = _integer(body, "link"), _integer(body, "number"), _integer(body, "port")
+    here, server, address, secret = (body.get(name) for name in ("here", "server", "address", "secret"))
+    if not (isinstance(here, str) and isinstance(server, str) and isinstance(address, str)):
+        raise DesiredStateError("a link to measure without names or an address")
+    if not isinstance(secret, str) or len(secret) < LEAST_SECRET_CHARACTERS:
+        raise DesiredStateError("a link to measure without a secret")
+    if body.get("role") not in ("call", "answer"):
+        raise DesiredStateError(f"a link to measure in the role {body.get('role')!r}")
+    calls, same_rack = body["role"] == "call", body.get("same_rack") is True
+    return LinkProbe(link, number, calls, here, server, address, port, same_rack, secret)
 
 
 def _parse_peers(body: Any) -> StorePeers:

@@ -20,15 +20,20 @@ def at_once(_size: int, _begun: float) -> float:
 
 
 class LinkCopies:
-    """The agent as one more user of its server's links."""
+    """The agent as one more user of its server's links.
+
+    ``served``: the links, and the folder in which they are served for the agent; None without any.
+    """
 
     def __init__(self, server: LinkServer | None, links: ServerLinks | None, folder: Path) -> None:
         """`folder` gets the agent's own socket. Raises OSError."""
         self._client: LinkClient | None = None
+        self.served: tuple[ServerLinks, Path] | None = None
         if server is not None and links is not None:
             folder.mkdir(exist_ok=True, mode=0o700)
             server.listen("agent", folder)
             self._client = LinkClient(links, folder)
+            self.served = (links, folder)
 
     @property
     def sent(self) -> Carry:

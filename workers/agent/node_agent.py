@@ -28,6 +28,7 @@ from workers.agent.event_outbox import EventOutbox
 from workers.agent.hearing import Hearing
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.link_copies import LinkCopies
+from workers.agent.link_probes import LinkProbes
 from workers.agent.main_loop import MainLoop
 from workers.agent.memory_store import MemoryStore
 from workers.agent.node_cache import NodeCache
@@ -92,6 +93,12 @@ class NodeAgent:
         if self._links is not None:
             # The store's copies share the links with what workers send.
             self._links.listen("store", configuration.data / "memory")
+        self._link_probes = LinkProbes(
+            self._loop,
+            configuration.interface or configuration.address,
+            self._link_copies.served,
+            self._report_soon,
+        )
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url, self._link_copies.sent),
@@ -196,6 +203,8 @@ class NodeAgent:
                 self._pool.keep_warm(self._lease_deadline)
         if not self._fenced and not self._ending.revoked:
             self._memory.look(self._pool.records.values(), self._lease_deadline, self._desired)
+            probe = None if self._desired is None else self._desired.link_probe
+            self._link_probes.look(probe, self._lease_deadline)
         self._fetch_desired()
         self._report()
 
@@ -309,6 +318,7 @@ class NodeAgent:
                 self._lost,
                 self._desired.version if self._desired is not None else 0,
                 self._memory.report(),
+                self._link_probes.report(),
             )
         except OSError as error:
             logger.error("nothing is reported: %s", error)
@@ -342,6 +352,8 @@ class NodeAgent:
             return
         self._renew_lease(report, lease_seconds)
         self._reporter.answered(report, answer)
+        if "link_probe" not in (answer.get("deferred") or []):
+            self._link_probes.reported(report.body["link_probe"])
         if len(self._outbox) and not answer.get("deferred"):
             self._report_soon()
         version = answer.get("desired_version")
@@ -392,6 +404,7 @@ class NodeAgent:
         self._assignments.close()
         self._calls.close()
         self._sockets.stop()
+        self._link_probes.close()
         self._link_copies.close()
         if self._links is not None:
             self._links.stop()

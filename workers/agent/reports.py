@@ -72,11 +72,13 @@ class Reporter:
         lost: Iterable[dict[str, Any]],
         desired_version: int,
         memory_store: dict[str, Any] | None = None,
+        link_probe: dict[str, Any] | None = None,
     ) -> Report:
         """A report of all workers; `lost` lists workers that should be here and of which nothing is left.
 
         `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any
         more. `memory_store`: what the server's in-memory store holds; None where there is none.
+        `link_probe`: what was measured of a link; None where nothing was.
         """
         records = list(records)
         now = clock.boot_time_seconds()
@@ -101,6 +103,7 @@ class Reporter:
             "logs": [piece.to_json() for piece in logs],
             "memory_store": memory_store,
             "link_load": None if self._link_load is None else self._link_load.now(),
+            "link_probe": link_probe,
         }
         return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())
 

@@ -14,6 +14,7 @@ from scheduling.services import (
     gradient_plans,
     housekeeping,
     leases,
+    link_probes,
     plan_watch,
     planning,
     wakeups,
@@ -54,6 +55,12 @@ def refine_curves() -> None:
     """Sharpen scaling curves by what running jobs show, and give communication plans up that lose."""
     curves.refine_curves()
     plan_watch.watch_plans()
+
+
+@shared_task(name="workers.tasks.measure_links", **_RETRY)
+def measure_links() -> None:
+    """Have the agents of idle servers measure the links between them."""
+    link_probes.ask_for_measurements()
 
 
 #: A model of hundreds of tensors with all codecs takes a minute on a machine that does other things too.

@@ -28,6 +28,8 @@ from projects.errors import NotFound
 from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
+from scheduling.selectors.codec_times import codec_times
+from scheduling.selectors.link_matrix import link_matrix
 from scheduling.selectors.occupancy import occupants
 from scheduling.selectors.recoveries import recovery_summary
 from scheduling.selectors.standby import standby_of
@@ -100,6 +102,35 @@ class ClusterView(ApiView):
             "stream_url": settings.STREAM_URL,
         }
         return Response(shapes.ClusterSummarySerializer(summary).data)
+
+
+@extend_schema(tags=["cluster"])
+class ClusterLinksView(ApiView):
+    """The network between servers."""
+
+    @extend_schema(
+        operation_id="cluster_links",
+        summary="Show the links between servers",
+        description="Agents measure them while no job that spreads over servers uses them, each about once "
+        "an hour. Plans of gradients are made for the slowest link that they use.",
+        responses=shapes.LinkMatrixSerializer,
+    )
+    def get(self, request: Request) -> Response:
+        return Response(shapes.LinkMatrixSerializer(link_matrix(timezone.now())).data)
+
+
+@extend_schema(tags=["cluster"])
+class ClusterCodecsView(ApiView):
+    """What codecs take."""
+
+    @extend_schema(
+        operation_id="cluster_codecs",
+        summary="Show what compressing gradients takes on each kind of GPU",
+        description="Workers measure it with a function's gradients; plans are made with it.",
+        responses=shapes.CodecTableSerializer,
+    )
+    def get(self, request: Request) -> Response:
+        return Response(shapes.CodecTableSerializer({"codecs": codec_times()}).data)
 
 
 class OccupiedView(ApiView):

@@ -1,0 +1,33 @@
+"""Which link a server's agent is to measure now (docs/protocols.md 2.9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Q
+
+from cluster.models import Server, ServerLink
+
+
+def link_probe_of(server: Server) -> dict[str, Any] | None:
+    """The measurement that the server takes part in, as its agent is told; None for none."""
+    link = (
+        ServerLink.objects.filter(Q(first=server) | Q(second=server), asked_at__isnull=False)
+        .select_related("first", "second")
+        .first()
+    )
+    if link is None:
+        return None
+    calls = link.first_id == server.pk
+    other = link.second if calls else link.first
+    return {
+        "link": link.pk,
+        "number": link.number,
+        "role": "call" if calls else "answer",
+        "here": server.name,
+        "server": other.name,
+        "address": other.address,
+        "port": link.port,
+        "same_rack": link.first.rack == link.second.rack,
+        "secret": link.secret,
+    }

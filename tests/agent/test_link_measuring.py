@@ -1,0 +1,231 @@
+"""Two agents measure the network between their servers: what they say, and what they make of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.store import peer_wire
+from recovery.store.callers import Callers
+from recovery.store.peer_wire import Channel, Peer, PeerError
+from tests.agent.conftest import wait_until
+from tests.agent.test_with_the_runtime import free_ports
+from workers.agent import clock
+from workers.agent.desired_state import DesiredStateError, LinkProbe, parse_desired_state
+from workers.agent.link_measuring import Pace, Paces, answer, measure
+from workers.agent.link_probes import LinkProbes
+from workers.agent.main_loop import MainLoop
+from workers.links.client import LinkClient
+from workers.links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
+from workers.links.server import LinkServer
+
+SECRET = "known to the two agents of this measurement alone"
+RATE = 4e6
+LATENCY = 0.01
+LINKS = ServerLinks.from_message(
+    {**DEFAULT_LINKS, NETWORK: {"bytes_per_second": RATE, "latency_seconds": LATENCY}}
+)
+UNPACED = Paces(lambda: Pace(None, ()), lambda: Pace(None, ()))
+TOLD = {
+    "link": 7, "number": 3, "role": "call", "here": "a", "server": "b", "address": "127.0.0.1",
+    "port": 21000, "same_rack": True, "secret": SECRET,
+}  # fmt: skip
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channel]]]:
+    """Has a function answer callers on a port of its own; returns how one calls it."""
+    made: list[Callers] = []
+
+    def begin(answers: Callable[[Channel], Any]) -> Callable[[], Channel]:
+        (port,) = free_ports(1)
+
+        def greet(connection: socket.socket) -> tuple[Channel, str, int]:
+            return peer_wire.answer(connection, "b", lambda _name, _number: SECRET, lambda: None)
+
+        made.append(Callers("127.0.0.1", port, greet, lambda channel, *_: answers(channel)))
+        return partial(peer_wire.call, Peer("b", "127.0.0.1", port), "link 7", 3, SECRET, lambda: None)
+
+    yield begin
+    for callers in made:
+        callers.close()
+
+
+@pytest.fixture
+def paced(tmp_path: Path) -> Iterator[Callable[[str], tuple[LinkServer, Paces]]]:
+    """The emulated links of a server, and the paces of an agent on it."""
+    servers: list[LinkServer] = []
+    clients: list[LinkClient] = []
+
+    def begin(name: str) -> tuple[LinkServer, Paces]:
+        (tmp_path / name).mkdir()
+        server = LinkServer(LINKS)
+        server.start()
+        servers.append(server)
+        server.listen("agent", tmp_path / name)
+        client = LinkClient(LINKS, tmp_path / name)
+        clients.append(client)
+        return server, Paces(lambda: Pace(client, (NETWORK,)), lambda: Pace(client, (NETWORK_IN,)))
+
+    yield begin
+    for client in clients:
+        client.close()
+    for server in servers:
+        server.stop()
+
+
+def test_emulated_links_are_found_as_they_are(serve: Any, paced: Any) -> None:
+    mine, my_paces = paced("a")
+    theirs, their_paces = paced("b")
+    found = measure(serve(lambda channel: answer(channel, their_paces)), my_paces)
+    assert found.bytes_per_second <= RATE * 1.01
+    # A busy machine measures less, and says by how much.
+    assert found.bytes_per_second >= RATE * (0.9 - found.overrun)
+    assert LATENCY <= found.latency_seconds < LATENCY + 0.05
+    for server in (mine, theirs):
+        carried = server.carried()
+        assert carried[NETWORK][STATE] == pytest.approx(carried[NETWORK_IN][STATE], rel=0.5)
+
+
+def test_the_slower_direction_counts(serve: Any, paced: Any) -> None:
+    _, paces = paced("a")
+    slow_back = Paces(UNPACED.out, paces.into)
+    found = measure(serve(lambda channel: answer(channel, UNPACED)), slow_back)
+    assert found.bytes_per_second <= RATE * 1.05
+
+
+def test_an_overrun_is_the_time_in_which_links_were_done_and_the_machine_was_not(
+    serve: Any, paced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, paces = paced("a")
+    send = Channel.send_bytes
+
+    def slowly(self: Channel, content: Any) -> None:
+        time.sleep(0.05 if len(content) > 1 else 0)
+        send(self, content)
+
+    monkeypatch.setattr(Channel, "send_bytes", slowly)
+    found = measure(serve(lambda channel: answer(channel, UNPACED)), Paces(paces.out, paces.into))
+    assert found.overrun > 0.3
+
+
+def test_without_emulation_nothing_waits_and_nothing_overruns(serve: Any) -> None:
+    found = measure(serve(lambda channel: answer(channel, UNPACED)), UNPACED)
+    assert found.overrun == 0.0
+    assert found.bytes_per_second > 2 * RATE
+    assert 0 < found.latency_seconds < LATENCY
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"pings": 10**9},
+        {"take": 1e9, "piece": 1},
+        {"take": 0.1, "piece": 1 << 30},
+        {"take": 0.1, "piece": "many"},
+        {"give": float("inf"), "piece": 1},
+        {"give": True, "piece": 1},
+        {},
+    ],
+)
+def test_what_asks_for_too_much_is_hung_up_on(serve: Any, asked: dict[str, Any]) -> None:
+    refused = threading.Event()
+
+    def answers(channel: Channel) -> None:
+        try:
+            answer(channel, UNPACED)
+        except PeerError:
+            refused.set()
+            raise
+
+    with serve(answers)() as channel:
+        channel.send(asked)
+        assert refused.wait(20)
+        with pytest.raises(OSError):
+            channel.receive()
+
+
+def _probes(loop: MainLoop) -> LinkProbes:
+    return LinkProbes(loop, "127.0.0.1", None, lambda: None)
+
+
+def _pair(**changes: Any) -> tuple[LinkProbe, LinkProbe]:
+    """What the two agents are told."""
+    (port,) = free_ports(1)
+    told = {**TOLD, "port": port, **changes}
+    sides = ({**told, "here": "a", "server": "b"}, {**told, "role": "answer", "here": "b", "server": "a"})
+    bodies = [parse_desired_state(_desired(side)).link_probe for side in sides]
+    first, second = bodies
+    assert first is not None
+    assert second is not None
+    return first, second
+
+
+def _desired(probe: dict[str, Any] | None) -> dict[str, Any]:
+    return {"epoch": 1, "desired_version": 1, "generations": [], "link_probe": probe}
+
+
+def test_two_agents_measure_once_and_report_until_they_were_heard() -> None:
+    loop = MainLoop()
+    lease = clock.boot_time_seconds() + 60
+    calls, answers = _pair()
+    with closing(_probes(loop)) as first, closing(_probes(loop)) as second:
+        first.look(calls, lease)
+        second.look(answers, lease)
+
+        def found() -> Any:
+            loop.run_for(0.05)
+            return first.report()
+
+        told = wait_until(found, "the link was measured")
+        assert (told["link"], told["number"]) == (7, 3)
+        assert told["bytes_per_second"] > 0
+        assert "problem" not in told
+        first.look(calls, lease)
+        assert first.report() is told
+        first.reported(told)
+        assert first.report() is None
+        time.sleep(0.1)
+        loop.run_for(0.05)
+        assert first.report() is None, "it is not measured again"
+        # Whoever answered listens no more.
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", answers.port), timeout=1).close()
+
+
+@pytest.mark.parametrize("amiss", ["secret", "lease"])
+def test_nobody_measures_without_the_secret_or_a_lease(amiss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.agent.link_probes.CALLING_SECONDS", 0.5)
+    loop = MainLoop()
+    now = clock.boot_time_seconds()
+    calls, answers = _pair()
+    if amiss == "secret":
+        calls = (
+            parse_desired_state(_desired({**TOLD, "port": calls.port, "secret": "another" * 8})).link_probe
+            or calls
+        )
+    with closing(_probes(loop)) as first, closing(_probes(loop)) as second:
+        second.look(answers, now - 1 if amiss == "lease" else now + 60)
+        first.look(calls, now + 60)
+
+        def found() -> Any:
+            loop.run_for(0.05)
+            return first.report()
+
+        assert "problem" in wait_until(found, "it was given up")
+
+
+@pytest.mark.parametrize(
+    "change", [{"secret": "short"}, {"role": "watch"}, {"port": "80"}, {"address": None}, {"here": 5}]
+)
+def test_a_probe_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(DesiredStateError):
+        parse_desired_state(_desired({**TOLD, **change}))
