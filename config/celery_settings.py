@@ -1,8 +1,9 @@
 """Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
 
 Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
-reconcile, leases, outbox, curves, loans), `long` (environments), `forecasting` (of inference usage) and
-`simulations` (studies of operators).
+reconcile, leases, outbox, curves, loans), `long` (environments), `gradients` (plans of them, which
+take minutes: neither waits for the other), `forecasting` (of inference usage) and `simulations` (studies of
+operators).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ PLANNER_LOOKS_EVERY_SECONDS = 1.0
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
     "workers.tasks.build_environment": {"queue": "long"},
-    "workers.tasks.make_gradient_plans": {"queue": "long"},
+    "workers.tasks.make_gradient_plans": {"queue": "gradients"},
     "workers.tasks.forecast_usage": {"queue": "forecasting"},
     "workers.tasks.train_forecaster": {"queue": "forecasting"},
     "workers.tasks.simulate_run": {"queue": "simulations"},

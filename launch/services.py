@@ -17,12 +17,13 @@ from launch.pip_configuration import uv_environment
 from launch.process import ProcessSpecification
 from launch.settings import PlatformSettings
 
-#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work, forecasts of
-#: inference usage and simulations apart.
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; environments, plans
+#: of gradients, forecasts of inference usage and simulations apart.
 CELERY_QUEUES: Mapping[str, int] = {
     "planner": 1,
     "control": 2,
     "long": 1,
+    "gradients": 1,
     "forecasting": 1,
     "simulations": 1,
 }
