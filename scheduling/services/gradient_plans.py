@@ -24,8 +24,9 @@ from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import PlanFamily, codecs_of_family
+from scheduling.curve_keys import key_of_family
 from scheduling.gradient_records import codecs_of, link_moved, model_of, sparse_of
-from scheduling.models import GradientPlan, GradientProfile
+from scheduling.models import CurveLevel, GradientPlan, GradientProfile
 from scheduling.selectors.link_profiles import known_codecs, known_links
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,8 @@ log = structlog.get_logger(__name__)
 COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
 #: Profiles of a task, each of which takes seconds.
 MOST_PROFILES = 1
+#: Device memory for buffers is counted in these.
+MEMORY_STEP_BYTES = 64 << 20
 #: Gradients travel as FP32.
 FP32_BYTES = 4
 
@@ -100,7 +103,7 @@ def _inputs(profile: GradientProfile, size: int | None) -> _Inputs | None:
         return None
     links = _links(profile)
     families = (*COMMON_FAMILIES, *sorted(profile.families))
-    memory = _memory_bytes(profile.gpu_kind)
+    memory = _memory_left(profile)
     digest = content_digest(
         {
             "measured_at": profile.measured_at.isoformat(),
@@ -125,10 +128,19 @@ def _links(profile: GradientProfile) -> LinkProfile:
     return known
 
 
-def _memory_bytes(kind: str) -> int | None:
-    """Device memory of the smallest GPU of a kind; None where nobody said."""
-    known = Gpu.objects.known().filter(kind=kind, memory_bytes__gt=0).order_by("memory_bytes")
-    return known.values_list("memory_bytes", flat=True).first()
+def _memory_left(profile: GradientProfile) -> int | None:
+    """Device memory of the smallest GPU of a kind that the function leaves, as it was measured without a plan
+    on so many GPUs; all of it where that was not measured, None where nobody said how large GPUs are."""
+    known = Gpu.objects.known().filter(kind=profile.gpu_kind, memory_bytes__gt=0).order_by("memory_bytes")
+    device_bytes = known.values_list("memory_bytes", flat=True).first()
+    if device_bytes is None:
+        return None
+    level = CurveLevel.objects.filter(
+        curve__key=key_of_family(profile.key, PlanFamily.DENSE.value), gpus=profile.gpus
+    ).first()
+    left = device_bytes - (0 if level is None else level.memory_bytes)
+    # In steps: a peak that is a little higher than the last one is no reason to plan anew.
+    return max(0, left - left % MEMORY_STEP_BYTES)
 
 
 def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -125,6 +125,24 @@ def test_records_that_cannot_be_are_refused(
     assert word in job.events.get(kind="report_refused").message
 
 
+def test_buffers_have_the_memory_that_the_function_leaves(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 2)
+    device = 4 << 30
+    Gpu.objects.update(memory_bytes=device)
+    make_plans(9)
+    plan = GradientPlan.objects.get(family="lossy")
+    buffers = plan.chosen["buffer_bytes"]
+    assert 0 < buffers < device
+    dense = asked(job)
+    dense.levels.all().delete()
+    dense.levels.create(gpus=2, iterations_per_second=1.0, memory_bytes=device - buffers // 2)
+    assert make_plans(9) == 1
+    plan.refresh_from_db()
+    assert plan.chosen["buffer_bytes"] <= buffers // 2
+    dense.levels.update(memory_bytes=device - buffers // 2 + 10)
+    assert make_plans(9) == 0, "a little more is no reason to plan anew"
+
+
 def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server]) -> None:
     measured(servers[0], 1, 2)
     assert make_plans(9) == 2
