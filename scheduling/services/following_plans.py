@@ -23,13 +23,16 @@ from scheduling.models import GradientPlan, Job
 class FollowedPlans:
     """Plans of jobs on the kinds of GPU that they get, by the number of GPUs and the shape."""
 
-    def __init__(self, jobs: Iterable[tuple[Job, str]]) -> None:
+    def __init__(self, jobs: Iterable[tuple[Job, str]], measured: Mapping[str, str] | None = None) -> None:
+        """`measured`: by job id the family that is measured, where it is not that of the job's curve."""
         keys = {}
         families = set()
         for job, kind in jobs:
-            if job.curve is not None and job.curve.plan_family != PlanFamily.DENSE:
-                keys[job.pk] = (function_key_on(job, kind), job.curve.plan_family)
-                families.add(job.curve.plan_family)
+            of_curve = PlanFamily.DENSE.value if job.curve is None else job.curve.plan_family
+            family = (measured or {}).get(job.pk, of_curve)
+            if family != PlanFamily.DENSE:
+                keys[job.pk] = (function_key_on(job, kind), family)
+                families.add(family)
         self._keys = keys
         self._plans: dict[tuple[str, str], list[GradientPlan]] = defaultdict(list)
         if keys:

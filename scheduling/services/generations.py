@@ -54,7 +54,8 @@ def training_generations(job_ids: Sequence[str]) -> tuple[dict[str, Generation],
 class NewGeneration:
     """A generation to be made on ``gpus`` (ranks in this order).
 
-    ``flexible``: which GPUs the job can go on without; empty for none.
+    ``flexible``: which GPUs the job can go on without; empty for none. ``curve``: that is measured, where it
+    is not the job's own.
     """
 
     job: Job
@@ -63,6 +64,7 @@ class NewGeneration:
     purpose: Purpose = Purpose.TRAINING
     profile: dict[str, Any] | None = None
     flexible: Sequence[bool] = ()
+    curve: ScalingCurve | None = None
 
 
 def create_generation(
@@ -73,9 +75,11 @@ def create_generation(
     purpose: Purpose = Purpose.TRAINING,
     reason: str,
     profile: dict[str, Any] | None = None,
+    curve: ScalingCurve | None = None,
 ) -> Generation | NoFreePort:
     """`create_generations` for one job."""
-    return create_generations([NewGeneration(job, gpus, reason, purpose, profile)], epoch=epoch)[0]
+    wanted = NewGeneration(job, gpus, reason, purpose, profile, curve=curve)
+    return create_generations([wanted], epoch=epoch)[0]
 
 
 def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation | NoFreePort]:
@@ -84,7 +88,10 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     The first generation of a job, or one without a living predecessor, knows at once where its state comes
     from and goes straight to training. A job for which a server has no port left is left as it is.
     """
-    followed = FollowedPlans((one.job, one.gpus[0].kind) for one in wanted)
+    followed = FollowedPlans(
+        ((one.job, one.gpus[0].kind) for one in wanted),
+        {one.job.pk: one.curve.plan_family for one in wanted if one.curve is not None},
+    )
     curves = _curves(wanted, followed)
     workers = _workers(wanted, curves)
     ports = take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
@@ -168,14 +175,13 @@ def _curves(wanted: Sequence[NewGeneration], followed: FollowedPlans) -> dict[st
     family: what another plan makes of a job must not be noted on them."""
     families = {one.job.pk: followed.family(one.job) for one in wanted}
     jobs: dict[str, list[Job]] = defaultdict(list)
+    found = {one.job.pk: one.curve for one in wanted if one.curve is not None}
     for one in wanted:
-        jobs[one.gpus[0].kind].append(one.job)
-    return {
-        job_id: curve
-        for kind, some in jobs.items()
-        for job_id, curve in curves_on(some, kind).items()
-        if curve.plan_family == families[job_id]
-    }
+        if one.curve is None:
+            jobs[one.gpus[0].kind].append(one.job)
+    for kind, some in jobs.items():
+        found |= curves_on(some, kind)
+    return {job_id: curve for job_id, curve in found.items() if curve.plan_family == families[job_id]}
 
 
 def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]) -> list[int]:

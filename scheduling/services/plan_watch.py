@@ -13,19 +13,14 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
-from cluster.models import Cluster
 from communication.zen.drift import WindowReport, reason_to_fall_back
-from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, Purpose
+from scheduling.choices import GenerationState, Goal, JobState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetric
-from scheduling.services.generations import NewGeneration, create_generations
-from scheduling.services.records import lock_cluster, planning_fact_changed, record
-from scheduling.services.server_ports import NoFreePort
-from scheduling.services.wakeups import wake
+from scheduling.services.renewing import renew
 
 #: What was measured varies: so much slower is no loss.
 TOLERANCE = 0.02
@@ -53,7 +48,12 @@ def watch_plans() -> int:
         if reason is not None:
             give_up(plan, reason)
             given_up += 1
-            _without_plan(generation, reason)
+            renew(
+                generation,
+                reason="its communication plan was given up",
+                event="plan_given_up",
+                sentence=f"Trains on without a communication plan: {reason}.",
+            )
     return given_up
 
 
@@ -147,41 +147,3 @@ def _promise_needs(generation: Generation, without: float | None) -> bool:
 
 def _slower(rate: float, without: float) -> str:
     return f"{rate:.4g} iterations a second were measured under it, and {without:.4g} without any plan"
-
-
-def _without_plan(generation: Generation, reason: str) -> None:
-    """Replace the generation by one on the same GPUs, which follows no plan any more."""
-    with transaction.atomic():
-        cluster = lock_cluster(generation.job.cluster_id)
-        job = Job.objects.select_for_update(of=("self",)).get(pk=generation.job_id)
-        job = Job.objects.select_related("curve", "function_version", "checkpoint").get(pk=job.pk)
-        current = Generation.objects.get(pk=generation.pk)
-        changing = job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).exists()
-        if job.finished() or changing or current.state != GenerationState.LIVE or current.goal != Goal.TRAIN:
-            return
-        _renew(job, current, cluster, reason)
-
-
-def _renew(job: Job, current: Generation, cluster: Cluster, reason: str) -> None:
-    held = list(current.assignments.select_related("gpu__server").order_by("rank"))
-    (made,) = create_generations(
-        [
-            NewGeneration(
-                job=job,
-                gpus=[one.gpu for one in held],
-                reason="its communication plan was given up",
-                flexible=[one.flexible for one in held],
-            )
-        ],
-        epoch=cluster.epoch,
-    )
-    if isinstance(made, NoFreePort):
-        return
-    record(
-        job,
-        "plan_given_up",
-        f"Trains on without a communication plan: {reason}.",
-        generation=made.number,
-    )
-    planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} gave its communication plan up")

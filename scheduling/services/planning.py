@@ -28,6 +28,7 @@ from scheduling.core.question.snapshot import JobSnapshot
 from scheduling.models import Decision, Job
 from scheduling.policies import Policy
 from scheduling.services.another_chance import Chance, chances, end_waiting, give_chances
+from scheduling.services.better_plans import measurement_of_better_plan
 from scheduling.services.committing import commit_decision
 from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
@@ -397,7 +398,7 @@ def _measure(cluster: Cluster, epoch: int) -> int:
     undecided = undecided_jobs(cluster).exists()
     measurement = next_measurement(room, undecided=undecided)
     if measurement is None and not undecided:
-        measurement = measurement_after_decline(room)
+        measurement = measurement_after_decline(room) or measurement_of_better_plan(room)
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

@@ -171,6 +171,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
             "max_seconds": cluster.profile_maximum_seconds,
             "known": fastest_known(measurement.curve),
         },
+        curve=measurement.curve,
     )
     if isinstance(generation, NoFreePort):
         note_no_port(cluster, job, generation.message, timezone.now())

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from lending.services.usage import forget_old_usage
 from scheduling.services import (
+    better_plans,
     curves,
     drain,
     gradient_plans,
@@ -52,9 +53,12 @@ def sweep_outbox() -> None:
 
 @shared_task(name="workers.tasks.refine_curves", **_RETRY)
 def refine_curves() -> None:
-    """Sharpen scaling curves by what running jobs show, and give communication plans up that lose."""
+    """Sharpen scaling curves by what running jobs show, give communication plans up that lose, and take those
+    up that were measured to win."""
     curves.refine_curves()
     plan_watch.watch_plans()
+    better_plans.take_up_better_plans()
+    better_plans.follow_newer_plans()
 
 
 @shared_task(name="workers.tasks.measure_links", **_RETRY)
