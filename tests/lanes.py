@@ -4,7 +4,8 @@ The decision core is compiled, a database made, code linted and checked, and the
 folders each, by a pytest of their own. The end-to-end tests spend most of their time waiting for emulated
 accelerators, those of agents and pages for workers, servers and browsers; what computes runs meanwhile, at a
 lower priority than what is done by a clock. One more than there are processors computes at a time, so that
-none is idle while a lane waits; what takes longest begins first. What each prints comes when it ends, whole.
+none is idle while a lane waits, and two more once nothing is done by a clock; what takes longest begins
+first. What each prints comes when it ends, whole.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ LANES = (
     Lane("agents", ("agent",), by_the_clock=True, prepared=False),
     Lane("lint", command=("make", "--no-print-directory", "lint"), prepared=False),
     Lane("checks", command=("make", "--no-print-directory", "check"), prepared=False),
+    # It needs neither the decision core nor a database: it fills the time until both are there.
+    Lane("communication", ("communication",), prepared=False),
     # With real processes: these tests wait more than they compute.
     Lane("end to end", ("end_to_end", "chaos"), by_the_clock=True),
     Lane("control plane, m to z", ("control_plane/test_[m-z]*.py", "control_plane/recoveries")),
@@ -76,12 +79,11 @@ LANES = (
     Lane("runtime", ("runtime",)),
     Lane("platform", ("platform", "streams")),
     Lane("api", ("api",)),
-    Lane("communication", ("communication",)),
     Lane("core", ("core", "policies")),
 )
 #: All tests that no other lane has.
 REST = Lane("rest", (".",))
-SHORTER_THAN_THE_REST = 3
+SHORTER_THAN_THE_REST = 2
 ALL_LANES = (*LANES[:-SHORTER_THAN_THE_REST], REST, *LANES[-SHORTER_THAN_THE_REST:])
 
 
@@ -130,7 +132,7 @@ class Run:
             self.running.remove(one)
             self._ended(one)
         for lane in [lane for lane in self.commands if self._may_begin(lane)]:
-            if lane.by_the_clock or self._computing() < MOST_AT_ONCE:
+            if lane.by_the_clock or self._computing() < self._most_at_once():
                 folder = Path(self.folders.enter_context(tempfile.TemporaryDirectory(prefix="tests-")))
                 command = self.commands.pop(lane)
                 if lane == DATABASE:
@@ -141,6 +143,10 @@ class Run:
     def _may_begin(self, lane: Lane) -> bool:
         under_way = {*self.commands, *(one.lane for one in self.running)}
         return not (lane.prepared and under_way.intersection(PREPARATIONS))
+
+    def _most_at_once(self) -> int:
+        """Of lanes that compute. Once nothing is done by a clock, those that are left wait now and then."""
+        return MOST_AT_ONCE + (not any(one.lane.by_the_clock for one in self.running))
 
     def _computing(self) -> int:
         return sum(not one.lane.by_the_clock for one in self.running)

@@ -89,11 +89,25 @@ def test_lanes_are_told_where_the_database_is_that_they_copy(folders: ExitStack)
     assert CLUSTER_VARIABLE not in failing.environment
 
 
-def test_only_so_many_compute_at_once(folders: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MOST_AT_ONCE", 1)
-    run = Run({Lane(name): prints(name) for name in "abc"}, folders)
+def most_computing(run: Run) -> int:
     most = 0
     while run.go_on():
-        most = max(most, len(run.running))
-    assert most == 1
+        most = max(most, sum(not one.lane.by_the_clock for one in run.running))
+    assert run.failed == []
     assert not run.commands
+    return most
+
+
+def test_only_so_many_compute_at_once_and_one_more_when_nothing_is_done_by_a_clock(
+    folders: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "MOST_AT_ONCE", 1)
+    done = tmp_path / "done"
+    waits = f"import os, time\nwhile not os.path.exists({str(done)!r}): time.sleep(0.01)"
+    beside = {
+        Lane("clock", by_the_clock=True): (sys.executable, "-c", waits),
+        **{Lane(name): prints(name) for name in "ab"},
+        Lane("c"): (sys.executable, "-c", f"open({str(done)!r}, 'x').close()"),
+    }
+    assert most_computing(Run(dict(beside), folders)) == 1
+    assert most_computing(Run({Lane(name): prints(name) for name in "abc"}, folders)) == 2
