@@ -23,6 +23,8 @@ def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
     """Note up to ``most`` unfinished jobs whose deadline has passed; returns how many. They keep running
     unless their owner says otherwise."""
     late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
+    if not late.exists():  # as in most passes
+        return 0
     found = late.select_related("cluster").defer("data", "hyperparameters", "plan")
     overdue = list(found.order_by("deadline_at", "id")[:most])
     notes = []

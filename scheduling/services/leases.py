@@ -25,7 +25,7 @@ from scheduling.services.protection_watch import watch_protection
 from scheduling.services.reconciling import mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.recoveries import note_lost_server
-from scheduling.services.recovering import advance_recoveries
+from scheduling.services.recovering import advance_recoveries, recoveries_under_way
 from scheduling.services.standby import keep_standby, replace_lost
 from scheduling.services.wakeups import hint, wake
 
@@ -178,8 +178,9 @@ def reconcile() -> int:
                 current = lock_cluster(cluster.pk)
                 found = Job.objects.filter(pk__in=several).select_related("checkpoint").order_by("pk")
                 count += sum(_reconcile(job, current) for job in found)
-        with transaction.atomic():
-            advance_recoveries(lock_cluster(cluster.pk))
+        if recoveries_under_way(cluster):
+            with transaction.atomic():
+                advance_recoveries(lock_cluster(cluster.pk))
         _watch_protection(cluster)
         _keep_standby(cluster)
     return count

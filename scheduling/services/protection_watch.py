@@ -37,6 +37,11 @@ def recovery_seconds(cluster: Cluster) -> float:
     return min(max(median(seconds), SHORTEST_SECONDS), LONGEST_SECONDS)
 
 
+_TOLD_OF_RECOVERIES = (
+    "detected_at", "recovering_generation", "reason", "phase", "attempts", "job__promised",
+)  # fmt: skip
+
+
 def watch_protection(cluster: Cluster, now: datetime) -> None:
     """Note since when each training job is protected as it is, and tell what has lasted too long."""
     training = Job.objects.filter(
@@ -46,9 +51,8 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     )
     states = memory_states(training.select_related("checkpoint"))
     since = _note_states(cluster, states, now)
-    recovering = list(
-        Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.OPEN).select_related("job")
-    )
+    open_ones = Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.OPEN)
+    recovering = list(open_ones.select_related("job").only(*_TOLD_OF_RECOVERIES))
     lacking = [
         state
         for job_id, state in states.items()
@@ -67,9 +71,12 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
             if now - since[state.job.pk].since > patience:
                 unprotected.add(state.job.pk)
                 _tell_of_copies(cluster, state, since[state.job.pk].since, now)
-    resolve(cluster, Incident.Kind.TOO_OLD, but=_too_old(cluster, states, now), now=now)
-    resolve(cluster, Incident.Kind.UNRECOVERED, but=late, now=now)
-    resolve(cluster, Incident.Kind.UNPROTECTED, but=unprotected, now=now)
+    lasting: dict[str, set[str]] = {
+        Incident.Kind.TOO_OLD: _too_old(cluster, states, now),
+        Incident.Kind.UNRECOVERED: late,
+        Incident.Kind.UNPROTECTED: unprotected,
+    }
+    resolve(cluster, lasting, now)
 
 
 def _in_the_queue(one: Recovery) -> bool:

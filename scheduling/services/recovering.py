@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 from django.db import OperationalError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -38,12 +39,21 @@ log = structlog.get_logger(__name__)
 MOST_STEPS = 2 * len(PHASES)
 
 
+def recoveries_under_way(cluster: Cluster) -> bool:
+    """Whether there are any: most looks need not take the cluster's row for them."""
+    return _under_way(cluster).exists()
+
+
+def _under_way(cluster: Cluster) -> QuerySet[Recovery]:
+    return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster)
+
+
 def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
     """Do every step that is due of recoveries under way: of these jobs, or of all in the cluster.
 
     One that cannot be looked at is left for the next look; what called this goes on.
     """
-    found = Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster)
+    found = _under_way(cluster)
     if jobs is not None:
         found = found.filter(job__in=jobs)
     for recovery in found.select_related("job").order_by("pk"):

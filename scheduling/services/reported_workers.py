@@ -63,9 +63,9 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
     """
     known = {
         (worker.generation.job_id, worker.generation.number, worker.rank): worker
-        for worker in Worker.objects.filter(server_id=agent.server_id, gone=False).select_related(
-            "generation"
-        )
+        for worker in Worker.objects.filter(server_id=agent.server_id, gone=False)
+        .select_related("generation")
+        .only("phase", "rank", "generation__job_id", "generation__number")
     }
     listed = reported.by_place
     changed = [place for place, entry in listed.items() if _differs(known.get(place), entry)]

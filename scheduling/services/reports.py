@@ -135,7 +135,7 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
         entries, malformed = check_items("workers", report["workers"])
         workers, strange = own_workers(agent, entries, malformed)
         applying.refused += [*malformed, *strange]
-        returned = _greet(agent, report, workers.any_alive, applying.now)
+        returned = _greet(agent, report, workers.any_alive)
         if returned:
             with applying.part("workers"):
                 _bring_back(agent, cluster, applying.now)
@@ -145,38 +145,42 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
     if applying.refused:
         with applying.part("refusals"):
             note_refusals(agent, applying.refused)
-    server = Server.objects.only("desired_version").get(pk=agent.server_id)
-    epoch = Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)
+    told = Server.objects.values_list("cluster__epoch", "desired_version")
+    epoch, desired_version = told.get(pk=agent.server_id)
     return ReportAnswer(
         cluster.fence_seconds,
         epoch,
-        server.desired_version,
+        desired_version,
         acknowledged,
         [item.to_json() for item in applying.refused[:TOLD_ITEMS]],
         applying.deferred,
     )
 
 
-def _greet(agent: Agent, report: Mapping[str, Any], alive: bool, now: datetime) -> bool:
-    """Renew the lease. Returns whether the server was silent or fenced before."""
+_OF_A_REPORT = (
+    "last_report_at", "boot_id", "sequence", "epoch_seen", "desired_version_seen", "fenced_at",
+)  # fmt: skip
+
+
+def _greet(agent: Agent, report: Mapping[str, Any], alive: bool) -> bool:
+    """Read the agent and its server anew, and renew the lease. Returns whether the server was silent or
+    fenced before."""
     with transaction.atomic():
-        current = Agent.objects.select_for_update().get(pk=agent.pk)
-        if current.fenced_at is not None and alive:
-            raise Fenced
-        returned = current.fenced_at is not None or agent.server.state in (
-            ServerState.SUSPECT,
-            ServerState.DOWN,
+        agent.refresh_from_db(
+            from_queryset=Agent.objects.select_for_update(of=("self",)).select_related("server")
         )
-        current.last_report_at = lease_clock.now()
-        current.boot_id = report["boot_id"]
-        current.sequence = report["sequence"]
-        current.epoch_seen = report.get("epoch_seen", 0)
+        if agent.fenced_at is not None and alive:
+            raise Fenced
+        silent = agent.server.state in (ServerState.SUSPECT, ServerState.DOWN)
+        returned = agent.fenced_at is not None or silent
+        agent.last_report_at = lease_clock.now()
+        agent.boot_id = report["boot_id"]
+        agent.sequence = report["sequence"]
+        agent.epoch_seen = report.get("epoch_seen", 0)
         # Nobody has obeyed what does not exist yet.
-        known = Server.objects.values_list("desired_version", flat=True).get(pk=agent.server_id)
-        current.desired_version_seen = min(report.get("desired_version", 0), known)
-        current.fenced_at = None
-        current.save()
-        agent.refresh_from_db()
+        agent.desired_version_seen = min(report.get("desired_version", 0), agent.server.desired_version)
+        agent.fenced_at = None
+        agent.save(update_fields=_OF_A_REPORT)
     return returned
 
 

@@ -94,9 +94,9 @@ def replace_lost(cluster: Cluster) -> None:
 def keep_standby(cluster_id: int) -> None:
     """Let the pool be as large as the operator wants it, as far as promises allow, and tell where none is
     ready."""
-    cluster = Cluster.objects.get(pk=cluster_id)
+    cluster = Cluster.objects.only("standby_servers").get(pk=cluster_id)
     if cluster.standby_servers == 0 and not Server.objects.filter(cluster=cluster, standby=True).exists():
-        resolve(cluster, Incident.Kind.NO_STANDBY, but=(), now=timezone.now())
+        resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, timezone.now())
         return
     with transaction.atomic():
         cluster = lock_cluster(cluster_id)
@@ -166,7 +166,7 @@ def _tell(cluster_id: int) -> None:
     now = timezone.now()
     empty = [pool for pool in standby_of(cluster).pools if pool.wanted and not pool.ready]
     if not empty:
-        resolve(cluster, Incident.Kind.NO_STANDBY, but=(), now=now)
+        resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, now)
         return
     message = " ".join(f"{pool.gpu_kind}: {pool.note}" for pool in empty)
     saw_once(cluster, Incident.Kind.NO_STANDBY, message, job=None, now=now)

@@ -20,7 +20,7 @@ from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.selectors.desired_state import desired_state
-from scheduling.services import pass_lengths
+from scheduling.services import pass_lengths, planner_lease
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
 from scheduling.services.room_to_measure import RoomToMeasure
@@ -56,6 +56,8 @@ def test_a_pass_with_nothing_to_decide_asks_little(
 ) -> None:
     # A pass that only looks is written down where it took long, which a busy machine may make it.
     monkeypatch.setattr(pass_lengths, "LOOKING_SECONDS", float("inf"))
+    # So is the planner's lease, now and then.
+    monkeypatch.setattr(planner_lease, "RENEWED_AFTER", planner_lease.LEASE)
 
     def in_the_middle_of_a_slot() -> int:
         ScalingCurve.objects.update(complete=True)
@@ -143,6 +145,21 @@ def test_what_a_server_shall_do_is_read_in_as_many_queries_for_many_jobs(
 
 def test_a_look_at_a_job_that_is_as_it_should_be_asks_little(running: Callable[[int], None]) -> None:
     running(1)
+    reconcile()  # it notes since when the job is protected as it is
     few = queries(reconcile)
+    assert few <= 25
     running(1)
+    reconcile()
     assert queries(reconcile) - few <= 6
+
+
+def test_a_report_that_tells_nothing_new_asks_little(
+    owned: SimulatedAgent, running: Callable[[int], None]
+) -> None:
+    running(1)
+    owned.report()
+    few = queries(owned.report)
+    assert few <= 14, "one of them is the stand-in's own"
+    running(2)
+    owned.report()
+    assert queries(owned.report) == few
