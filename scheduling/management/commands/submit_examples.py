@@ -48,6 +48,8 @@ class Command(BaseCommand):
     """Uploads each example and submits one job of it."""
 
     help = "Submit the three example functions with a hard deadline, a soft one and none."
+    # As in `bootstrap_demo`.
+    requires_system_checks: list[str] = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         project = Project.objects.filter(name=DEMO_PROJECT).first()
