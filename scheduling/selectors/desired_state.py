@@ -12,10 +12,17 @@ from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
-from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.selectors.link_probes import link_probe_of
 from scheduling.selectors.memory_points import jobs_to_remember
 from scheduling.selectors.peers import peers_of
+
+#: What is read of a generation, its job and its function: each agent asks whenever anything has changed.
+_TOLD = (
+    "number", "epoch", "purpose", "goal", "start", "world_size", "master_port", "profile", "runtime_plan",
+    "master_server__address", "job__hyperparameters", "job__max_iterations", "job__target", "job__seed",
+    "job__checkpoint_seconds", "job__protection_class", "job__data", "job__function_version__bundle",
+    "job__function_version__entry", "job__function_version__requirements_digest",
+)  # fmt: skip
 
 
 def desired_state(server_id: int) -> dict[str, Any]:
@@ -29,21 +36,17 @@ def desired_state(server_id: int) -> dict[str, Any]:
             gpu__server_id=server_id, state=AssignmentState.HELD, rank__lt=F("generation__world_size")
         )
         .exclude(generation__state=GenerationState.RETIRED)
-        .select_related("gpu")
         .order_by("rank")
+        .values_list("generation_id", "rank", "gpu__index", "handover_port")
     )
-    for assignment in assignments:
-        members.setdefault(assignment.generation_id, []).append(
-            {
-                "rank": assignment.rank,
-                "gpu_index": assignment.gpu.index,
-                "handover_port": assignment.handover_port,
-            }
+    for generation_id, rank, gpu_index, handover_port in assignments:
+        members.setdefault(generation_id, []).append(
+            {"rank": rank, "gpu_index": gpu_index, "handover_port": handover_port}
         )
     generations = (
         Generation.objects.filter(pk__in=members, held_at__isnull=False)
         .select_related("job__function_version", "master_server")
-        .defer(f"job__{UNREAD_OF_VERSION}")
+        .only(*_TOLD)
         .order_by("job_id", "number")
     )
     places = _places(members)
