@@ -262,6 +262,8 @@ class RandomDay:
 
     def _no_server_is_overcommitted(self) -> None:
         """What is reserved for the workers of a server is there, whoever else is on its way."""
+        if not self.memory:
+            return  # nobody says what there is
         for card in server_cards(Job.objects.earliest("submitted_at").owner, timezone.now()):
             if card.server.memory_bytes:
                 assert card.reserved_bytes <= card.server.memory_bytes, (
@@ -278,10 +280,14 @@ class RandomDay:
 
     def _states_agree(self) -> None:
         """A job is called running as long as something of it trains or is on the way, a look apart."""
-        for job in Job.objects.filter(state__in=PLANNED_STATES):
-            generations = Generation.objects.filter(job=job, purpose="training")
-            live = generations.filter(state=GenerationState.LIVE).exists()
-            coming = generations.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED]).exists()
+        generations = Generation.objects.filter(job__state__in=PLANNED_STATES, purpose="training")
+        found: dict[str, set[str]] = {}
+        for job_id, state in generations.values_list("job_id", "state"):
+            found.setdefault(job_id, set()).add(state)
+        for job in Job.objects.filter(state__in=PLANNED_STATES).only("state"):
+            states = found.get(job.pk, set())
+            live = GenerationState.LIVE in states
+            coming = bool(states - {GenerationState.LIVE, GenerationState.RETIRED})
             agrees = (live or coming) if job.state == JobState.RUNNING else not live
             if agrees:
                 self.states.pop(job.pk, None)

@@ -85,33 +85,41 @@ def test_random_days(
     assert day.paused_for_good, "nobody was paused in the middle of a hand-over: choose another seed"
 
 
-@pytest.mark.timeout(600)
-def test_random_days_beside_a_server_that_leaves(
-    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time = repeatable(monkeypatch, 4.57)
-    day = RandomDay(7, hasty, submit, time, SPEED, stays_seconds=75.0)
-    first = submit("best_effort", iterations=3000)
-    assert first.curve is not None
-    measured(first.curve)
-    day.run(60)
-    leaving = day.agents[2].agent.server_id
-    used = Assignment.objects.filter(gpu__server=leaving, held_at__isnull=False)
-    assert used.exists(), "nobody was on it before it left: choose another seed"
-    assert Server.objects.filter(pk=leaving, available_until__lte=timezone.now()).exists()
+#: Seconds for which one more server is there, and bytes of memory of each server.
+ENDING, UNLIKE = 75.0, (64 * GIB, 16 * GIB, 64 * GIB)
 
 
 @pytest.mark.timeout(600)
-def test_random_days_on_servers_of_unlike_memory(
-    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stays_seconds", "memory", "second"),
+    [
+        (ENDING, UNLIKE, 4.57),
+        pytest.param(ENDING, (), 4.57, marks=pytest.mark.slow),
+        pytest.param(None, UNLIKE[:2], 0.0, marks=pytest.mark.slow),
+    ],
+    ids=["both", "a server that leaves", "unlike memory"],
+)
+def test_random_days_on_servers_of_unlike_memory_of_which_one_leaves(
+    hasty: Cluster,
+    submit: Submit,
+    monkeypatch: pytest.MonkeyPatch,
+    stays_seconds: float | None,
+    memory: tuple[int, ...],
+    second: float,
 ) -> None:
     """On one GPU a worker takes more than the smaller server has for each of its four."""
-    time = repeatable(monkeypatch)
-    day = RandomDay(7, hasty, submit, time, SPEED, memory=(64 * GIB, 16 * GIB))
+    time = repeatable(monkeypatch, second)
+    day = RandomDay(7, hasty, submit, time, SPEED, stays_seconds=stays_seconds, memory=memory)
     first = submit("best_effort", iterations=3000)
     assert first.curve is not None
-    measured(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB})
+    measured(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB} if memory else {})
     day.run(60)
-    sizes = set(Generation.objects.values_list("world_size", flat=True))
-    assert sizes & {2, 4, 8}
-    assert 1 not in sizes
+    if stays_seconds is not None:
+        leaving = day.agents[2].agent.server_id
+        used = Assignment.objects.filter(gpu__server=leaving, held_at__isnull=False)
+        assert used.exists(), "nobody was on it before it left: choose another seed"
+        assert Server.objects.filter(pk=leaving, available_until__lte=timezone.now()).exists()
+    if memory:
+        sizes = set(Generation.objects.values_list("world_size", flat=True))
+        assert sizes & {2, 4, 8}
+        assert 1 not in sizes

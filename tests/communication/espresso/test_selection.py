@@ -24,7 +24,8 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from tests.communication.espresso.questions import PCIE, PLATFORMS, WORKLOADS, codecs_of, question_for
 
-SIZES = (1, 2, 4, 8)
+#: One server, and as many as in the published evaluation; `make test-all` takes those between as well.
+SIZES = (1, *(pytest.param(servers, marks=pytest.mark.slow) for servers in (2, 4)), 8)
 
 
 @pytest.mark.parametrize("servers", SIZES)

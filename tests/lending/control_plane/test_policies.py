@@ -134,9 +134,18 @@ def test_a_job_ends_on_a_borrowed_server_as_at_home(
 @pytest.mark.parametrize(
     ("policy", "lent_kind"),
     [
-        *((policy, LENT_KIND) for policy in ("punctual", *STAYING_HOME, "tiresias")),
+        ("punctual", LENT_KIND),
+        ("elasticflow", LENT_KIND),
         ("punctual", KIND),
-        ("elasticflow", KIND),
+        *(
+            pytest.param(policy, kind, marks=pytest.mark.slow)
+            for policy, kind in (
+                ("lyra_pollux", LENT_KIND),
+                ("edf", LENT_KIND),
+                ("tiresias", LENT_KIND),
+                ("elasticflow", KIND),
+            )
+        ),
     ],
 )
 def test_jobs_on_borrowed_servers_go_on_when_an_operator_changes_the_policy_to(
