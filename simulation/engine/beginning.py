@@ -11,8 +11,8 @@ import numpy as np
 from scheduling.core.lyra.worker_changes import roles_with
 from scheduling.core.plans.stored_plans import cut_stored
 from scheduling.core.question.snapshot import StoredPlan
-from simulation.engine.jobs import ACTIVE
 from simulation.engine.run import Simulation
+from simulation.engine.running import ACTIVE
 from simulation.engine.shared_pool import SharedPool
 
 
@@ -66,7 +66,7 @@ def begin_under_way(
         jobs.take_gpus(row, gpus, rate, one.pause_left_seconds, 0.0)
         if gpus:
             simulation.recorder.allocation(0.0, row, gpus)
-    jobs.forecast_finish(rows, 0.0)
+    jobs.forecast_finish(rows, pool.number, 0.0)
     pool.wake_at = 0.0
 
 

@@ -15,8 +15,8 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import FloatArray, IntArray, ServerSnapshot
 from scheduling.core.question.worker_counts import workers_by_gpus
-from simulation.engine.jobs import ACTIVE
 from simulation.engine.pool import PoolState
+from simulation.engine.running import ACTIVE
 from simulation.engine.world import World
 
 NO_GPUS: IntArray = np.zeros(0, dtype=np.int64)

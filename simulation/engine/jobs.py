@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CODES
 from scheduling.core.question.snapshot import FloatArray, IntArray
+from simulation.engine.running import ACTIVE, WAITING, Running, any_ends_by, forecast_finishes, run_on
 from simulation.workloads.workload import Workload
 
 NOBODY = -1
-WAITING, ACTIVE, OVER = 0, 1, 2
-"""Phases: not submitted yet, unfinished, and ended in whatever way."""
 
 
 @dataclass
@@ -83,31 +83,37 @@ class JobStates:
             memory=np.zeros((count, memory_width)),
         )
 
+    @cached_property
+    def running(self) -> Running:
+        """The columns that change while jobs run, for compiled loops."""
+        return Running(
+            self.phase, self.pool, self.gpus, self.promised, self.rate, self.remaining, self.pause_left,
+            self.finish_at, self.paused_seconds, self.attained_gpu_seconds, self.waiting_seconds,
+        )  # fmt: skip
+
     def trains(self, row: int) -> bool:
         """Whether the job makes progress now."""
         return bool(self.rate[row] > 0.0 and self.pause_left[row] <= 0.0)
 
-    def advance(self, rows: IntArray, seconds: float) -> None:
-        """Let the jobs of ``rows`` run on for ``seconds`` (I9: progress is rate times time without
-        pauses)."""
-        if seconds <= 0.0 or not rows.size:
-            return
-        pause = self.pause_left[rows]
-        gpus = self.gpus[rows]
-        paused = np.minimum(pause, seconds)
-        productive = np.where(gpus > 0, seconds - paused, 0.0)
-        self.remaining[rows] = np.maximum(0.0, self.remaining[rows] - self.rate[rows] * productive)
-        self.pause_left[rows] = pause - paused
-        self.paused_seconds[rows] += np.where(gpus > 0, paused, 0.0)
-        self.attained_gpu_seconds[rows] += gpus * seconds
-        self.waiting_seconds[rows[(gpus == 0) & (self.phase[rows] == ACTIVE)]] += seconds
+    def advance(self, rows: IntArray, pool: int, seconds: float) -> None:
+        """Let those jobs of ``rows`` that are in the pool run on for ``seconds``."""
+        if seconds > 0.0:
+            run_on(self.running, rows, pool, seconds)
 
-    def forecast_finish(self, rows: IntArray, now: float) -> None:
-        """Set ``finish_at`` for the jobs of ``rows`` as things stand."""
-        rate = self.rate[rows]
-        running = (self.gpus[rows] > 0) & (rate > 0)
-        needed = np.divide(self.remaining[rows], rate, out=np.full(rows.size, np.inf), where=running)
-        self.finish_at[rows] = now + self.pause_left[rows] + needed
+    def ending_by(self, rows: IntArray, pool: int, at: float) -> list[int]:
+        """The unfinished jobs of ``rows`` that are in the pool and end at ``at`` or before."""
+        if not any_ends_by(self.running, rows, pool, at):
+            return []
+        own = (self.pool[rows] == pool) & (self.phase[rows] == ACTIVE)
+        ending: list[int] = rows[own & (self.finish_at[rows] <= at)].tolist()
+        return ending
+
+    def forecast_finish(self, rows: IntArray, pool: int, now: float) -> float:
+        """Set ``finish_at`` for the unfinished jobs of ``rows`` that are in the pool, as things stand.
+
+        Returns the first of these times, infinity if there is none.
+        """
+        return forecast_finishes(self.running, rows, pool, now)
 
     def take_gpus(self, row: int, gpus: int, rate: float, pause_seconds: float, now: float) -> None:
         """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first,

@@ -11,8 +11,9 @@ import numpy as np
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.core.question.snapshot import IntArray
-from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.jobs import JobStates
 from simulation.engine.pool import NO_ROWS, PoolState
+from simulation.engine.running import ACTIVE
 
 
 @dataclass

@@ -215,7 +215,7 @@ def _scale_in(world: World, pool: SharedPool, position: int) -> None:
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
     pause = pool.scale_in_pause(position)
     world.jobs.take_gpus(row, gpus, pool.rate_now(position), pause, world.now)
-    world.jobs.forecast_finish(np.array([row]), world.now)
+    world.jobs.forecast_finish(np.array([row]), pool.number, world.now)
     world.fates.rescales[row] += 1
     world.recorder.count("rescales")
     world.recorder.allocation(world.now, row, gpus)

@@ -9,8 +9,8 @@ from scheduling.core.problem.answer import Answer
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 from simulation.engine.invariants import InvariantCheck, InvariantViolation
-from simulation.engine.jobs import ACTIVE
 from simulation.engine.pool import PoolState
+from simulation.engine.running import ACTIVE
 from simulation.engine.shared_pool import SharedPool
 from simulation.engine.world import World
 

@@ -16,8 +16,9 @@ import numpy as np
 from recovery.placement.domains import FailureDomains
 from recovery.placement.memory import Machine, placed_on
 from recovery.placement.strategies import Placement
-from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.jobs import JobStates
 from simulation.engine.pool import PoolState
+from simulation.engine.running import ACTIVE
 
 
 class Loss(StrEnum):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from scheduling.core.question.decision import ChangeKind, Verdict
 from scheduling.core.question.host_memory import servers_with_share, states_memory
 from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
 from scheduling.policies.base import Policy
-from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.jobs import JobStates
 from simulation.engine.policy_facts import facts_of
+from simulation.engine.running import ACTIVE, asked_about
 from simulation.engine.server_memory import (
     HeldPlans,
     fitting,
@@ -43,6 +44,19 @@ class _ServerFacts:
     servers: tuple[ServerSnapshot, ...]
     state_memory: bool
     ends_at: tuple[float, ...]
+
+
+class _KnownCurves(NamedTuple):
+    """What a policy is told of servers and curves."""
+
+    #: The servers, with the host memory that each worker is sure of.
+    servers: tuple[ServerSnapshot, ...]
+    #: The levels along which elastic policies scale.
+    curves: CurveColumns
+    #: Every measured GPU count.
+    measured: CurveColumns
+    #: By newcomer's id: host memory of one worker that no server guarantees, in bytes.
+    short: dict[str, float]
 
 
 @dataclass
@@ -180,65 +194,14 @@ class PoolState:
         self, jobs: JobStates, ids: Sequence[str], newcomers: IntArray, now: float, next_slot_at: float
     ) -> Problem:
         """The pool's present question. ``newcomers``: workload rows, which are not in the pool yet."""
-        mine = self.rows[(jobs.phase[self.rows] == ACTIVE) & (jobs.pool[self.rows] == self.number)]
-        rows = np.sort(np.concatenate((mine, newcomers))) if newcomers.size else mine
-        source = np.searchsorted(self.rows, rows)
-        source[source == self.rows.size] = 0
-        if self.rows.size:
-            source[self.rows[source] != rows] = -1
-        else:
-            source[:] = -1
+        rows, source, new = asked_about(jobs.running, self.rows, self.number, newcomers)
+        self._asking_rows, self._asking_source = rows, source
         origin = max(0.0, next_slot_at - now)
         stored = recut(self.plans, source, jobs.gpus[rows], now - self.planned_at, origin)
-        addresses, offsets = regather(self.addresses, self.offsets, source)
-        new = np.zeros(rows.size, dtype=np.bool_)
-        if newcomers.size:
-            new[np.searchsorted(rows, newcomers)] = True
-        tables = self.tables
-        curves = _of_rows(tables.planned, rows)
-        measured = _of_rows(tables.measured, rows) if self.policy.any_measured_size else curves
         servers = self._servers_now(jobs, next_slot_at)
-        least = self.settings.worker_memory_bytes
-        short: dict[str, float] = {}
-        if self._facts_of(servers).state_memory:
-            needs = _memory_of_rows(tables.planned_memory, rows)
-            held = HeldPlans(stored, jobs.gpus[rows], new)
-            self.share_bytes = guaranteed_share(servers, curves, needs, held, least)
-            servers = servers_with_share(servers, self.share_bytes, least)
-            short = short_of_memory(_Names(ids, rows), curves, needs, np.flatnonzero(new), self.share_bytes)
-            everything = _memory_of_rows(tables.measured_memory, rows)
-            curves = fitting(curves, needs, self.share_bytes)
-            measured = (
-                fitting(measured, everything, self.share_bytes) if self.policy.any_measured_size else curves
-            )
-        self.plan_on(servers)
-        columns = JobColumns(
-            ids=_Names(ids, rows),
-            service_class=jobs.service_class[rows],
-            submitted_at=jobs.submitted_at[rows],
-            deadline_at=jobs.deadline_at[rows],
-            remaining_iterations=jobs.remaining[rows],
-            total_iterations=jobs.total[rows],
-            curves=curves,
-            measured=measured,
-            newcomer=new,
-            promised=jobs.promised[rows],
-            at_risk=jobs.at_risk[rows],
-            locked=self._on_silent_servers(addresses, offsets),
-            gpus=jobs.gpus[rows],
-            pause_left=jobs.pause_left[rows],
-            finishing=np.zeros(rows.size),
-            failure_slack=np.zeros(rows.size),
-            addresses=addresses,
-            offsets=offsets,
-            requested_gpus=tables.requested_gpus[rows],
-            requested_seconds=tables.requested_seconds[rows],
-            attained_gpu_seconds=jobs.attained_gpu_seconds[rows],
-            memory=jobs.memory[rows],
-            project=np.zeros(rows.size, dtype=np.int64),
-        )
-        self._asking_rows = rows
-        self._asking_source = source
+        known = self._known_curves(servers, ids, HeldPlans(stored, jobs.gpus[rows], new))
+        self.plan_on(known.servers)
+        columns = self._columns(jobs, ids, new, known)
         problem = problem_from(
             now=now,
             next_slot_at=next_slot_at,
@@ -246,12 +209,68 @@ class PoolState:
             columns=columns,
             stored=stored,
             capacity=self.capacity,
-            blocked=self._blocked(jobs, addresses, origin),
+            blocked=self._blocked(jobs, columns.addresses, origin),
             cluster_memory=self.cluster_memory,
             measured=self.policy.any_measured_size,
         )
-        problem.short_of_memory_bytes = short
+        problem.short_of_memory_bytes = known.short
         return problem
+
+    def _known_curves(
+        self, servers: tuple[ServerSnapshot, ...], ids: Sequence[str], held: HeldPlans
+    ) -> _KnownCurves:
+        """The curves of the jobs that are asked about; only what fits into the servers' memory, where that is
+        known."""
+        rows, tables = self._asking_rows, self.tables
+        curves = _of_rows(tables.planned, rows)
+        measured = _of_rows(tables.measured, rows) if self.policy.any_measured_size else curves
+        if not self._facts_of(servers).state_memory:
+            return _KnownCurves(servers, curves, measured, {})
+        least = self.settings.worker_memory_bytes
+        needs = _memory_of_rows(tables.planned_memory, rows)
+        share = self.share_bytes = guaranteed_share(servers, curves, needs, held, least)
+        short = short_of_memory(_Names(ids, rows), curves, needs, np.flatnonzero(held.newcomer), share)
+        everything = _memory_of_rows(tables.measured_memory, rows)
+        fits = fitting(curves, needs, share)
+        return _KnownCurves(
+            servers_with_share(servers, share, least),
+            fits,
+            fitting(measured, everything, share) if self.policy.any_measured_size else fits,
+            short,
+        )
+
+    def _columns(
+        self, jobs: JobStates, ids: Sequence[str], new: BoolArray, known: _KnownCurves
+    ) -> JobColumns:
+        """The jobs that are asked about. ``new``: True for newcomers."""
+        rows = self._asking_rows
+        addresses, offsets = regather(self.addresses, self.offsets, self._asking_source)
+        nothing = np.zeros(rows.size)
+        return JobColumns(
+            ids=_Names(ids, rows),
+            service_class=jobs.service_class[rows],
+            submitted_at=jobs.submitted_at[rows],
+            deadline_at=jobs.deadline_at[rows],
+            remaining_iterations=jobs.remaining[rows],
+            total_iterations=jobs.total[rows],
+            curves=known.curves,
+            measured=known.measured,
+            newcomer=new,
+            promised=jobs.promised[rows],
+            at_risk=jobs.at_risk[rows],
+            locked=self._on_silent_servers(addresses, offsets),
+            gpus=jobs.gpus[rows],
+            pause_left=jobs.pause_left[rows],
+            finishing=nothing,
+            failure_slack=nothing,
+            addresses=addresses,
+            offsets=offsets,
+            requested_gpus=self.tables.requested_gpus[rows],
+            requested_seconds=self.tables.requested_seconds[rows],
+            attained_gpu_seconds=jobs.attained_gpu_seconds[rows],
+            memory=jobs.memory[rows],
+            project=np.zeros(rows.size, dtype=np.int64),
+        )
 
     def _servers_now(self, jobs: JobStates, next_slot_at: float) -> tuple[ServerSnapshot, ...]:
         """The pool's own servers as the policy is to treat them now."""
@@ -300,6 +319,11 @@ class PoolState:
         taken."""
         own: IntArray = self.rows[jobs.pool[self.rows] == self.number]
         return own
+
+    def speed_ups(self, jobs: JobStates) -> float:
+        """Sum of the speed-ups of its unfinished jobs over one of its GPUs."""
+        rows = self.rows[(jobs.pool[self.rows] == self.number) & (jobs.phase[self.rows] == ACTIVE)]
+        return self.tables.speed_ups(rows, jobs.rate)
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
         """Keep plans, placements and memory of an answer. Returns the verdicts by workload row."""

@@ -32,12 +32,13 @@ from simulation.engine.description import described
 from simulation.engine.happenings import Happening, HappeningKind, HappeningQueue
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
-from simulation.engine.jobs import ACTIVE, NOBODY, OVER
+from simulation.engine.jobs import NOBODY
 from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.pool import PoolState
+from simulation.engine.running import ACTIVE, OVER, held_by
 from simulation.engine.server_ends import end_happenings
 from simulation.engine.settings import SimulationSettings
 from simulation.engine.shared_invariants import SharedInvariantCheck
@@ -127,7 +128,7 @@ class Simulation(World):
 
     def _step(self, at: float) -> None:
         for pool in self.pools:
-            self.jobs.advance(pool.own_rows(self.jobs), at - self.now)
+            self.jobs.advance(pool.rows, pool.number, at - self.now)
         self.now = at
         for pool in self.pools:
             self._end_finished(pool)
@@ -188,10 +189,7 @@ class Simulation(World):
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
         """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
-        rows = pool.own_rows(self.jobs)
-        rows = rows[self.jobs.phase[rows] == ACTIVE]
-        self.jobs.forecast_finish(rows, self.now)
-        finish = float(self.jobs.finish_at[rows].min(initial=inf))
+        finish = self.jobs.forecast_finish(pool.rows, pool.number, self.now)
         slot = self.settings.slot_seconds
         if self.settings.on_ticks:
             return min(answer.next_wake_at, tick_from(finish, slot))
@@ -209,11 +207,7 @@ class Simulation(World):
         return np.arange(begin, self._next_arrival)
 
     def _end_finished(self, pool: PoolState) -> None:
-        rows = pool.own_rows(self.jobs)
-        rows = rows[
-            (self.jobs.phase[rows] == ACTIVE) & (self.jobs.finish_at[rows] <= self.now + TIME_TOLERANCE)
-        ]
-        for row in rows.tolist():
+        for row in self.jobs.ending_by(pool.rows, pool.number, self.now + TIME_TOLERANCE):
             self._end(row, JobEnd.COMPLETED, float(self.jobs.finish_at[row]))
 
     def _end(self, row: int, end: JobEnd, at: float) -> None:
@@ -327,9 +321,9 @@ class Simulation(World):
         for row, verdict in pool.keep(answer, self.jobs):
             if verdict.admitted or not turn.refuse(row, pool):
                 self._enter_verdict(pool, row, verdict)
-        finish = answer.plans.finish[: answer.problem.count] + answer.problem.now
-        new = answer.problem.columns.newcomer
-        self.fates.planned_finish_at[pool.rows[new]] = finish[new]
+        new = answer.problem.newcomers
+        if new:
+            self.fates.planned_finish_at[pool.rows[new]] = answer.plans.finish[new] + answer.problem.now
 
     def _enter_verdict(self, pool: PoolState, row: int, verdict: Verdict) -> None:
         self.jobs.decided[row] = True
@@ -363,20 +357,15 @@ class Simulation(World):
 
     def _note_instant(self, pool: PoolState) -> None:
         jobs = self.jobs
-        own = [rows[jobs.phase[rows] == ACTIVE] for rows in (one.own_rows(jobs) for one in self.pools)]
-        rows = np.concatenate(own)
-        gpus = jobs.gpus[rows]
-        held = int(gpus.sum())
-        promised = int(gpus[jobs.promised[rows]].sum())
-        running = int((gpus > 0).sum())
-        speed_ups = sum(
-            one.tables.speed_ups(mine, jobs.rate) for one, mine in zip(self.pools, own, strict=True)
-        )
+        held = [held_by(jobs.running, one.rows, one.number) for one in self.pools]
+        gpus, promised = sum(one.gpus for one in held), sum(one.promised_gpus for one in held)
+        running = sum(one.running for one in held)
+        speed_ups = sum(one.speed_ups(jobs) for one in self.pools)
         total = sum(one.capacity.gpus for one in self.pools)
         total += 0 if self.lender is None else self.lender.gpus_on_loan
         total += sum(one.gpus_leaving() for one in self.pools if isinstance(one, SharedPool))
         self.recorder.instant(
-            self.now, total, promised, held - promised, running, rows.size - running,
+            self.now, total, promised, gpus - promised, running, sum(one.jobs for one in held) - running,
             speed_ups / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,
         )  # fmt: skip
 

@@ -282,9 +282,9 @@ def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.M
     simulation = Simulation(workload([Job(0, 8, curve=LINEAR), Job(100, 8, curve=LINEAR)]), settings())
     advance = simulation.jobs.advance
 
-    def press(rows: IntArray, seconds: float) -> None:
+    def press(rows: IntArray, pool: int, seconds: float) -> None:
         signal.raise_signal(signal.SIGINT)
-        advance(rows, seconds)
+        advance(rows, pool, seconds)
 
     monkeypatch.setattr(simulation.jobs, "advance", press)
     try:
@@ -300,6 +300,8 @@ def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch)
     jobs = [Job(0, 400, curve=LINEAR), Job(5, 40, curve=LINEAR)]
     simulation = Simulation(workload(jobs), settings(gpus=4))
     advance = simulation.jobs.advance
-    monkeypatch.setattr(simulation.jobs, "advance", lambda rows, seconds: advance(rows, 1.5 * seconds))
+    monkeypatch.setattr(
+        simulation.jobs, "advance", lambda rows, pool, seconds: advance(rows, pool, 1.5 * seconds)
+    )
     with pytest.raises(InvariantViolation, match="I9"):
         simulation.run()

@@ -1,0 +1,161 @@
+"""How jobs run on between two instants: compiled loops over the jobs of one pool.
+
+Every event asks these questions of every unfinished job. Asked of whole columns they take a dozen small array
+operations each, and each of those takes longer than its handful of jobs.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.kernels import ZERO, kernel, leaf, whole
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+WAITING, ACTIVE, OVER = whole(0), whole(1), whole(2)
+"""Phases: not submitted yet, unfinished, and ended in whatever way."""
+NO_POSITION = whole(-1)
+
+
+class Running(NamedTuple):
+    """The columns of `JobStates` that change while jobs run. Row i is job i of the workload."""
+
+    #: One of the phases.
+    phase: IntArray
+    #: Number of the pool that the job is in.
+    pool: IntArray
+    #: GPUs that it holds.
+    gpus: IntArray
+    #: True for a job with a promise.
+    promised: BoolArray
+    #: Iterations that it makes in a second.
+    rate: FloatArray
+    #: Iterations left.
+    remaining: FloatArray
+    #: Seconds left of a pause.
+    pause_left: FloatArray
+    #: When it ends if nothing changes.
+    finish_at: FloatArray
+    #: Seconds that it held GPUs without progress.
+    paused_seconds: FloatArray
+    #: GPU seconds that it has held.
+    attained_gpu_seconds: FloatArray
+    #: Seconds that it waited without GPUs.
+    waiting_seconds: FloatArray
+
+
+class Held(NamedTuple):
+    """What the unfinished jobs of a pool hold."""
+
+    #: Their number.
+    jobs: int
+    #: How many of them hold GPUs.
+    running: int
+    #: GPUs that all of them hold.
+    gpus: int
+    #: GPUs that those with a promise hold.
+    promised_gpus: int
+
+
+@kernel
+def asked_about(
+    running: Running, rows: IntArray, pool: int, newcomers: IntArray
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """The unfinished jobs of ``rows`` that are in the pool, and the newcomers, ascending.
+
+    ``rows`` are ascending. Returns (the jobs; the position in ``rows`` of each, -1 if it is not there; True
+    for newcomers).
+    """
+    new = np.sort(newcomers)
+    asked = np.empty(rows.size + new.size, dtype=np.int64)
+    source = np.full(asked.size, NO_POSITION)
+    is_new = np.zeros(asked.size, dtype=np.bool_)
+    count = 0
+    taken = 0
+    for position in range(rows.size):
+        row = rows[position]
+        while taken < new.size and new[taken] < row:
+            asked[count] = new[taken]
+            is_new[count] = True
+            taken += 1
+            count += 1
+        comes = taken < new.size and new[taken] == row
+        if comes or (running.pool[row] == pool and running.phase[row] == ACTIVE):
+            asked[count] = row
+            source[count] = position
+            is_new[count] = comes
+            taken += int(comes)
+            count += 1
+    for late in range(taken, new.size):
+        asked[count] = new[late]
+        is_new[count] = True
+        count += 1
+    return asked[:count], source[:count], is_new[:count]
+
+
+@leaf
+def run_on(running: Running, rows: IntArray, pool: int, seconds: float) -> None:
+    """Let those jobs of ``rows`` that are in the pool run on for ``seconds``: progress is rate times time
+    without pauses (I9)."""
+    for row in rows:
+        if running.pool[row] != pool:
+            continue
+        gpus = running.gpus[row]
+        paused = min(running.pause_left[row], seconds)
+        productive = seconds - paused if gpus > 0 else 0.0
+        running.remaining[row] = max(0.0, running.remaining[row] - running.rate[row] * productive)
+        running.pause_left[row] -= paused
+        running.attained_gpu_seconds[row] += gpus * seconds
+        if gpus > 0:
+            running.paused_seconds[row] += paused
+        elif running.phase[row] == ACTIVE:
+            running.waiting_seconds[row] += seconds
+
+
+@leaf
+def any_ends_by(running: Running, rows: IntArray, pool: int, at: float) -> bool:
+    """Whether an unfinished job of ``rows`` that is in the pool ends at ``at`` or before."""
+    for row in rows:
+        if running.pool[row] == pool and running.phase[row] == ACTIVE and running.finish_at[row] <= at:
+            return True
+    return False
+
+
+@leaf
+def forecast_finishes(running: Running, rows: IntArray, pool: int, now: float) -> float:
+    """Set when each unfinished job of ``rows`` that is in the pool ends as things stand; return the first
+    such time, infinity if there is none."""
+    first = inf
+    for row in rows:
+        if running.pool[row] == pool and running.phase[row] == ACTIVE:
+            finish = inf
+            if running.gpus[row] > 0 and running.rate[row] > 0.0:
+                finish = now + running.pause_left[row] + running.remaining[row] / running.rate[row]
+            running.finish_at[row] = finish
+            first = min(first, finish)
+    return first
+
+
+@leaf
+def _held(running: Running, rows: IntArray, pool: int) -> tuple[int, int, int, int]:
+    jobs = ZERO
+    holding = ZERO
+    gpus = ZERO
+    promised_gpus = ZERO
+    for row in rows:
+        if running.pool[row] == pool and running.phase[row] == ACTIVE:
+            jobs += 1
+            gpus += running.gpus[row]
+            if running.gpus[row] > 0:
+                holding += 1
+            if running.promised[row]:
+                promised_gpus += running.gpus[row]
+    return jobs, holding, gpus, promised_gpus
+
+
+def held_by(running: Running, rows: IntArray, pool: int) -> Held:
+    """What the unfinished jobs of ``rows`` that are in the pool hold."""
+    return Held(*_held(running, rows, pool))
