@@ -26,9 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from scheduling.core.elasticflow.attempts import EVERY_GRANT
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
-from scheduling.core.elasticflow.reallocation import EVERY_GRANT, Planner
+from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.snapshot import (

@@ -84,7 +84,7 @@ def reallocate(
     declined = rows_of(verdicts, problem)
     outcome = planner.reallocate(set(rows_where(declined).tolist()))
     planned = _with_plan(outcome.plans, problem) & ~declined
-    wake = planner.next_wake(outcome.plans, rows_where(planned).tolist())
+    wake = planner.next_wake(outcome.plans, rows_where(planned))
     return Answer(
         problem=problem,
         verdicts=verdicts,

@@ -11,10 +11,10 @@ import pytest
 
 from scheduling.core.decide import admit
 from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.attempts import EVERY_GRANT
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.pause_budget import PauseBudget
-from scheduling.core.elasticflow.reallocation import EVERY_GRANT
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.curves import curve_from_measurements

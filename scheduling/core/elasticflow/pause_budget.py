@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
+from scheduling.core.elasticflow.settling import LATE, Settled, settled_together
 from scheduling.core.kernels import YES, kernel, leaf
 from scheduling.core.placement.foresight import Script, Stage, foresee_after
 from scheduling.core.placement.occupancy import Occupancy
@@ -216,9 +217,8 @@ class PauseBudget:
         slot's pauses. A plan that a move makes late is filled again with room for the move. ``only_mend``:
         the only row whose plan may be filled again.
         """
-        problem = self.problem
         rows = np.array(sorted(promised), dtype=np.int64)
-        if not problem.has_pauses and not problem.blocked.size:
+        if not self._moves_matter:
             # Moves cost nothing here. Yet a job that found no block for one slot may be late.
             return None if self._charge(plans, rows, NO_CHARGES) else plans
         plans = copy_plans(plans)
@@ -238,13 +238,34 @@ class PauseBudget:
                 return None
         return None
 
+    def settled_together(self, plans: Plans, promised: Sequence[int]) -> Settled:
+        """Place the next slot of the plans, all jobs at once, and charge all pauses; ``plans`` stay as they
+        are.
+
+        Of a LATE division no work is counted: `affordable` goes through it again.
+        """
+        problem = self.problem
+        rows = np.array(sorted(promised), dtype=np.int64)
+        found = settled_together(
+            self._stage, self.seating.seats, Script(plans, self._latest, self.suspension_order(rows)), rows,
+            problem.count, problem.origin, self._moves_matter,
+        )  # fmt: skip
+        if found.verdict != LATE:
+            self.work.add(PLANNED_CHANGE * found.planned_changes)
+        return found
+
+    @property
+    def _moves_matter(self) -> bool:
+        """Whether moves cost time, or blocked GPUs can leave a change without a place."""
+        return self.problem.has_pauses or bool(self.problem.blocked.size)
+
     def late_by_moves(self, plans: Plans, promised: Sequence[int]) -> tuple[bool, dict[int, float]]:
         """Whether all forced moves can be placed, and the seconds of pauses of each job that they make late.
 
         The forecast is that of `affordable` without ``occupancy``. No plan is filled again; the finish of
         each charged plan is updated.
         """
-        if not self.problem.has_pauses and not self.problem.blocked.size:
+        if not self._moves_matter:
             return True, {}
         rows = np.array(sorted(promised), dtype=np.int64)
         feasible, late, charges = self._foreseen(plans, rows, None, NO_CHARGES)

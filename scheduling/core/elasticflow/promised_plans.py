@@ -36,8 +36,11 @@ class PromisedPlans:
         """Rows in the order of Algorithm 1: deadline, submission, id."""
         if len(rows) < 2:
             return list(rows)
-        chosen = np.array(rows, dtype=np.int64)
-        ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
+        ordered: list[int] = self._in_deadline_order(np.array(rows, dtype=np.int64)).tolist()
+        return ordered
+
+    def _in_deadline_order(self, rows: IntArray) -> IntArray:
+        ordered: IntArray = rows[self.problem.by_deadline[rows].argsort()]
         return ordered
 
     def add(self, plans: Plans, row: int) -> None:
@@ -52,6 +55,8 @@ class PromisedPlans:
 
     def own_rows(self) -> list[int]:
         """The promised rows without held offers."""
+        if not self.offers.size:
+            return list(self.rows)
         return [row for row in self.rows if row < self.problem.count]
 
     def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
@@ -93,13 +98,14 @@ class PromisedPlans:
         cannot meet its deadline or None).
         """
         plans, failing = self._refilled(
-            order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
-        )
+            np.array(order, dtype=np.int64), self.problem.due - self.problem.slack_seconds, carry, True,
+            suffix, False,
+        )  # fmt: skip
         return plans, int(failing[0]) if failing.size else None
 
     def _refilled(
         self,
-        order: list[int],
+        order: IntArray,
         due: FloatArray,
         carry: FloatArray,
         guarded: bool,
@@ -108,8 +114,8 @@ class PromisedPlans:
     ) -> tuple[Plans, IntArray]:
         problem = self.problem
         plans, failing, pieces_passed = refill_beside(
-            problem.jobs, due, self.plans, np.array(order, dtype=np.int64), carry, self.opened_beside_offers,
-            problem.slots, Terms(guarded, suffix), to_the_end,
+            problem.jobs, due, self.plans, order, carry, self.opened_beside_offers, problem.slots,
+            Terms(guarded, suffix), to_the_end,
         )  # fmt: skip
         (self.work.add if suffix else self.work.add_passed)(pieces_passed)
         return plans, failing
@@ -122,8 +128,8 @@ class PromisedPlans:
         deadline order).
         """
         problem = self.problem
-        jobs = problem.count
-        order = self.in_deadline_order([row for row in rows if row < jobs])
+        chosen = np.array(rows, dtype=np.int64)
+        order = self._in_deadline_order(chosen[chosen < problem.count] if self.offers.size else chosen)
         reserve = problem.promise_gpus < problem.gpus or bool((problem.slack_seconds > 0).any())
         plans, failed = self.plans, NO_JOBS
         for careful in (True, False) if reserve and not promising else (True,):

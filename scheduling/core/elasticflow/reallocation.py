@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
-from math import inf
 
 import numpy as np
 
 from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.attempts import ATTEMPTS, EVERY_GRANT, Base, Grants
 from scheduling.core.elasticflow.elastic_allocation import (
-    LOWEST_LEVEL,
     BeforeGrants,
     BesideGrants,
     Growing,
@@ -29,70 +27,22 @@ from scheduling.core.elasticflow.elastic_allocation import (
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.jobs_at_risk import plan_earliest_finish
-from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
 from scheduling.core.elasticflow.pause_budget import PauseBudget
+from scheduling.core.elasticflow.placing_promises_first import placed_promises_first
 from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.elasticflow.settling import BROKEN, KEPT, wanted_gpus
 from scheduling.core.elasticflow.wider_search import planned_anew
 from scheduling.core.kernels import NO
-from scheduling.core.placement.changes import Changes, changes_between
+from scheduling.core.placement.changes import Changes, changes_between, changes_of
 from scheduling.core.placement.occupancy import Occupancy
-from scheduling.core.placement.repacking import Seating, repack_promises_first, repack_together
+from scheduling.core.placement.repacking import Seating, repack_together
 from scheduling.core.plans.charging import NO_CHARGES
 from scheduling.core.plans.timeline import occupied
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work
-from scheduling.core.question.arrays import Draft, Plans, copy_plans, differing, set_plan
+from scheduling.core.question.arrays import Plans, differing
 from scheduling.core.question.snapshot import FloatArray, IntArray
-
-EVERY_GRANT = 1 << 40
-
-
-class Base(Enum):
-    """The promises' plans that an attempt starts from."""
-
-    FRESH = auto()  # filled from scratch, or the stored plans if that fails
-    STORED = auto()  # the plans under which admission keeps the promises
-    ANEW = auto()  # filled with room for the pauses of forced moves
-    VERIFIED = auto()  # the stored plans; fresh ones if the settings do without stored plans
-
-
-class Grants(Enum):
-    """How many of Algorithm 2's grants an attempt makes."""
-
-    ALL = auto()
-    HALF = auto()
-    NONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One way to divide the cluster."""
-
-    #: The promises' plans that it starts from.
-    base: Base
-    #: How many grants it makes.
-    grants: Grants
-    #: True if jobs keep their GPUs until a plan takes more GPUs or a job ends.
-    hold: bool = True
-    #: True if all jobs are placed at once; False if promises are placed first, as in their forecast.
-    together: bool = False
-    #: True if promises that are late nevertheless become at risk; False if the attempt fails then.
-    final: bool = False
-    #: What the decision reports about it, if anything.
-    note: str | None = None
-
-
-ATTEMPTS = (
-    Attempt(Base.FRESH, Grants.ALL, together=True),
-    Attempt(Base.FRESH, Grants.ALL),
-    Attempt(Base.FRESH, Grants.HALF, together=True, note="half of the grants dropped"),
-    Attempt(Base.STORED, Grants.ALL, note="kept the stored plans"),
-    Attempt(Base.VERIFIED, Grants.NONE, note="all grants dropped"),
-    Attempt(Base.ANEW, Grants.NONE, hold=False, note="planned anew with room for moves"),
-    # Exactly the stored plans, which were verified when they were stored: no job holds GPUs beyond its plan.
-    Attempt(Base.VERIFIED, Grants.NONE, hold=False, final=True, note="stored plans alone"),
-)
-"""Attempts in the order in which they are made; the first that keeps every promise is taken."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +91,8 @@ class Planner:
         With ageing, a job's waiting time shortens its running time in that order. ``declined`` rows are left
         out.
         """
+        if len(self.admission.own_rows()) + len(declined) == self.problem.count:
+            return []
         promised = set(self.admission.rows)
         jobs = self.problem.jobs
         rows = [
@@ -190,11 +142,11 @@ class Planner:
         )  # fmt: skip
         return plans
 
-    def next_wake(self, plans: Plans, rows: list[int]) -> float:
+    def next_wake(self, plans: Plans, rows: IntArray) -> float:
         """The first time after the next slot begins, in seconds from now, at which a plan of ``rows`` or of a
         held offer takes more GPUs or ends."""
-        problem = self.problem
-        concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
+        problem, offers = self.problem, self.admission.offers
+        concerned = np.concatenate((rows, offers)) if offers.size else rows
         return float(next_wake(problem.jobs, plans, concerned, problem.slots))
 
     def _no_heads(self) -> IntArray:
@@ -205,7 +157,7 @@ class Planner:
         if not unpromised or not differing(plans, before)[self.admission.rows].any():
             return plans
         problem = self.problem
-        heads = self._wanted(plans)
+        heads = wanted_gpus(plans, self.problem.count)
         plans, _ = fill_unpromised(
             problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
             self.admission.timeline(self.admission.rows, plans), problem.slots,
@@ -223,7 +175,7 @@ class Planner:
         for row in rows:
             if plans.length[row] and plans.gpus[row, 0] > held[row]:
                 return problem.next_slot_at
-        wake = self.next_wake(plans, rows)
+        wake = self.next_wake(plans, np.array(rows, dtype=np.int64))
         return wake + problem.now
 
     # Reallocation --------------------------------------------------------------------------
@@ -304,8 +256,7 @@ class Planner:
         """
         problem, admission = self.problem, self.admission
         jobs = problem.jobs
-        own = [row for row in admission.rows if row < problem.count]
-        rows = np.array(own + unpromised, dtype=np.int64)
+        rows = np.array([*admission.own_rows(), *unpromised], dtype=np.int64)
         growing = rows[~jobs.locked[rows]]
         rules = self._growth_rules(growing)
         promised = np.array(admission.rows, dtype=np.int64)
@@ -381,7 +332,15 @@ class Planner:
 
         With ``final`` there is no further attempt: promises that are late become at risk.
         """
-        placed = self._placed(plans, unpromised, together, final)
+        if together:
+            found = self.budget.settled_together(plans, self.admission.rows)
+            if found.verdict == BROKEN:
+                return None
+            if found.verdict == KEPT:
+                changes = changes_of(self.problem.present_placement, found.changes)
+                plans = plans._replace(finish=found.finish, gpu_time=found.gpu_time)
+                return Outcome(plans, changes, (note,) if note else ())
+        placed = self._placed(plans, unpromised, together=together, final=final)
         if placed is None:
             return None
         before = plans
@@ -406,61 +365,13 @@ class Planner:
         return Outcome(affordable, changes, (note,) if note else ())
 
     def _placed(
-        self, plans: Plans, unpromised: list[int], together: bool, final: bool
+        self, plans: Plans, unpromised: list[int], *, together: bool, final: bool
     ) -> tuple[Plans, Occupancy] | None:
-        """Place all jobs in the next slot; None if that fails.
-
-        Unless all are placed ``together``, an unpromised job that finds no buddy block shrinks to a lower
-        level. Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
-        it shrinks for one slot too.
-        """
-        wanted = self._wanted(plans)
+        """Place all jobs in the next slot; None if that fails. ``final``: see `placed_promises_first`."""
         slack = self.budget.slack(plans, self.admission.rows)
-        if together:
-            occupancy, failed = repack_together(self.seating, wanted, slack)
-            return None if failed else (plans, occupancy)
-        shrinking, plans = set(unpromised), copy_plans(plans)
-        while True:
-            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows, slack)
-            if not failed:
-                return plans, occupancy
-            if not final and not set(failed) <= shrinking:
-                return None
-            for row in failed:
-                lower = [level for level in self.problem.jobs.levels[row] if level < wanted[row]]
-                wanted[row] = max(lower, default=0)
-                plans = self._with_head(plans, row, int(wanted[row]), unpromised)
-
-    def _wanted(self, plans: Plans) -> IntArray:
-        jobs = self.problem.count
-        wanted = np.where(plans.length > 0, plans.gpus[:, 0], 0)
-        wanted[jobs:] = 0
-        return wanted
-
-    def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
-        """Plan one job with ``gpus`` GPUs in the next slot; a promised job in time, if that is possible."""
-        problem = self.problem
-        promised = [other for other in self.admission.rows if other != row]
-        timeline = self.admission.timeline(promised, plans)
-        draft = problem.scratch(timeline.pieces)
-        if row not in unpromised:
-            due = float(problem.due[row])
-            terms = Terms(guarded=False, suffix=problem.suffix, head=gpus)
-            pieces, finish, gpu_time = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
-            if pieces:
-                return self._planned(plans, row, pieces, finish, gpu_time)
-        others = [other for other in unpromised if other != row and plans.length[other] > 0]
-        timeline = occupied(timeline, plans, np.array(others, dtype=np.int64), NO)
-        draft = problem.scratch(timeline.pieces)
-        terms = Terms(guarded=False, suffix=False, head=gpus, highest=LOWEST_LEVEL)
-        pieces, finish, gpu_time = fill(problem.jobs, row, inf, timeline, problem.slots, terms, draft)
-        return self._planned(plans, row, pieces, finish, gpu_time)
-
-    def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
-        """Store the plan that was just filled for ``row``; with 0 pieces the job gets no plan."""
-        if pieces == 0:
-            plans.length[row] = 0
-            plans.finish[row] = inf
-            return plans
-        draft = Draft(self.problem.scratch_time, self.problem.scratch_gpus)
-        return set_plan(plans, row, draft, pieces, finish, gpu_time)
+        if not together:
+            return placed_promises_first(
+                self.admission, self.seating, plans, unpromised, slack, shrink_promises=final
+            )
+        occupancy, failed = repack_together(self.seating, wanted_gpus(plans, self.problem.count), slack)
+        return None if failed else (plans, occupancy)

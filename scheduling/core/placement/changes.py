@@ -7,18 +7,20 @@ promises, and charged for its wait (contracts 4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.placement.occupancy import Occupancy
+from scheduling.core.kernels import kernel, leaf
+from scheduling.core.placement.buddy_blocks import Blocks
+from scheduling.core.placement.occupancy import FREE, Occupancy
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.placement.repacking import new_addresses
 from scheduling.core.placement.trades import break_trades
-from scheduling.core.question.arrays import Placements, rows_where
+from scheduling.core.question.arrays import BoolArray, JobArrays, Placements
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -35,53 +37,97 @@ class Changes:
     pauses: dict[int, float]
 
 
-def changes_between(present: PresentPlacement, occupancy: Occupancy, suspension_order: IntArray) -> Changes:
+class Rearrangement(NamedTuple):
+    """`Changes` as arrays. The last three have one entry for each change, in the order of the changes."""
+
+    #: GPU addresses of all jobs after the changes, one job after the other.
+    addresses: IntArray
+    #: Job i then has ``addresses[offsets[i]:offsets[i + 1]]``.
+    offsets: IntArray
+    #: Row of the job; those that lose all GPUs come first.
+    rows: IntArray
+    #: Its pause in seconds, 0 for a job without GPUs afterwards.
+    pause_seconds: FloatArray
+    #: True if the job is suspended first because it waits in a circle.
+    suspended: BoolArray
+
+
+@kernel
+def rearranged(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    jobs: JobArrays,
+    held: IntArray,
+    held_offsets: IntArray,
+    suspension_order: IntArray,
+) -> Rearrangement:
     """The changes that lead from the present placement to ``occupancy``.
 
-    Locked jobs have no change and keep their placement. ``suspension_order``, by row: of jobs that wait for
-    each other in a circle, the one with the lowest value is suspended first.
+    ``held`` and ``held_offsets``: the present placement. Locked jobs have no change and keep theirs.
+    ``suspension_order``, by row: of jobs that wait for each other in a circle, the one with the lowest value
+    is suspended first.
     """
+    addresses, offsets, changed = new_addresses(blocks, occupancy, held, held_offsets, jobs.gpus, jobs.locked)
+    rows = np.flatnonzero(changed)
+    pause_seconds = np.zeros(rows.size)
+    suspended = np.zeros(rows.size, dtype=np.bool_)
+    if rows.size == 0:
+        return Rearrangement(addresses, offsets, rows, pause_seconds, suspended)
+    goes_on = offsets[rows + 1] > offsets[rows]
+    staying = rows[goes_on]
+    pause = np.zeros(jobs.gpus.size)
+    before = np.full(blocks.block_of.size, FREE)
+    for row in staying:
+        pause[row] = _pause(jobs, row, offsets[row + 1] - offsets[row])
+        for address in held[held_offsets[row] : held_offsets[row + 1]]:
+            before[address] = row
+    order, first_out, waits = break_trades(blocks, occupancy, before, staying, pause, suspension_order)
+    leaving = rows.size - staying.size
+    rows[:leaving] = rows[~goes_on]
+    for place in range(order.size):
+        position = order[place]
+        row = staying[position]
+        rows[leaving + place] = row
+        pause_seconds[leaving + place] = pause[row] + waits[position]
+        suspended[leaving + place] = first_out[position]
+    return Rearrangement(addresses, offsets, rows, pause_seconds, suspended)
+
+
+@leaf
+def _pause(jobs: JobArrays, row: int, gpus: int) -> float:
+    """Seconds of pause of a change to the job's lowest level with at least ``gpus`` GPUs."""
+    last = jobs.levels.shape[1] - 1
+    level = 0
+    while level < last and jobs.levels[row, level] < gpus:
+        level += 1
+    return float(jobs.pause[row, level])
+
+
+def changes_between(present: PresentPlacement, occupancy: Occupancy, suspension_order: IntArray) -> Changes:
+    """`rearranged` for the present placement, as `Changes`."""
     held = present.held
-    addresses, offsets, changed = new_addresses(
-        present.blocks, occupancy, held.addresses, held.offsets, present.gpus, present.locked
-    )
-    wanted = Placements(addresses, offsets)
-    rows = rows_where(changed).tolist()
-    if not rows:
-        return Changes((), (), wanted, {})
-    suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
-    changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
-    order, first_out, waits = _order(present, occupancy, changed_rows, suspension_order)
-    changes = [_change(present, row, (), 0.0, False) for row in suspended_rows]
+    return changes_of(
+        present,
+        rearranged(
+            present.blocks, occupancy, present.jobs, held.addresses, held.offsets, suspension_order
+        ),
+    )  # fmt: skip
+
+
+def changes_of(present: PresentPlacement, found: Rearrangement) -> Changes:
+    """A rearrangement of the present placement as `Changes`."""
+    wanted = Placements(found.addresses, found.offsets)
+    rows = found.rows.tolist()
+    changes = []
     pauses: dict[int, float] = {}
-    for position in order:
-        row = changed_rows[position]
+    for row, seconds, suspended in zip(
+        rows, found.pause_seconds.tolist(), found.suspended.tolist(), strict=True
+    ):
         gpus = wanted.of(row)
-        pauses[row] = _pause(present, row, len(gpus)) + float(waits[position])
-        changes.append(_change(present, row, gpus, pauses[row], bool(first_out[position])))
-    ordered = [*suspended_rows, *(changed_rows[position] for position in order)]
-    return Changes(tuple(changes), tuple(ordered), wanted, pauses)
-
-
-def _order(
-    present: PresentPlacement, occupancy: Occupancy, changed: Sequence[int], suspension_order: IntArray
-) -> tuple[list[int], list[bool], list[float]]:
-    """The result of `break_trades`: order of the changes, suspended flags, and extra seconds of each wait."""
-    if not changed:
-        return [], [], []
-    before = np.full(present.blocks.block_of.size, -1)
-    rows = np.array(changed, dtype=np.int64)
-    for row in changed:
-        before[list(present.held.of(row))] = row
-    pause = np.zeros(present.jobs.work.size)
-    pause[rows] = [_pause(present, row, int(occupancy.size[row])) for row in changed]
-    order, suspended, waits = break_trades(present.blocks, occupancy, before, rows, pause, suspension_order)
-    return order.tolist(), suspended.tolist(), waits.tolist()
-
-
-def _pause(present: PresentPlacement, row: int, gpus: int) -> float:
-    levels = present.jobs.levels[row]
-    return float(present.jobs.pause[row, int(np.searchsorted(levels, gpus))])
+        if gpus:
+            pauses[row] = seconds
+        changes.append(_change(present, row, gpus, seconds, suspended))
+    return Changes(tuple(changes), tuple(rows), wanted, pauses)
 
 
 def _change(

@@ -112,7 +112,7 @@ def _fresh_with_locked(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occup
 
 
 @kernel
-def _all_repacked(
+def all_repacked(
     blocks: Blocks, seats: Seats, slack: FloatArray, rows: IntArray, wanted: IntArray, rank: IntArray
 ) -> tuple[Occupancy, IntArray]:
     """`repack_together` for ``rows``, which are not locked; returns (occupancy, rows without room)."""
@@ -168,7 +168,7 @@ class Seating:
         """See `repack_together`."""
         present = self.present
         rows = rows_where(~present.jobs.locked[: present.count])
-        return _all_repacked(
+        return all_repacked(
             present.blocks, self.seats, self._slack(slack), rows, wanted, present.by_submission
         )
 

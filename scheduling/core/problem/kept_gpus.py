@@ -45,6 +45,8 @@ def blocked_beside_locked(
     blocked: Mapping[int, float], columns: JobColumns, blocks: Blocks
 ) -> tuple[IntArray, FloatArray]:
     """Usable blocked addresses in order that no locked job keeps, and until when each is blocked."""
+    if not blocked:
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
     kept = {address for row in rows_where(columns.locked).tolist() for address in _addresses(columns, row)}
     addresses = sorted(address for address in blocked if address not in kept and _usable(address, blocks))
     return (

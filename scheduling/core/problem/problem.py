@@ -351,5 +351,6 @@ def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
     order = np.argsort(deadline_at, kind="stable")
     ranks = np.empty(order.size + offers, dtype=np.int64)
     ranks[order] = np.arange(order.size)
-    ranks[order.size :] = np.arange(order.size, order.size + offers)
+    if offers:
+        ranks[order.size :] = np.arange(order.size, order.size + offers)
     return ranks
