@@ -7,6 +7,8 @@ plans still keep every promise.
 
 from __future__ import annotations
 
+from weakref import proxy
+
 import numpy as np
 
 from scheduling.core.elasticflow.alone import impossible, peak_gpus_alone
@@ -15,6 +17,7 @@ from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import JobsAtRisk
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.promised_plans import PromisedPlans
+from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew, searched
 from scheduling.core.kernels import YES
@@ -66,8 +69,11 @@ class Admission(PromisedPlans):
         self.search = search
         self.at_risk: list[int] = []
         self.used_stored = False
-        self.jobs_at_risk = JobsAtRisk(self)
-        self.bid_prices = BidPrices(self)
+        # A strong reference back would keep all arrays of a decision until the next search for circles, so
+        # that each decision would begin on memory that is in no cache.
+        itself: Promises = proxy(self)
+        self.jobs_at_risk = JobsAtRisk(itself)
+        self.bid_prices = BidPrices(itself)
         self._needed: GpuTimeNeeded | None = None
         self._tested_for_moves: Plans | None = None
         self._establish()
