@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,25 @@ class Prediction:
         for name, value in asdict(self).items():
             if not (isfinite(value) and value >= 0.0):
                 raise ValueError(f"{name} of a plan are finite and not negative, not {value}")
+
+
+Stage = Literal["backward", "encode", "exchange", "decode"]
+#: What a stage occupies: a GPU, a server's processors, the links within a server or between servers.
+Resource = Literal["gpu", "processors", "within", "between"]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSpan:
+    """What is to be done to a group of gradients, in seconds from the beginning of the backward pass.
+
+    ``group``: its number in order of readiness.
+    """
+
+    stage: Stage
+    resource: Resource
+    group: int
+    begin_seconds: float
+    end_seconds: float
 
 
 class CommunicationPlan(Protocol):

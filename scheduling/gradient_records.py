@@ -47,6 +47,8 @@ def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
                 tuple((one["workers"], one["density"]) for one in each["sums"]),
             ),
             Skew(each["skew"]),
+            # Earlier workers do not tell: who took rows for more than that could not follow its plan.
+            rows=each.get("rows", True),
         )
         for each in content["sparse"]
     )
@@ -84,7 +86,9 @@ def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
         _moved(one.other_seconds, other.other_seconds, max(NEGLIGIBLE_SECONDS, 0.1 * one.compute_seconds)),
     ]
     before, after = ({each["name"]: each for each in content["sparse"]} for content in (known, newer))
-    if set(before) != set(after):
+    if {name: each.get("rows") for name, each in before.items()} != {
+        name: each.get("rows") for name, each in after.items()
+    }:
         return float("inf")
     moved += [_moved(before[name]["density"], after[name]["density"], 1e-4) for name in before]
     coded, coding = ({(c.name, c.device): c for c in codecs_of(content)} for content in (known, newer))

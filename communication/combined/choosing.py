@@ -1,16 +1,16 @@
 """The choice of a job's plan: every planner is asked, and the fastest plan that the job may use is taken.
 
-Planners predict with engines of their own. So sparse gradients are charged alike by all of them: exchanged
-after the backward pass, when the others are through. What cannot be told apart goes to the simpler plan.
+Planners predict with engines of their own. So sparse gradients that travel apart are charged alike by all of
+them: exchanged after the backward pass, when the others are through. What cannot be told apart goes to the
+simpler plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
+from communication.combined.grouping import gathered, groups_as_tensors
 from communication.combined.plan import NO_CODEC, CandidatePlan, GroupPlan
 from communication.combined.question import PLANNERS, PlanQuestion
 from communication.cupcake.exchange import Exchange
@@ -21,10 +21,10 @@ from communication.espresso.planner import plan_compression
 from communication.plan import Prediction
 from communication.profiles.codec import CodecProfile
 from communication.profiles.model import ModelProfile
-from communication.zen.choosing import TensorChoice, choose_scheme
+from communication.zen.choosing import TensorChoice
 from communication.zen.iteration import dense_traffic
 from communication.zen.plan import ZenPlan, plan_sparse
-from communication.zen.schemes import Scheme
+from communication.zen.profile import SparsityProfile
 
 #: Espresso chooses for each tensor of models with at most so many; of others for groups of them.
 MOST_CHOSEN_ONE_BY_ONE = 400
@@ -91,21 +91,25 @@ def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
     yield _without_plan(question)
     if question.placement.workers == 1:
         return
-    zen = None
-    if question.sparse:
-        zen = plan_sparse(question.job, question.model, question.sparse, question.placement, question.links)
-        if "zen" in question.planners:
-            yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
-        if "zen" not in question.planners or len(zen.sparse_tensors) < len(question.sparse):
-            # Plans of the rest leave sparse gradients to Zen's, which names them. One that Zen all-reduces
-            # with the rest has no place in plans that were made without it.
-            return
-    yield from _of_all_gradients(question, zen)
+    if question.sparse and "zen" in question.planners:
+        zen = _zen(question, question.sparse)
+        yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
+        apart = tuple(each.profile for each in zen.sparse_tensors)
+        if apart != question.rows:
+            yield from _of_others(question, _zen(question, apart))
+    # Where codecs may lose something a sparse gradient may be shorter as one of many.
+    follows = bool(question.rows) and "zen" in question.planners
+    yield from _of_others(question, _zen(question, question.rows) if follows else None)
 
 
-def _of_all_gradients(question: PlanQuestion, zen: ZenPlan | None) -> Iterator[CandidatePlan]:
-    """Plans of the gradients that are not sparse, each beside ``zen`` for those that are."""
-    rest = question.rest
+def _zen(question: PlanQuestion, sparse: tuple[SparsityProfile, ...]) -> ZenPlan:
+    return plan_sparse(question.job, question.model, sparse, question.placement, question.links)
+
+
+def _of_others(question: PlanQuestion, zen: ZenPlan | None) -> Iterator[CandidatePlan]:
+    """Plans of all gradients but those that ``zen`` is for; without it, but those that are kept as rows."""
+    apart = gathered(question) if zen is None else zen.sparse_tensors
+    rest = question.beside({each.profile.tensor for each in apart})
     if rest is None:
         return
     fused = [plan_under(Exchange(rest, question.placement, question.links, one)) for one in _each(question)]
@@ -126,15 +130,9 @@ def _each(question: PlanQuestion) -> list[CodecProfile | None]:
     return [None, *(codec for codecs in question.allowed_codecs.values() for codec in codecs)]
 
 
-def _gathered(question: PlanQuestion) -> list[TensorChoice]:
-    """Sparse gradients as they are exchanged without any plan: their rows are gathered."""
-    only = (Scheme.DENSE, Scheme.AGSPARSE)
-    found = [choose_scheme(one, question.placement, question.links, schemes=only) for one in question.sparse]
-    return [replace(choice, scheme=Scheme.AGSPARSE) for choice in found]
-
-
 def _without_plan(question: PlanQuestion) -> CandidatePlan:
-    apart = {one.tensor for one in question.sparse}
+    rows = gathered(question)
+    apart = {one.tensor for one in question.rows}
     traffic = dense_traffic(question.model, question.placement, question.links, apart)
     other = question.model.other_seconds
     alone = Prediction(
@@ -143,10 +141,10 @@ def _without_plan(question: PlanQuestion) -> CandidatePlan:
         bytes_within=traffic.bytes_within,
         exposed_seconds=max(0.0, traffic.end_seconds - question.model.backward_seconds),
     )
-    return CandidatePlan("dense", NO_CODEC, True, _with_sparse(question, alone, _gathered(question)))
+    return CandidatePlan("dense", NO_CODEC, True, _with_sparse(question, alone, rows))
 
 
-def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: list[TensorChoice]) -> Prediction:
+def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: Sequence[TensorChoice]) -> Prediction:
     """An iteration in which sparse gradients are exchanged once all else is through."""
     if not sparse:
         return rest
@@ -178,7 +176,7 @@ def _beside(
         planner,
         codec,
         made.lossless,
-        _with_sparse(question, made.predicted, [] if zen is None else list(zen.sparse_tensors)),
+        _with_sparse(question, made.predicted, gathered(question) if zen is None else zen.sparse_tensors),
         made.buffer_bytes + (0 if zen is None else zen.buffer_bytes),
         sparse=zen,
         rest=plan,
@@ -201,20 +199,6 @@ def _grouped(question: PlanQuestion, rest: ModelProfile, fused: list[FusionPlan]
             if (plan.codec, boundaries) in tried or len(boundaries) > MOST_CHOSEN_ONE_BY_ONE:
                 continue
             tried.add((plan.codec, boundaries))
-            groups = _groups(rest, boundaries)
+            groups = groups_as_tensors(rest, boundaries)
             if groups.elements.min() > 0:
                 yield GroupPlan(boundaries, rest.layout, _espresso(question, groups, codecs))
-
-
-def _groups(model: ModelProfile, boundaries: Boundaries) -> ModelProfile:
-    """Each group as a tensor: ready with its last gradient."""
-    begins = np.array([0, *boundaries[:-1]])
-    return replace(
-        ModelProfile.unnamed(
-            model.name,
-            np.add.reduceat(model.elements, begins),
-            np.add.reduceat(model.gap_seconds, begins),
-            model.other_seconds,
-        ),
-        bytes_per_element=model.bytes_per_element,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,10 +71,14 @@ class PlanQuestion:
         return found
 
     @cached_property
-    def rest(self) -> ModelProfile | None:
-        """The gradients that are not sparse, None where there are none. What is computed between two of them
-        belongs to the later one; what is computed after the last is left out (`backward_seconds` has it)."""
-        apart = {each.tensor for each in self.sparse}
+    def rows(self) -> tuple[SparsityProfile, ...]:
+        """The sparse gradients that are kept as rows: they travel apart from the others in any case."""
+        return tuple(each for each in self.sparse if each.rows)
+
+    def beside(self, apart: Collection[str]) -> ModelProfile | None:
+        """The gradients beside those that travel apart, None where there are none. What is computed between
+        two of them belongs to the later one; what is computed after the last is left out (`backward_seconds`
+        of the model has it)."""
         if not apart:
             return self.model
         kept = [place for place, name in enumerate(self.model.tensor_names) if name not in apart]

@@ -17,6 +17,7 @@ from enum import IntEnum
 from functools import lru_cache
 from math import prod
 
+from communication import plan
 from communication.espresso.options import Level, Option, Routine, Step, Task
 from communication.profiles.codec import Device
 from communication.profiles.placement import PlacementShape
@@ -31,6 +32,14 @@ class Resource(IntEnum):
     """The links within a server."""
     BETWEEN = 3
     """A server's network interface."""
+
+    @property
+    def told(self) -> plan.Resource:
+        """As spans of predicted and measured iterations have it."""
+        return _TOLD[self.value]
+
+
+_TOLD: tuple[plan.Resource, ...] = ("gpu", "processors", "within", "between")
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,17 +85,19 @@ class Carrying:
                     self._device = self._device_of(operation)
                 continue
             begun = time.perf_counter()
+            resource = operation.resource(self._groups.shape).told
             if operation.step.task is Task.COMP:
                 self._encode(operation)
-                self._notes.passed("encode", self._gradient, begun, time.perf_counter())
+                self._notes.passed("encode", resource, self._gradient, begun, time.perf_counter())
             elif operation.step.task is Task.DECOMP:
                 self._decode(operation)
-                self._notes.passed("decode", self._gradient, begun, time.perf_counter())
+                self._notes.passed("decode", resource, self._gradient, begun, time.perf_counter())
             else:
                 exchange = self._begin(operation)
                 ending = Ending(exchange.work, on_gpu=self._device.type == "cuda")
                 yield exchange.work
-                self._notes.passed("exchange", self._gradient, begun, ending.at, exchange.received_bytes)
+                received = exchange.received_bytes
+                self._notes.passed("exchange", resource, self._gradient, begun, ending.at, received)
                 self._end(operation, exchange)
 
     def channels(self) -> list[dist.ProcessGroup]:

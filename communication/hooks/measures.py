@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch.distributed as dist
+
+from communication.plan import Resource
 
 Stage = Literal["encode", "exchange", "decode"]
 STAGES: tuple[Stage, ...] = ("encode", "exchange", "decode")
@@ -19,6 +21,7 @@ class StageSpan:
     """What was done to a group of gradients, from when to when by this host's monotonic clock."""
 
     stage: Stage
+    resource: Resource
     group: int
     begun: float
     ended: float
@@ -47,7 +50,9 @@ class CommunicationMeasures:
     spans: list[StageSpan] = field(default_factory=list)
 
     def with_others(self, other: CommunicationMeasures) -> CommunicationMeasures:
-        """Both kinds of gradients together; what only one of them has is its."""
+        """Both kinds of gradients together; what only one of them has is its. Groups of the other kind are
+        numbered on."""
+        groups = 1 + max((span.group for span in self.spans), default=-1)
         return CommunicationMeasures(
             {stage: self.seconds[stage] + other.seconds[stage] for stage in STAGES},
             self.received_bytes + other.received_bytes,
@@ -56,7 +61,7 @@ class CommunicationMeasures:
             max(self.pull_imbalance, other.pull_imbalance),
             (self.residual_norm**2 + other.residual_norm**2) ** 0.5,
             self.densities | other.densities,
-            [*self.spans, *other.spans],
+            [*self.spans, *(replace(span, group=span.group + groups) for span in other.spans)],
         )
 
 
@@ -78,12 +83,20 @@ class StageNotes:
             found, self.sums = self.sums, CommunicationMeasures()
         return found
 
-    def passed(self, stage: Stage, group: int, begun: float, ended: float, received_bytes: int = 0) -> None:
-        """A stage of a group is over."""
+    def passed(
+        self,
+        stage: Stage,
+        resource: Resource,
+        group: int,
+        begun: float,
+        ended: float,
+        received_bytes: int = 0,
+    ) -> None:
+        """A stage of a group is over, which has occupied a resource."""
         with self._lock:
             self.sums.seconds[stage] += ended - begun
             self.sums.received_bytes += received_bytes
-            self.sums.spans.append(StageSpan(stage, group, begun, ended))
+            self.sums.spans.append(StageSpan(stage, resource, group, begun, ended))
 
 
 class Ending:

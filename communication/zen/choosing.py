@@ -134,13 +134,14 @@ def choose_scheme(
     schemes: Sequence[Scheme] = EXECUTABLE,
     adaptive_push: bool = False,
 ) -> TensorChoice:
-    """The fastest of ``schemes`` for a tensor; of equally fast ones the first in the order of `Scheme`.
+    """The fastest of ``schemes`` for a tensor; of equally fast ones the first in the order of `Scheme`. One
+    that is kept as rows is not all-reduced.
 
     ``adaptive_push``: choose the format of Push as well, which the paper always sends in COO.
-    Raises ValueError unless the dense scheme is among them.
+    Raises ValueError unless the scheme that needs no plan is among them: dense, or for rows AGsparse.
     """
-    if Scheme.DENSE not in schemes:
-        raise ValueError("without the dense scheme there is nothing to fall back to")
+    if (Scheme.AGSPARSE if profile.rows else Scheme.DENSE) not in schemes:
+        raise ValueError("without the scheme that needs no plan there is nothing to fall back to")
     exchange = exchange_of(profile, placement, adaptive_push=adaptive_push)
     rate = links.rate(spread=placement.spread)
     within, within_seconds = _within(profile, placement, links)
@@ -148,7 +149,9 @@ def choose_scheme(
     costs = tuple(
         _cost(scheme, exchange, rate, times, within_seconds)
         for scheme in Scheme
-        if scheme in schemes and (even or scheme not in HASHED)
+        if scheme in schemes
+        and (even or scheme not in HASHED)
+        and not (profile.rows and scheme is Scheme.DENSE)
     )
     best = min(costs, key=lambda cost: cost.seconds)
     return TensorChoice(

@@ -6,7 +6,7 @@ is ready, one after the other; what is sparse is exchanged when the backward pas
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from communication.collectives import all_reduce_bytes
@@ -38,7 +38,18 @@ def dense_traffic(
     model: ModelProfile, placement: PlacementShape, links: LinkProfile, apart: Collection[str] = ()
 ) -> DenseTraffic:
     """The all-reduces of a model's tensors but those that are synchronised ``apart``."""
-    ready = end = between = within = 0.0
+    end = between = within = 0.0
+    for begin, one in all_reduces(model, placement, links, apart):
+        end = begin + one.end_seconds
+        between, within = between + one.bytes_between, within + one.bytes_within
+    return DenseTraffic(end, between, within)
+
+
+def all_reduces(
+    model: ModelProfile, placement: PlacementShape, links: LinkProfile, apart: Collection[str] = ()
+) -> Iterator[tuple[float, DenseTraffic]]:
+    """Of each bucket when its all-reduce begins, and what that takes by itself."""
+    ready = end = 0.0
     waiting, capacity = 0, FIRST_BUCKET_BYTES
     sizes, gaps = model.sizes_bytes.tolist(), model.gap_seconds.tolist()
     last = len(model) - 1
@@ -46,11 +57,10 @@ def dense_traffic(
         ready += gaps[place]
         waiting += 0 if name in apart else sizes[place]
         if waiting and (waiting >= capacity or place == last):
-            one = _all_reduce(waiting, placement, links)
-            end = max(end, ready) + one.end_seconds
-            between, within = between + one.bytes_between, within + one.bytes_within
+            one, begin = _all_reduce(waiting, placement, links), max(end, ready)
+            yield begin, one
+            end = begin + one.end_seconds
             waiting, capacity = 0, BUCKET_BYTES
-    return DenseTraffic(end, between, within)
 
 
 def _all_reduce(size_bytes: float, placement: PlacementShape, links: LinkProfile) -> DenseTraffic:

@@ -117,7 +117,7 @@ def plan_sparse(
         choose_scheme(each, placement, links, times=times, adaptive_push=adaptive_push) for each in profiles
     ]
     best = _predicted(model, placement, links, choices)
-    all_reduced = [replace(each, scheme=Scheme.DENSE) for each in choices]
+    all_reduced = [each if each.profile.rows else replace(each, scheme=Scheme.DENSE) for each in choices]
     dense = _predicted(model, placement, links, all_reduced)
     if dense.iteration_seconds <= best.iteration_seconds:
         choices, best = all_reduced, dense

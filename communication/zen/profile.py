@@ -21,6 +21,8 @@ class SparsityProfile:
         tensor: its name in the model. elements: |G|.
         width: values that are zero together, such as a row of an embedding table; one index stands for them.
         densification: shares of these units that are not zero, by workers. skew: of contiguous parts.
+        rows: whether the gradient is kept as rows, of which an all-reduce knows nothing: without a plan these
+            are gathered. Otherwise it is all-reduced with the others, and any plan may take it.
 
     Raises ValueError for a width that does not divide the elements, or more units than indices can count.
     """
@@ -30,6 +32,7 @@ class SparsityProfile:
     width: int
     densification: Densification
     skew: Skew = PUBLISHED_SKEW
+    rows: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.elements < 0 or self.elements % self.width:

@@ -1,4 +1,4 @@
-"""One iteration of a job as a timeline: what computes, encodes, communicates and decodes when."""
+"""One iteration of a job as a timeline: what computes, encodes, communicates and decodes, when and where."""
 
 from __future__ import annotations
 
@@ -18,31 +18,53 @@ _STAGES = {
 }
 
 
+_RESOURCES = {
+    "gpu": "GPU",
+    "processors": "processors",
+    "within": "within servers",
+    "between": "between servers",
+}
+
+
 def figure(told: dict[str, Any]) -> go.Figure | None:
-    """A row for each stage, a bar for each group of gradients, from the beginning of the backward pass."""
-    spans = (told["window"] or {}).get("spans") or []
-    if not spans:
+    """A row for each stage and what it occupies, a bar for each group of gradients, from the beginning of the
+    backward pass. Beneath each measured row the predicted one, paler."""
+    measured = (told["window"] or {}).get("spans") or []
+    if not measured:
         return None
-    drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=False)
-    for stage, (name, colour) in _STAGES.items():
-        some = [span for span in spans if span["stage"] == stage]
-        if not some:
-            continue
-        drawn.add_trace(
-            go.Bar(
-                y=[name] * len(some),
-                base=[1e3 * span["begin_seconds"] for span in some],
-                x=[1e3 * max(0.0, span["end_seconds"] - span["begin_seconds"]) for span in some],
-                orientation="h",
-                name=name,
-                marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255, 255, 255, 0.6)"}},
-                customdata=[[span["group"], 1e3 * span["end_seconds"]] for span in some],
-                hovertemplate="Group %{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms<extra></extra>",
-            )
-        )
+    drawn = base_figure(margin={"l": 190, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=False)
+    predicted = told["predicted_spans"]
+    for stage in _STAGES:
+        for resource in _RESOURCES:
+            for spans, is_measured in ((measured, True), (predicted, False)):
+                mine = [each for each in spans if (each["stage"], _resource(each)) == (stage, resource)]
+                if mine:
+                    drawn.add_trace(_row(stage, resource, mine, is_measured=is_measured))
     drawn.update_xaxes(title_text="ms since the backward pass began", rangemode="tozero")
     drawn.update_yaxes(autorange="reversed", automargin=True)
     return drawn
+
+
+def _row(stage: str, resource: str, spans: list[dict[str, Any]], *, is_measured: bool) -> go.Bar:
+    name, colour = _STAGES[stage]
+    row = name if stage == "backward" else f"{name}, {_RESOURCES[resource]}"
+    row = row if is_measured else f"{row} (predicted)"
+    return go.Bar(
+        y=[row] * len(spans),
+        base=[1e3 * span["begin_seconds"] for span in spans],
+        x=[1e3 * max(0.0, span["end_seconds"] - span["begin_seconds"]) for span in spans],
+        orientation="h",
+        name=row,
+        opacity=1.0 if is_measured else 0.45,
+        marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255, 255, 255, 0.6)"}},
+        customdata=[[span["group"], 1e3 * span["end_seconds"]] for span in spans],
+        hovertemplate="Group %{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms<extra></extra>",
+    )
+
+
+def _resource(span: dict[str, Any]) -> str:
+    """Windows of earlier workers do not tell."""
+    return str(span.get("resource", "gpu"))
 
 
 def caption(told: dict[str, Any]) -> str:

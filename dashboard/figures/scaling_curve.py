@@ -5,13 +5,19 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from dashboard import colours
-from dashboard.figures.panel import Panel, base_figure
+from dashboard.figures.panel import Panel, base_figure, plain_text
 from scheduling.core.problem.reasons import memory_text
-from scheduling.selectors.job_page import Curve, curve
+from scheduling.models import CurveLevel
+from scheduling.selectors.scaling_curve import Curve, curve
+
+#: Plan families in words.
+_NAMES = {"dense": "no plan", "lossless": "lossless plans", "lossy": "plans that may lose something"}
+_DASHES = ("dash", "dot", "dashdot")
 
 
 def figure(data: Curve | None) -> go.Figure | None:
-    """Throughput by GPUs, beside perfect scaling of the smallest level. Only measured levels are points."""
+    """Throughput by GPUs, beside perfect scaling of the smallest level, and what was measured under other
+    plans of communication. Only measured levels are points."""
     if data is None or not data.levels:
         return None
     drawn = base_figure()
@@ -32,7 +38,7 @@ def figure(data: Curve | None) -> go.Figure | None:
         go.Scatter(
             x=gpus,
             y=rates,
-            name="Measured",
+            name=f"Measured, {_NAMES.get(data.family, data.family)}" if data.others else "Measured",
             mode="lines+markers",
             line={"color": colours.PROMISED, "width": 2},
             marker={
@@ -56,9 +62,25 @@ def figure(data: Curve | None) -> go.Figure | None:
             "<br>%{customdata[1]} samples, %{customdata[2]}%{customdata[4]}%{customdata[3]}<extra></extra>",
         )
     )
+    for number, (family, levels) in enumerate(data.others.items()):
+        drawn.add_trace(_other_family(family, levels, _DASHES[number % len(_DASHES)]))
+        gpus = sorted({*gpus, *(level.gpus for level in levels)})
     drawn.update_xaxes(title_text="GPUs", type="log", tickvals=gpus, ticktext=[str(count) for count in gpus])
     drawn.update_yaxes(title_text="iterations/s", rangemode="tozero")
     return drawn
+
+
+def _other_family(family: str, levels: list[CurveLevel], dash: str) -> go.Scatter:
+    name = _NAMES.get(family, plain_text(family, 40))
+    return go.Scatter(
+        x=[level.gpus for level in levels],
+        y=[level.iterations_per_second for level in levels],
+        name=f"Measured, {name}",
+        mode="lines+markers",
+        line={"color": colours.BEST_EFFORT, "width": 1, "dash": dash},
+        marker={"size": 7, "symbol": [_symbol(level.source, level.void) for level in levels]},
+        hovertemplate="%{x} GPUs: %{y:.2f} iterations/s, " + name + "<extra></extra>",
+    )
 
 
 def _symbol(source: str, void: bool) -> str:
@@ -86,5 +108,6 @@ PANEL = Panel(
     empty="Not measured yet. A new function runs a few iterations at 1, 2, 4, … GPUs before it is decided.",
     refresh_on=("changed",),
     note="Filled points were sharpened by running jobs, open ones profiled; green is where the job runs now. "
-    "A cross shows the host's speed: it was too slow for the pace of the emulated GPU.",
+    "A cross shows the host's speed: it was too slow for the pace of the emulated GPU. The job runs on its "
+    "own line; where there are others, they are what plans of communication cost or bring.",
 )

@@ -42,7 +42,8 @@ class SparseTensor(Message):
 
     `width`: values for which one index stands, such as a row of a table. `density`, `sums`: the share of
     these that are not zero on one worker, and in sums of several, ascending. `beta`, `skew`: of the laws
-    beyond what was measured (`communication/zen/densification.py`: `Densification`, `Skew.sigma`).
+    beyond what was measured (`communication/zen/densification.py`: `Densification`, `Skew.sigma`). `rows`:
+    whether the gradient is kept as rows, as those of embeddings with `sparse=True` are.
     """
 
     name: TensorName
@@ -51,6 +52,7 @@ class SparseTensor(Message):
     beta: Share
     sums: Annotated[list[SumDensity], Field(max_length=8)] = []
     skew: Share
+    rows: bool = True
 
 
 class CodecTimes(Message):
@@ -112,9 +114,13 @@ class TensorDensity(Message):
 
 
 class Span(Message):
-    """What was done to a group of gradients, in seconds from the beginning of the backward pass."""
+    """What was done to a group of gradients, in seconds from the beginning of the backward pass.
+
+    ``resource``: what it has occupied: a GPU, a server's processors, the links within or between servers.
+    """
 
     stage: Literal["backward", "encode", "exchange", "decode"]
+    resource: Literal["gpu", "processors", "within", "between"] = "gpu"
     group: Number
     begin_seconds: TrainSeconds
     end_seconds: TrainSeconds

@@ -69,6 +69,18 @@ class GradientProfileSerializer(serializers.Serializer):
     gpus = serializers.IntegerField()
 
 
+class PredictedSpanSerializer(serializers.Serializer):
+    """What is to be done to a group of gradients, in seconds from the beginning of the backward pass."""
+
+    stage = serializers.CharField(help_text="`backward`, `encode`, `exchange` or `decode`.")
+    resource = serializers.CharField(
+        help_text="That it occupies: `gpu`, `processors`, the links `within` a server or `between` servers."
+    )
+    group = serializers.IntegerField(help_text="In order of readiness, sparse gradients first.")
+    begin_seconds = serializers.FloatField()
+    end_seconds = serializers.FloatField()
+
+
 class CommunicationSerializer(serializers.Serializer):
     """How the job's gradients are sent: the plan of its newest generation, and those that it beat."""
 
@@ -90,6 +102,9 @@ class CommunicationSerializer(serializers.Serializer):
     )
     window = serializers.DictField(
         allow_null=True, help_text="What rank 0 told last (docs/protocols.md 2.8)."
+    )
+    predicted_spans = PredictedSpanSerializer(
+        many=True, help_text="One iteration as it is predicted; the window's `spans` are as measured."
     )
     profile = GradientProfileSerializer(allow_null=True)
     links = LinksSerializer(allow_null=True)

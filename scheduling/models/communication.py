@@ -51,6 +51,8 @@ class GradientPlan(models.Model):
     chosen = models.JSONField()
     messages = models.JSONField(default=dict)
     beaten = models.JSONField(default=list)
+    #: One iteration as it is predicted: what is done to each group when (`PredictedSpan`).
+    spans = models.JSONField(blank=True, default=list)
     #: Predicted, over no plan at all.
     speedup = models.FloatField()
     made_at = models.DateTimeField(default=timezone.now)

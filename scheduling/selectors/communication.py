@@ -44,6 +44,7 @@ def communication_of(job: Job) -> dict[str, Any]:
         "measured_seconds": _measured_seconds(generation, followed),
         "seconds_without_plan": _seconds_without(key, 0 if generation is None else generation.world_size),
         "window": (generation.communication_window or None) if generation is not None else None,
+        "predicted_spans": _predicted_spans(generation, followed),
         "profile": None
         if newest is None
         else {"measured_at": newest.measured_at, "confirmed_at": newest.confirmed_at, "gpus": newest.gpus},
@@ -75,6 +76,13 @@ def _shown_generation(job: Job) -> Generation | None:
 
 def _of_generation(generation: Generation | None, name: str) -> Any:
     return None if generation is None else generation.communication.get(name)
+
+
+def _predicted_spans(generation: Generation | None, plan: GradientPlan | None) -> list[dict[str, Any]]:
+    """Of the plan that the generation follows; none where another one was made since."""
+    if plan is None or plan.made_at.isoformat() != _of_generation(generation, "made_at"):
+        return []
+    return list(plan.spans)
 
 
 def _measured_seconds(generation: Generation | None, plan: GradientPlan | None) -> float | None:

@@ -11,7 +11,7 @@ from django.db.models import F, IntegerField, Max, Min, QuerySet
 from django.db.models.functions import Mod
 
 from projects.models import User
-from scheduling.choices import AssignmentState, GenerationState, OfferState, Purpose
+from scheduling.choices import AssignmentState, OfferState, Purpose
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import (
     Artifact,
@@ -27,6 +27,7 @@ from scheduling.models import (
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import PlannedPiece, planned_finish_at, planned_pieces
 from scheduling.selectors.jobs_table import gpus_now
+from scheduling.selectors.scaling_curve import curve
 from scheduling.selectors.visibility import visible_jobs
 
 MAXIMUM_METRIC_POINTS = 800
@@ -70,16 +71,6 @@ class GpusOverTime:
     promised: list[PlannedPiece]
     deadline_at: datetime | None
     now: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Measured levels of the job's scaling curve, ascending, and where the job is on it."""
-
-    levels: list[CurveLevel]
-    gpu_kind: str
-    complete: bool
-    gpus_now: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,19 +215,6 @@ def minimum_satisfactory_share(job: Job) -> list[PlannedPiece]:
 def _parsed(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def curve(job: Job) -> Curve | None:
-    """The job's scaling curve, or None while nothing was measured."""
-    if job.curve is None:
-        return None
-    live = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
-    return Curve(
-        levels=list(job.curve.levels.all()),
-        gpu_kind=job.curve.gpu_kind,
-        complete=job.curve.complete,
-        gpus_now=live.world_size if live else 0,
-    )
 
 
 def _thinned(job: Job, maximum_points: int = MAXIMUM_METRIC_POINTS) -> QuerySet[JobMetric]:

@@ -39,7 +39,7 @@ class FollowedPlans:
             found = GradientPlan.objects.filter(
                 profile__key__in={key for key, _ in keys.values()}, family__in=families
             ).select_related("profile")
-            for plan in found.defer("profile__content"):
+            for plan in found.defer("profile__content", "spans"):
                 self._plans[plan.profile.key, plan.family].append(plan)
 
     def family(self, job: Job) -> str:

@@ -17,9 +17,11 @@ from django.utils import timezone
 
 from cluster.models import Gpu, Server
 from communication.combined.choosing import PlanChoice, choose
+from communication.combined.grouping import others
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
-from communication.plan import content_digest
+from communication.combined.timeline import predicted_spans
+from communication.plan import PredictedSpan, content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
@@ -36,6 +38,8 @@ COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
 MOST_PROFILES = 1
 #: Device memory for buffers is counted in these.
 MEMORY_STEP_BYTES = 64 << 20
+#: Of a predicted timeline.
+MOST_SPANS = 512
 #: Gradients travel as FP32.
 FP32_BYTES = 4
 
@@ -165,8 +169,7 @@ def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, d
             memory_bytes=inputs.memory_bytes,
             planners=CARRIED_OUT,
         )
-        rest = question.rest
-        yield family, _row(choose(question), () if rest is None else rest.tensor_names)
+        yield family, _row(question, choose(question))
 
 
 def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dict[str, Any]]]) -> None:
@@ -191,12 +194,12 @@ def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dic
             GradientPlan.objects.update_or_create(**place, defaults=row)
 
 
-def _row(choice: PlanChoice, gradients: Sequence[str]) -> dict[str, Any]:
-    """A choice as its row has it. What lost before may be tried again under other inputs.
-
-    ``gradients``: names of those that are not sparse, in order of readiness.
-    """
+def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
+    """A choice as its row has it. What lost before may be tried again under other inputs."""
     chosen = choice.chosen
+    rest = others(question, chosen)
+    #: Names of those that are not sparse, in order of readiness.
+    gradients = () if rest is None else rest.tensor_names
     messages = {name: dict(message) for name, message in chosen.messages.items()}
     return {
         "question": choice.question,
@@ -205,11 +208,18 @@ def _row(choice: PlanChoice, gradients: Sequence[str]) -> dict[str, Any]:
         "chosen": candidate_as_json(chosen),
         "messages": {**messages, "gradients": list(gradients)} if messages else {},
         "beaten": [candidate_as_json(each) for each in choice.beaten],
+        "spans": spans_as_json(predicted_spans(question, chosen)),
         "speedup": choice.speedup,
         "made_at": timezone.now(),
         "measured_seconds": None,
         "given_up": "",
     }
+
+
+def spans_as_json(spans: Sequence[PredictedSpan]) -> list[dict[str, Any]]:
+    """A predicted timeline in order of begin; of one with more spans than are kept the longest."""
+    kept = sorted(spans, key=lambda span: span.begin_seconds - span.end_seconds)[:MOST_SPANS]
+    return [asdict(span) for span in sorted(kept, key=lambda span: span.begin_seconds)]
 
 
 def candidate_as_json(candidate: CandidatePlan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -74,6 +75,11 @@ def test_a_clone_keeps_what_was_allowed_unless_told(world: World) -> None:
     assert (refused["lossy"], refused["codecs"]) == ("refused", [])
 
 
+SPAN = {
+    "stage": "encode", "resource": "gpu", "group": 0, "begin_seconds": 0.0, "end_seconds": 0.01,
+}  # fmt: skip
+
+
 def plan_of(job: Job) -> GradientPlan:
     assert job.curve is not None
     profile = GradientProfile.objects.create(
@@ -81,7 +87,7 @@ def plan_of(job: Job) -> GradientPlan:
     )
     made: GradientPlan = GradientPlan.objects.create(
         profile=profile, family=job.curve.plan_family, servers=1, gpus_per_server=1, question="q",
-        planner="cupcake", codec="fp16", chosen=FUSED, beaten=[DENSE], speedup=1.5,
+        planner="cupcake", codec="fp16", chosen=FUSED, beaten=[DENSE], speedup=1.5, spans=[SPAN],
     )  # fmt: skip
     return made
 
@@ -104,9 +110,13 @@ def test_a_job_tells_its_plan_what_it_beat_and_what_was_measured(world: World) -
     assert told["beaten"] == [DENSE]
     assert (told["speedup"], told["measured_seconds"], told["generation"]) == (1.5, 0.3, generation.number)
     assert told["links"]["told_by"] == "default"
+    assert told["predicted_spans"] == [SPAN]
     assert [(one["gpus"], one["planner"], one["predicted_seconds"]) for one in told["levels"]] == [
         (1, "cupcake", 0.1)
     ]
+    # Of a plan that was made anew since, nothing is foretold of this generation.
+    GradientPlan.objects.filter(pk=plan.pk).update(made_at=plan.made_at + timedelta(seconds=1))
+    assert communication_of(job)["predicted_spans"] == []
 
 
 def test_a_job_without_a_plan_says_so(world: World) -> None:

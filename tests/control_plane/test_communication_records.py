@@ -31,6 +31,7 @@ PROFILE: dict[str, Any] = {
             "beta": 0.7,
             "sums": [{"workers": 2, "density": 0.018}],
             "skew": 0.5,
+            "rows": False,
         }
     ],
 }

@@ -16,6 +16,7 @@ from scheduling.choices import CurveState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
+from scheduling.selectors.scaling_curve import curve as curve_of_page
 from scheduling.services.failure_charges import DEFAULT_PAUSE_SECONDS, FailureCharges, fallback_seconds
 from scheduling.services.families import family_of_newcomer
 from scheduling.services.generations import create_generation
@@ -192,6 +193,9 @@ def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tupl
     assert made.communication["chosen"]["planner"] == plan.planner
     assert made.communication["beaten"] == plan.beaten
     assert made.curve == job.curve
+    # As it is predicted: the last span ends where the iteration does, and 10 ms are spent on other things.
+    seconds = 0.01 + max(span["end_seconds"] for span in plan.spans)
+    assert seconds == pytest.approx(plan.chosen["predicted"]["iteration_seconds"], rel=1e-6)
     read = PlanOfAWorker.from_message(made.runtime_plan)
     for one in read.synchronisers:
         KINDS[one.kind](one.choices)
@@ -311,6 +315,15 @@ def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, S
     assert asked(job, lossy="allowed") == dense
     lossy.levels.update(iterations_per_second=6.0)
     assert asked(job, lossy="allowed") == lossy
+    # Both are on the job's page.
+    job.refresh_from_db()
+    job.lossy, job.curve = "allowed", lossy
+    shown = curve_of_page(job)
+    assert shown is not None
+    assert [level.iterations_per_second for level in shown.levels] == [6.0]
+    assert {family: [one.iterations_per_second for one in each] for family, each in shown.others.items()} == {
+        "dense": [5.0]
+    }
     # How fast more GPUs are without a plan says nothing of the plan.
     dense.levels.create(gpus=4, iterations_per_second=9.0)
     assert asked(job, lossy="allowed") == lossy

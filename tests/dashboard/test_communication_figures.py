@@ -20,8 +20,12 @@ DENSE = {
 }  # fmt: skip
 SPANS = [
     {"stage": "backward", "group": 0, "begin_seconds": 0.0, "end_seconds": 0.02},
-    {"stage": "exchange", "group": 0, "begin_seconds": 0.02, "end_seconds": 0.05},
-    {"stage": "exchange", "group": 1, "begin_seconds": 0.05, "end_seconds": 0.06},
+    {"stage": "exchange", "resource": "between", "group": 0, "begin_seconds": 0.02, "end_seconds": 0.05},
+    {"stage": "exchange", "resource": "between", "group": 1, "begin_seconds": 0.05, "end_seconds": 0.06},
+]
+PREDICTED_SPANS = [
+    {**SPANS[0], "resource": "gpu", "end_seconds": 0.018},
+    {**SPANS[1], "resource": "between", "end_seconds": 0.04},
 ]
 WINDOW = {
     "iteration": 40, "exposed_seconds": 0.03, "received_bytes": 25, "dense_bytes": 100,
@@ -33,7 +37,8 @@ def told(**changes: Any) -> dict[str, Any]:
     return {
         "chosen": CHOSEN, "beaten": [DENSE], "speedup": 1.5, "measured_seconds": 0.12,
         "seconds_without_plan": 0.16, "given_up": "", "window": WINDOW,
-        "links": {"told_by": "default", "between": {"bytes_per_second": 1.25e9}}, **changes,
+        "links": {"told_by": "default", "between": {"bytes_per_second": 1.25e9}},
+        "predicted_spans": PREDICTED_SPANS, **changes,
     }  # fmt: skip
 
 
@@ -59,11 +64,15 @@ def test_words_tell_what_the_plan_saves_and_why_it_was_given_up() -> None:
     assert job_communication.caption(told(window=None)).count("mean") == 0
 
 
-def test_an_iteration_is_a_timeline_by_stage() -> None:
+def test_an_iteration_is_a_timeline_by_stage_and_resource_with_what_was_predicted_beneath() -> None:
     drawn = job_iteration.figure(told())
     assert drawn is not None
-    backward, exchange = drawn.data
+    backward, foretold, exchange, expected = drawn.data
     assert (backward.name, list(backward.x)) == ("Backward pass", [20.0])
+    assert (foretold.name, list(foretold.x)) == ("Backward pass (predicted)", [18.0])
+    assert expected.name == "Communicate, between servers (predicted)"
+    assert exchange.name == "Communicate, between servers"
+    assert [round(width) for width in expected.x] == [20]
     assert [round(base) for base in exchange.base] == [20, 50]
     assert [round(width) for width in exchange.x] == [30, 10]
     assert "waited for 30.0 ms, 20.0 ms were predicted" in job_iteration.caption(told())

@@ -27,7 +27,6 @@ from dashboard.figures import (
 from dashboard.figures.panel import plain_text
 from scheduling.models import CurveLevel
 from scheduling.selectors.job_page import (
-    Curve,
     GpuPhase,
     GpusOverTime,
     JobProgress,
@@ -37,6 +36,7 @@ from scheduling.selectors.job_page import (
 from scheduling.selectors.job_times import PlannedPiece
 from scheduling.selectors.occupancy import GpuCell, Occupant, ServerCells
 from scheduling.selectors.overview import JobSlack, PromiseCounts
+from scheduling.selectors.scaling_curve import Curve
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -157,6 +157,17 @@ def test_only_measured_levels_are_points_of_the_curve() -> None:
     assert perfect["y"] == [4.0, 16.0]
     assert scaling_curve.figure(None) is None
     assert scaling_curve.figure(Curve([], "cpu", False, 0)) is None
+
+
+def test_what_other_plans_were_measured_at_stands_beside_the_jobs_own_curve() -> None:
+    own = [CurveLevel(gpus=1, iterations_per_second=4.0), CurveLevel(gpus=4, iterations_per_second=8.0)]
+    without = [CurveLevel(gpus=1, iterations_per_second=4.0), CurveLevel(gpus=8, iterations_per_second=9.0)]
+    shown = Curve(own, "a100", True, 4, family="lossy", others={"dense": without})
+    drawn = as_json(scaling_curve.figure(shown))
+    _, mine, other = drawn["data"]
+    assert mine["name"] == "Measured, plans that may lose something"
+    assert (other["name"], other["x"], other["y"]) == ("Measured, no plan", [1, 8], [4.0, 9.0])
+    assert drawn["layout"]["xaxis"]["tickvals"] == [1, 4, 8]
 
 
 def test_a_level_that_shows_the_hosts_speed_instead_of_the_emulated_gpus_is_marked() -> None:

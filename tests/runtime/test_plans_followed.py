@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from communication.combined.choosing import choose
+from communication.combined.grouping import others
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
@@ -38,7 +39,7 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
     choice = choose(question)
     chosen = next(one for one in (choice.chosen, *choice.beaten) if one.planner == planner)
     messages = chosen.messages
-    rest = question.rest
+    rest = others(question, chosen)
     assert rest is not None
     return GradientOrders(messages.get("sparse"), messages.get("rest"), rest.tensor_names)
 

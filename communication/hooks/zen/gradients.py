@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from communication.espresso.options import Level
 from communication.hooks import exchanges
 from communication.hooks.groups import PlacementGroups
+from communication.hooks.measures import StageSpan
 from communication.hooks.zen.exchanges import Exchanged, all_to_everybody, doubling, in_parts
 from communication.hooks.zen.measures import SparseMeasures
 from communication.hooks.zen.orders import TensorOrders, ZenOrders
 from communication.hooks.zen.packets import Rows
 from communication.hooks.zen.partitions import ContiguousPartitions, HashedPartitions, Partitions
 from communication.hooks.zen.wire import Wire
+from communication.plan import Resource
 from communication.zen.choosing import HASHED
 from communication.zen.formats import INDEX_BYTES, VALUE_BYTES, Format
 from communication.zen.schemes import Scheme
@@ -70,6 +72,8 @@ class SparseGradients:
         self._wire = Wire(groups.by_step[level, False]) if shape.workers > 1 else None
         self._shares = shape.gpus_per_server if shape.spread else 1
         self._share = groups.gpu if shape.spread else 0
+        #: Of the tensor that is exchanged: from when to when it waited for the GPUs of its server.
+        self._within: list[tuple[float, float]] = []
         self.measures = SparseMeasures(0 if self._wire is None else self._wire.size)
         self._tensors = [self._checked(each, parameters, orders, sparse) for each in orders.tensors]
 
@@ -105,9 +109,12 @@ class SparseGradients:
             return
         begun, waited = time.perf_counter(), self._wire.seconds
         computed = self._computed_anywhere()
-        for tensor, anywhere in zip(self._tensors, computed, strict=True):
-            if anywhere:
-                self._synchronise(tensor, self._wire)
+        self.measures.spans = [
+            span
+            for number, tensor in enumerate(self._tensors)
+            if computed[number]
+            for span in self._timed(number, tensor, self._wire)
+        ]
         exchange = self._wire.seconds - waited
         self.measures.iteration(time.perf_counter() - begun - exchange, exchange, self._wire.received_bytes)
         self._wire.received_bytes = 0
@@ -120,6 +127,22 @@ class SparseGradients:
         counts = counts.float()
         dist.all_reduce(counts, op=dist.ReduceOp.MAX, group=self._groups.everybody)
         return [bool(count) for count in counts]
+
+    def _timed(self, number: int, tensor: _Tensor, wire: Wire) -> Iterator[StageSpan]:
+        """Synchronise a tensor; tells what it waited for when. What lies between is a rank's own part."""
+        wire.spans.clear()
+        self._within.clear()
+        at = time.perf_counter()
+        self._synchronise(tensor, wire)
+        ended = time.perf_counter()
+        channel: Resource = "between" if self._groups.shape.spread else "within"
+        waits: list[tuple[float, float, Resource]] = [(*span, channel) for span in wire.spans]
+        waits += [(*span, "within") for span in self._within]
+        for begun, until, resource in sorted(waits):
+            yield StageSpan("encode", "gpu", number, at, begun)
+            yield StageSpan("exchange", resource, number, begun, until)
+            at = until
+        yield StageSpan("decode", "gpu", number, at, ended)
 
     def _synchronise(self, tensor: _Tensor, wire: Wire) -> None:
         orders = tensor.orders
@@ -144,9 +167,11 @@ class SparseGradients:
         whole = _dense_of(tensor.parameter, width)
         each = -(-len(whole) // self._shares)
         group = self._groups.by_step[Level.INTRA, False]
+        begun = time.perf_counter()
         scattered = exchanges.reduce_scatter(whole.view(-1), each * width, each * width, group)
         scattered.work.wait()
         found = scattered.result()
+        self._within.append((begun, time.perf_counter()))
         assert found is not None
         return found.view(each, width)
 
@@ -156,9 +181,11 @@ class SparseGradients:
         own = share.values.new_zeros(each, width)
         own[share.places] = share.values
         group = self._groups.by_step[Level.INTRA, True]
+        begun = time.perf_counter()
         gathered = exchanges.all_gather(own.view(-1), [each * width] * self._shares, group)
         gathered.work.wait()
         found = gathered.result()
+        self._within.append((begun, time.perf_counter()))
         assert found is not None
         whole = found.view(-1, width)
         return _all_units(whole).without_zeros()

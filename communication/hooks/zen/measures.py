@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from communication.hooks.measures import CommunicationMeasures
+from communication.hooks.measures import CommunicationMeasures, StageSpan
 from communication.hooks.zen.exchanges import Exchanged
 
 
@@ -14,7 +14,7 @@ class SparseMeasures:
     Attributes:
         iterations: that were added up. codec_seconds: of a rank's own part: hashing, sorting, adding up.
             exchange_seconds: in which it waited for others. received_bytes: from others, those within its
-            server left out. dense_bytes: that all-reduces would have brought.
+            server left out. dense_bytes: that all-reduces would have brought. spans: of the last iteration.
     """
 
     def __init__(self, servers: int) -> None:
@@ -26,6 +26,7 @@ class SparseMeasures:
         self.iterations = 0
         self.codec_seconds = self.exchange_seconds = 0.0
         self.received_bytes = self.dense_bytes = 0
+        self.spans: list[StageSpan] = []
         self._pushed = [0] * self._servers
         self._owned = [0] * self._servers
         self._densities: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
@@ -55,6 +56,7 @@ class SparseMeasures:
             self.push_imbalance,
             self.pull_imbalance,
             densities=self.densities,
+            spans=self.spans,
         )
         self.forget()
         return found

@@ -15,6 +15,7 @@ class Wire:
 
     Attributes:
         received_bytes: from others, since it was made. seconds: in which this rank waited for others.
+        spans: of waiting, from when to when; whoever wants fewer clears them.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -22,6 +23,7 @@ class Wire:
         self.rank, self.size = group.rank(), group.size()
         self.received_bytes = 0
         self.seconds = 0.0
+        self.spans: list[tuple[float, float]] = []
 
     def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
         """Everybody's numbers, which are as many on each rank. They are needed on the host, as sizes of what
@@ -64,4 +66,6 @@ class Wire:
 
     def _came(self, count: int, begun: float) -> None:
         self.received_bytes += count
-        self.seconds += time.perf_counter() - begun
+        ended = time.perf_counter()
+        self.seconds += ended - begun
+        self.spans.append((begun, ended))

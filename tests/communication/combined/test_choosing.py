@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from communication.combined.choosing import PlanChoice, choose
+from communication.combined.grouping import others
 from communication.combined.plan import GroupPlan
 from communication.combined.question import PLANNERS, PlanQuestion
 from communication.cupcake.plan import plan_fusion
@@ -25,7 +26,7 @@ from communication.zen.profile import SparsityProfile
 LINKS = LinkProfile(LinkRate(150e-6, 3.125e9), LinkRate(20e-6, 50e9))
 CODECS = (gpu_codec("random-k"), gpu_codec("ef-signsgd"), cpu_codec("ef-signsgd"))
 FOUR_SERVERS = PlacementShape(4, 2)
-TABLE = SparsityProfile("tensor 3", 64_000_000, 64, Densification(0.01, 0.6))
+TABLE = SparsityProfile("tensor 3", 64_000_000, 64, Densification(0.01, 0.6), rows=True)
 
 
 def recommender() -> ModelProfile:
@@ -114,26 +115,47 @@ def test_sparse_gradients_go_zens_way_and_the_rest_another() -> None:
     assert of(choice, "zen") == zen.predicted.iteration_seconds < of(choice, "dense")
 
 
-def test_every_plan_of_the_rest_leaves_all_sparse_gradients_to_zen() -> None:
-    """What Zen all-reduces with the rest has no place in a plan that was made without it."""
+def test_no_plan_takes_rows_for_more() -> None:
     many = question(model=recommender(), sparse=(TABLE,), placement=PlacementShape(16, 1), lossy=True)
     choice = choose(many)
     planned = [one for one in (choice.chosen, *choice.beaten) if one.rest is not None]
     assert {one.planner for one in planned} == {"cupcake", "espresso", "combined"}
     assert all(one.sparse is not None for one in planned)
+    # Not even where all rows are touched, or where nobody carries Zen's plans out.
     dense = replace(TABLE, densification=Densification(1.0, 0.0))
     left = choose(replace(many, sparse=(dense,)))
-    assert {one.planner for one in (left.chosen, *left.beaten)} == {"dense", "zen"}
-    assert choose(replace(many, planners=("dense", "cupcake"))).beaten == ()
+    without = choose(replace(many, planners=("dense", "cupcake")))
+    for asked, one in (
+        (replace(many, sparse=(dense,)), left.chosen),
+        *((many, each) for each in (without.chosen, *without.beaten)),
+    ):
+        rest = others(asked, one)
+        assert rest is not None
+        assert TABLE.tensor not in rest.tensor_names
+
+
+def test_a_sparse_gradient_that_is_not_kept_as_rows_may_travel_with_the_others() -> None:
+    """Compressed to a hundredth it is shorter than its rows; without codecs Zen is."""
+    free = replace(TABLE, rows=False)
+    lossy = question(model=recommender(), sparse=(free,), placement=PlacementShape(16, 1), lossy=True)
+    whole = replace(lossy, sparse=())
+    assert choose(lossy).chosen.predicted.iteration_seconds <= of(choose(whole), "espresso")
+    assert choose(lossy).chosen.predicted.iteration_seconds <= of(choose(whole), "cupcake")
+    exact = choose(replace(lossy, lossy=False))
+    assert exact.chosen.sparse is not None
+    assert exact.chosen.predicted.iteration_seconds <= of(choose(replace(whole, lossy=False)), "espresso")
+    # Without a plan it is all-reduced like the others.
+    assert of(exact, "dense") == pytest.approx(of(choose(whole), "dense"))
+    assert of(choose(replace(lossy, sparse=(TABLE,))), "dense") < of(exact, "dense")
 
 
 def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> None:
-    rest = question(model=recommender(), sparse=(TABLE,)).rest
+    rest = question(model=recommender()).beside({TABLE.tensor})
     assert rest is not None
     assert rest.tensor_names == ("tensor 0", "tensor 1", "tensor 2", "tensor 4")
     assert rest.gap_seconds == pytest.approx([0.002, 0.001, 0.002, 0.007])
     last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)
-    kept = question(model=recommender(), sparse=(last,)).rest
+    kept = question(model=recommender()).beside({last.tensor})
     assert kept is not None
     assert kept.backward_seconds == pytest.approx(0.009)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -109,7 +110,8 @@ class GradientDensities:
         iterations = [
             [np.flatnonzero(rank[number]) + 1 for rank in flags] for number in range(self._iterations)
         ]
-        return measured_profile(name, each.numel(), math.prod(each.shape[1:]), iterations)
+        measured = measured_profile(name, each.numel(), math.prod(each.shape[1:]), iterations)
+        return replace(measured, rows=name in self._tables)
 
 
 def sparse_fields(profiles: Sequence[SparsityProfile]) -> list[dict[str, object]]:
@@ -122,6 +124,7 @@ def sparse_fields(profiles: Sequence[SparsityProfile]) -> list[dict[str, object]
             "beta": each.densification.beta,
             "sums": [{"workers": n, "density": d} for n, d in each.densification.measured],
             "skew": each.skew.sigma,
+            "rows": each.rows,
         }
         for each in profiles
     ]

@@ -79,6 +79,7 @@ def _fields(measured: CommunicationMeasures, times: GradientTimes) -> dict[str, 
     spans = [
         {
             "stage": each.stage,
+            "resource": each.resource,
             "group": each.group,
             "begin_seconds": round(max(0.0, each.begun - begun), 6),
             "end_seconds": round(max(0.0, each.ended - begun), 6),
@@ -86,7 +87,8 @@ def _fields(measured: CommunicationMeasures, times: GradientTimes) -> dict[str, 
         for each in sorted(measured.spans, key=lambda span: span.begun)
     ]
     last = times.iterations[-1].ready[-1][1] if times.iterations and times.iterations[-1].ready else 0.0
-    backward = {"stage": "backward", "group": 0, "begin_seconds": 0.0, "end_seconds": round(last, 6)}
+    backward = {"stage": "backward", "resource": "gpu", "group": 0, "begin_seconds": 0.0}
+    backward["end_seconds"] = round(last, 6)
     return {
         **{f"{stage}_seconds": seconds for stage, seconds in measured.seconds.items()},
         "received_bytes": measured.received_bytes,

@@ -1,0 +1,52 @@
+"""A job's scaling curve as pages show it: measured levels, and those of other plan families beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduling.choices import GenerationState, Lossy, Purpose
+from scheduling.core.runtime_plans.plan import PlanFamily, family_name
+from scheduling.curve_keys import function_key_on, key_of_family
+from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured levels of the job's scaling curve, ascending, and where the job is on it.
+
+    ``family``: of the runtime plans under which they were measured. ``others``: levels of the same function
+    under plans of other families.
+    """
+
+    levels: list[CurveLevel]
+    gpu_kind: str
+    complete: bool
+    gpus_now: int
+    family: str = PlanFamily.DENSE.value
+    others: dict[str, list[CurveLevel]] = field(default_factory=dict)
+
+
+def curve(job: Job) -> Curve | None:
+    """The job's scaling curve, or None while nothing was measured."""
+    if job.curve is None:
+        return None
+    live = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
+    return Curve(
+        levels=list(job.curve.levels.all()),
+        gpu_kind=job.curve.gpu_kind,
+        complete=job.curve.complete,
+        gpus_now=live.world_size if live else 0,
+        family=job.curve.plan_family,
+        others=_of_other_families(job, job.curve),
+    )
+
+
+def _of_other_families(job: Job, curve: ScalingCurve) -> dict[str, list[CurveLevel]]:
+    """What the same function was measured at under other plans on this kind of GPU, by family."""
+    families = {PlanFamily.DENSE.value, *map(str, PlanFamily)}
+    if job.lossy == Lossy.ALLOWED:
+        families.add(family_name(lossy=True, codecs=job.codecs))
+    function = function_key_on(job, curve.gpu_kind)
+    keys = {key_of_family(function, family): family for family in sorted(families - {curve.plan_family})}
+    found = ScalingCurve.objects.filter(key__in=keys).prefetch_related("levels").order_by("plan_family")
+    return {one.plan_family: list(one.levels.all()) for one in found if one.levels.all()}
