@@ -178,11 +178,11 @@ def test_a_window_tells_what_became_of_a_plan(agent: LocalAgent) -> None:
         assert 0.0 < window[f"{stage}_seconds"] < sum(window["iteration_seconds"])
     assert window["spans"][0]["stage"] == "backward"
     # Sparse gradients come first: what is not waiting for others is a rank's own part.
-    table, rest = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
-    assert [each["stage"] for each in table[::2]] == ["encode"] * (len(table) // 2) + ["decode"]
-    assert {each["stage"] for each in table[1::2]} == {"exchange"}
-    assert [each["stage"] for each in rest] == ["encode", "exchange", "decode"]
-    assert [each["resource"] for each in rest] == ["gpu", "within", "gpu"]
+    rows, others = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
+    assert [each["stage"] for each in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
+    assert {each["stage"] for each in rows[1::2]} == {"exchange"}
+    assert [each["stage"] for each in others] == ["encode", "exchange", "decode"]
+    assert [each["resource"] for each in others] == ["gpu", "within", "gpu"]
     assert all(each["begin_seconds"] <= each["end_seconds"] for each in window["spans"])
 
 
