@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -27,12 +28,12 @@ def test_divisions_settled_at_once_are_those_settled_step_by_step(
 ) -> None:
     original, verdicts = PauseBudget.settled_together, Counter[int]()
 
-    def noted(budget: PauseBudget, *question: object) -> Settled:
+    def noted(budget: PauseBudget, *question: Any) -> Settled:
         found = original(budget, *question)
         verdicts[found.verdict] += 1
         return found
 
-    def undecided(budget: PauseBudget, *question: object) -> Settled:
+    def undecided(budget: PauseBudget, *question: Any) -> Settled:
         return original(budget, *question)._replace(verdict=LATE)
 
     monkeypatch.setattr(PauseBudget, "settled_together", noted)
