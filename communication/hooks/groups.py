@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import count, product
 
 import torch
 import torch.distributed as dist
@@ -15,8 +17,12 @@ from communication.profiles.placement import PlacementShape
 
 #: A level, and whether it is its second step.
 LevelStep = tuple[Level, bool]
+#: What its groups carry, broadcasts included, as those ask who tell traffic apart.
+GRADIENTS = "gradients"
 FIRST_FLAT: LevelStep = (Level.FLAT, False)
 ALL_STEPS: tuple[LevelStep, ...] = tuple(product(Level, (False, True)))
+#: That this rank has given to groups.
+_names = 0
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,19 @@ class PlacementGroups:
             raise ValueError(f"{len(ranks)} ranks are no {shape.servers} x {shape.gpus_per_server} GPUs")
         server, gpu = divmod(ranks.index(dist.get_rank()), shape.gpus_per_server)
         members = _members(ranks, shape, server, gpu)
-        _count_alike(everybody)
         made: dict[tuple[tuple[int, ...], bool], dist.ProcessGroup] = {}
         found: dict[LevelStep, dist.ProcessGroup] = {}
-        for level, second in ALL_STEPS:
-            if (level, second) not in steps or len(members[level]) == 1:
-                continue
-            key = (tuple(members[level]), second)
-            if key not in made:
-                # Its ranks alone take part in its making.
-                made[key] = dist.new_group(list(members[level]), use_local_synchronization=True)
-            found[level, second] = made[key]
+        with _names_of_their_own(everybody):
+            for level, second in ALL_STEPS:
+                if (level, second) not in steps or len(members[level]) == 1:
+                    continue
+                key = (tuple(members[level]), second)
+                if key not in made:
+                    # Its ranks alone take part in its making.
+                    made[key] = dist.new_group(
+                        list(members[level]), use_local_synchronization=True, group_desc=GRADIENTS
+                    )
+                found[level, second] = made[key]
         return cls(shape, server, gpu, everybody if shape.workers > 1 else None, found)
 
     def of(self, operation: Operation) -> dist.ProcessGroup:
@@ -95,15 +103,31 @@ def steps_of(options: Iterable[Option], shape: PlacementShape) -> set[LevelStep]
     }
 
 
-def _count_alike(everybody: dist.ProcessGroup) -> None:
-    """Torch names a group that its ranks alone make after the number of groups that each of them has: one
-    that was in fewer before makes some of its own. They are never used."""
-    own = len(dist.distributed_c10d._world.pg_names)
-    most = torch.tensor([own])
+@contextmanager
+def _names_of_their_own(everybody: dist.ProcessGroup) -> Iterator[None]:
+    """Groups that are made here have names that no group had before, the same on all ranks.
+
+    Torch names a group that its ranks alone make after the number of groups that each of them has. That
+    differs where one was in fewer, and falls when some are taken down: then a name comes again under which
+    the store still has the addresses of those.
+    """
+    global _names
+    most = torch.tensor([_names])
     if everybody.size() > 1:
         dist.all_reduce(most, op=dist.ReduceOp.MAX, group=everybody)
-    for _ in range(int(most) - own):
-        dist.new_group([dist.get_rank()], use_local_synchronization=True)
+    first, made = int(most), count()
+    _names = first + len(ALL_STEPS)
+    usual = dist.distributed_c10d._hash_ranks_to_str
+
+    def name(ranks: list[int]) -> str:
+        told = f"{sorted(ranks)} {first} {next(made)}"
+        return hashlib.sha1(told.encode(), usedforsecurity=False).hexdigest()
+
+    dist.distributed_c10d._hash_ranks_to_str = name
+    try:
+        yield
+    finally:
+        dist.distributed_c10d._hash_ranks_to_str = usual
 
 
 def _members(ranks: Sequence[int], shape: PlacementShape, server: int, gpu: int) -> dict[Level, list[int]]:
