@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch import Tensor
 from communication.espresso.operations import Operation, operations, part_bounds, piece_bounds
 from communication.espresso.options import Option, Routine, Task
 from communication.hooks import exchanges
+from communication.hooks.device_time import Course
 from communication.hooks.exchanges import Exchange
 from communication.hooks.feedback import ErrorFeedback, seed_of
 from communication.hooks.groups import PlacementGroups
@@ -55,8 +57,11 @@ class Carrying:
         groups: PlacementGroups,
         seed: int,
         notes: StageNotes | None = None,
+        course: Course | None = None,
     ) -> None:
-        """See `carry_out`. Nothing has begun yet. ``notes``: where stages are noted as they pass."""
+        """See `carry_out`. Nothing has begun yet. ``notes``: where stages are noted as they pass. ``course``:
+        that keeps the device's time."""
+        self._course = Course() if course is None else course
         self._notes = StageNotes() if notes is None else notes
         self._operations = operations(option, groups.shape)
         self._gradient = gradient
@@ -86,16 +91,21 @@ class Carrying:
                 continue
             begun = time.perf_counter()
             resource = operation.resource(self._groups.shape).told
+            self._course.goes_on()
             if operation.step.task is Task.COMP:
                 self._encode(operation)
+                self._pass("encode", operation)
                 self._notes.passed("encode", resource, self._gradient, begun, time.perf_counter())
             elif operation.step.task is Task.DECOMP:
                 self._decode(operation)
+                self._pass("decode", operation)
                 self._notes.passed("decode", resource, self._gradient, begun, time.perf_counter())
             else:
                 exchange = self._begin(operation)
+                self._course.asked()
                 ending = Ending(exchange.work, on_gpu=self._device.type == "cuda")
                 yield exchange.work
+                self._course.came()
                 received = exchange.received_bytes
                 self._notes.passed("exchange", resource, self._gradient, begun, ending.at, received)
                 self._end(operation, exchange)
@@ -109,6 +119,13 @@ class Carrying:
         ]
 
     # -- codecs
+
+    def _pass(self, stage: Literal["encode", "decode"], operation: Operation) -> None:
+        device = operation.step.device
+        assert device is not None
+        elements = len(self._held(operation).part)
+        payloads = operation.payloads if stage == "decode" else 1
+        self._course.coded(stage, self._codec.name, device, elements, payloads)
 
     def _encode(self, operation: Operation) -> None:
         assert self._sums is not None

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from communication.espresso.operations import operations
+from communication.espresso.operations import Operation, operations
 from communication.espresso.options import Option
+from communication.hooks.device_time import courses_of
 from communication.hooks.encoders import encoders
 from communication.hooks.executor import Carrying
 from communication.hooks.feedback import ErrorFeedback, seed_of
@@ -90,8 +91,18 @@ class FusedGradients:
             for each in encoders(options[number], number, len(values), groups)
         ]
         self._order = InOrder(device)
-        self._at_once = max(_collectives(each, groups) for each in options) <= 1
+        steps = {each: _steps(each, groups) for each in set(options)}
+        self._at_once = max(map(len, steps.values())) <= 1
+        later = {(one.step.level, one.second_step) for each in steps.values() for one in each[1:]}
+        # Later steps are the same on all ranks, whether or not they take part in them.
+        self._begins_at_once = [
+            bool(steps[each])
+            and (steps[each][0].step.level, steps[each][0].second_step) not in later
+            and steps[each][0].takes_part(groups.server, groups.gpu)
+            for each in options
+        ]
         self._notes = StageNotes()
+        self._courses = courses_of(groups.everybody)
         self._ready: set[int] = set()
         self._sent: list[Carrying] = []
         self._hooks = [
@@ -128,13 +139,24 @@ class FusedGradients:
             if not number:
                 self._notes.begin_iteration()
             carrying = Carrying(
-                self._options[number], number, values, self._feedback, self._groups, seed, self._notes
+                self._options[number],
+                number,
+                values,
+                self._feedback,
+                self._groups,
+                seed,
+                self._notes,
+                self._courses(),
             )
             self._sent.append(carrying)
             if self._at_once:
                 self._order.begin(carrying.works())
             else:
-                self._order.add(carrying.works(), carrying.channels())
+                self._order.add(
+                    carrying.works(),
+                    carrying.channels(),
+                    begins_at_once=self._begins_at_once[number],
+                )
 
     # -- when it is over
 
@@ -226,8 +248,9 @@ class FusedGradients:
         return [place, self._groups.shape.workers, *words]
 
 
-def _collectives(option: Option, groups: PlacementGroups) -> int:
-    return sum(not each.step.is_codec for each in operations(option, groups.shape))
+def _steps(option: Option, groups: PlacementGroups) -> list[Operation]:
+    """Its collectives, in order."""
+    return [each for each in operations(option, groups.shape) if not each.step.is_codec]
 
 
 def _segments(parameters: Sequence[tuple[str, nn.Parameter]]) -> list[Segment]:

@@ -33,13 +33,23 @@ class InOrder:
         """Begin an exchange of at most one collective."""
         self._begun.append((next(works, None), works))
 
-    def add(self, works: Works, channels: Sequence[dist.ProcessGroup]) -> None:
-        """Carry an exchange out when those before it have left its groups. ``channels``: the group of each of
-        its collectives, in order; an exchange passes through a group once."""
+    def add(
+        self, works: Works, channels: Sequence[dist.ProcessGroup], *, begins_at_once: bool = False
+    ) -> None:
+        """Carry an exchange out when those before it have left its groups.
+
+        Args:
+            channels: the group of each of its collectives, in order; an exchange passes through a group once.
+            begins_at_once: whether the first of them is begun here, so that what comes before it is done
+                beside earlier exchanges. No exchange may come to that group later than first: then ranks
+                begin there in the order of adding.
+        """
         if not channels:
             self.begin(works)
             return
         passing = _Passing(works, [threading.Event() for _ in channels])
+        if begins_at_once:
+            passing.begin()
         self._added.append(passing)
         for place, group in enumerate(channels):
             self._channel(group).put((passing, place))
@@ -93,10 +103,14 @@ class _Passing:
 
     def __init__(self, works: Works, left: list[threading.Event]) -> None:
         self._works = works
+        self._begun: dist.Work | None = None
         self.left = left
 
+    def begin(self) -> None:
+        self._begun = next(self._works, None)
+
     def go_on(self, *, last: bool) -> None:
-        work = next(self._works, None)
+        work, self._begun = self._begun or next(self._works, None), None
         if work is not None:
             work.wait()
         if last:

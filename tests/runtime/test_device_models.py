@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -49,8 +52,8 @@ def emulation(clock: FakeTime) -> FakeEmulation:
     return FakeEmulation()
 
 
-def _pace(emulation: FakeEmulation, module: nn.Module | None = None) -> Pace:
-    return Pace(emulation, MODEL, 6, module or nn.Linear(2, 2))  # type: ignore[arg-type]
+def _pace(emulation: FakeEmulation, module: nn.Module | None = None, **changes: Any) -> Pace:
+    return Pace(emulation, replace(MODEL, **changes), 6, module or nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
 def _iterate(clock: FakeTime, paced: Pace, work_seconds: list[float]) -> float:

@@ -59,6 +59,11 @@ class LinkClient:
         for connection in idle:
             connection.close()
 
+    def carried(self) -> dict[str, dict[str, float]]:
+        """Bytes that were paced without the server, by link and class of traffic."""
+        with self._lock:
+            return self._own.carried()
+
     def transfer(self, path: tuple[str, ...], traffic: str, size: int, started: float) -> float:
         """When a transfer of `size` bytes that began at `started` ends, by the monotonic clock. The answer
         may come a little before that time."""

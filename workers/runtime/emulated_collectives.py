@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.links.rates import EXPERTS, GRADIENTS, STATE
+from workers.links.rates import GRADIENTS, STATE
 
 Reduce = Callable[[Tensor, Tensor], object]
 
@@ -172,7 +172,7 @@ def all_to_all(group: Exchanges, outputs: Sequence[Tensor], inputs: Sequence[Ten
     group.exchange(
         [Message(peer, inputs[peer].contiguous()) for peer in others],
         [Message(peer, received[peer]) for peer in others],
-        EXPERTS,
+        GRADIENTS,
         step=0,
     )
     outputs[rank].copy_(inputs[rank])

@@ -14,16 +14,19 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workers.links.arbiter import LONGEST_DELAY_SECONDS
 from workers.links.client import LinkClient, wait_until
-from workers.links.rates import NETWORK, NETWORK_IN, SPINE, WITHIN_SERVER, ServerLinks
+from workers.links.rates import NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
 from workers.runtime import emulated_collectives as collectives
 from workers.runtime.assignment import Assignment, Places
+from workers.runtime.emulated_codecs import CodecTable, EmulatedCourse
 from workers.runtime.emulated_collectives import Message
 from workers.runtime.emulated_time import EmulatedClock
 
@@ -43,11 +46,15 @@ class Emulation:
 
     Attributes:
         received_at: emulated time at which the last collective ended here.
+        codecs: what the device takes to encode and decode.
         noted: hears of each collective between servers when it began and ended, in emulated time.
     """
 
-    def __init__(self, links: ServerLinks, places: Places, box: Path) -> None:
+    def __init__(
+        self, links: ServerLinks, places: Places, box: Path, codecs: CodecTable = MappingProxyType({})
+    ) -> None:
         self.clock = EmulatedClock()
+        self.codecs = codecs
         self.client = LinkClient(links, box)
         self.places = places
         self.received_at = self.clock.at
@@ -90,14 +97,18 @@ def _machine_number() -> float:
 
 
 class EmulatedGroup(dist.ProcessGroup):
-    """Collectives one after the other, in a thread of their own, over an inner gloo group."""
+    """Collectives one after the other, in a thread of their own, over an inner gloo group.
+
+    What they carry is gradients, and state where they are broadcasts. A group whose description is the name
+    of a class of traffic carries just that: experts' tokens go all-to-all, but so do gradients.
+    """
 
     def __init__(self, inner: dist.ProcessGroupGloo, ranks: Sequence[int], emulation: Emulation) -> None:
         super().__init__(inner.rank(), inner.size())
         self._inner = inner
         self._ranks = ranks
         self._emulation = emulation
-        self._name = ""
+        self._name = self._description = ""
         self.latency_bytes = emulation.latency_bytes(ranks)
         self._between_servers = len({emulation.places.servers[rank] for rank in ranks}) > 1
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -119,6 +130,18 @@ class EmulatedGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         """Under which torch knows it, to the end: it is asked for when the group is taken down."""
         return self._name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    @property
+    def group_desc(self) -> str:
+        """What torch was told of it when it was made."""
+        return self._description
+
+    def course(self) -> EmulatedCourse:
+        """How time passes for an exchange of gradients, on this group's device."""
+        return EmulatedCourse(self._emulation.clock, self._emulation.codecs)
 
     def bookkeeping(self, tensor: Tensor) -> dist.Work:
         """Sum a small tensor over all ranks beside the emulation: what the platform itself has to tell, which
@@ -209,6 +232,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def _later(self, collective: Callable[[], Any], result: Any) -> dist.Work:
         asked_at = self._emulation.clock.now()
+        told = self._emulation.clock.asks()
         asked: torch.futures.Future[list[BaseException]] = torch.futures.Future()
 
         def run() -> None:
@@ -222,6 +246,7 @@ class EmulatedGroup(dist.ProcessGroup):
                 if self._between_servers and self._emulation.noted is not None:
                     self._emulation.noted(began, self._at)
                 self._emulation.received_at = max(self._emulation.received_at, self._at)
+                told.ended_at = self._at
             except BaseException as error:  # noqa: BLE001 - it is raised where the collective is waited for
                 raised.append(error)
             asked.set_result(raised)
@@ -242,6 +267,7 @@ class EmulatedGroup(dist.ProcessGroup):
         Messages without elements are not sent. `step` is the same for both sides of a message. Raises
         RuntimeError when a peer is gone.
         """
+        traffic = self._description if self._description in TRAFFIC else traffic
         tag = 2 * ((self._collectives % _NUMBERS) * _STEPS + step % _STEPS)
         started = ended = self._at
         wait_until(started)
@@ -263,6 +289,10 @@ class EmulatedGroup(dist.ProcessGroup):
         if size <= TINY_BYTES:
             self._owed[path, traffic] = size
             return started
+        # Links forget what they have not carried for so long.
+        late = time.monotonic() - started - LONGEST_DELAY_SECONDS
+        if late > 0:
+            self._emulation.clock.lose(late)
         return self._emulation.client.transfer(path, traffic, size, started)
 
     def _send_over_links(self, message: Leaving, traffic: str, started: float) -> tuple[float, float]:
@@ -370,7 +400,10 @@ def _result_or_raise(raised: list[BaseException], result: Any) -> Any:
 def build_emulation(assignment: Assignment, box: Path) -> Emulation | None:
     """The emulation that a worker of this assignment lives in; None on a real device."""
     links = assignment.device.links
-    return None if links is None else Emulation(links, assignment.places, box)
+    model = assignment.device.model
+    if links is None or model is None:
+        return None
+    return Emulation(links, assignment.places, box, model.codecs)
 
 
 def register(emulation: Emulation) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import dataclass
 
 from workers.links.client import wait_until
 
 #: Waits shorter than this are put together: each one costs the host machine computing time.
 GRAIN_SECONDS = 0.004
+
+
+@dataclass(eq=False)
+class Asked:
+    """A collective that was asked for. ``ended_at``: in emulated time, None while it is on its way."""
+
+    ended_at: float | None = None
 
 
 class EmulatedClock:
@@ -17,49 +26,114 @@ class EmulatedClock:
     while the host machine is busy, and what lags is made up for, as long as it is less than an iteration. So
     a hiccup of the host changes no measurement, but a host that is too slow altogether shows.
 
+    Threads may be at other times than the device: exchanges go on beside the backward pass. Each has a time
+    of its own, which is that of the device until something says otherwise.
+
     Attributes:
         at: the emulated time.
         lost_seconds: lag that was too long to be made up for, all in all.
+        coded_until: when the device has encoded and decoded what it was given. coded_seconds: that this took
+            of its passes' time, all in all.
     """
 
     def __init__(self) -> None:
         self.at = time.monotonic()
         self.lost_seconds = 0.0
         self._patience_seconds = 0.0
+        self._began_at = self.at
+        self.coded_until = self.at
+        self.coded_seconds = 0.0
+        self._lock = threading.Lock()
+        self._own = threading.local()
 
     def passes(self, seconds: float) -> None:
         """Something that is not emulated took so long: it takes emulated time too. What the host was behind
         before, it is still: that is no cost of what came between."""
         self.at += seconds
+        self._be_at(self.at)
 
     def begin(self, patience_seconds: float) -> None:
         """An iteration begins; lag of more than `patience_seconds` is lost."""
         self._patience_seconds = patience_seconds
         lag = time.monotonic() - self.at
         if lag > patience_seconds:
-            self.lost_seconds += lag
+            self.lose(lag)
             self.at += lag
+        self._began_at = self.at
+        self._be_at(self.at)
+
+    def lose(self, seconds: float) -> None:
+        """The host was too slow by so much, and nothing will make up for it."""
+        with self._lock:
+            self.lost_seconds += seconds
 
     def now(self) -> float:
-        """When something begins that is asked for now: in emulated time during an iteration, else at once."""
+        """When something begins that this thread asks for now: in emulated time during an iteration, else at
+        once."""
+        if getattr(self._own, "in_course", False):
+            return self.thread_at
+        at = self.thread_at if self.thread_at >= self._began_at else self.at
         now = time.monotonic()
-        return self.at if now - self.at <= self._patience_seconds else now
+        return at if now - at <= self._patience_seconds else now
+
+    @property
+    def thread_at(self) -> float:
+        """To when this thread has come, in this iteration or an earlier one."""
+        return float(getattr(self._own, "at", float("-inf")))
+
+    def be_at(self, at: float) -> None:
+        """This thread is at `at` now, in the course of something: what follows begins then, however late this
+        host is."""
+        self._be_at(at, in_course=True)
+
+    def _be_at(self, at: float, *, in_course: bool = False) -> None:
+        self._own.at, self._own.in_course = at, in_course
+
+    def asks(self) -> Asked:
+        """This thread asks for a collective."""
+        self._own.asked = asked = Asked()
+        return asked
+
+    @property
+    def asked(self) -> Asked | None:
+        """What this thread asked for last."""
+        return getattr(self._own, "asked", None)
 
     def spend(self, seconds: float) -> None:
         """Let emulated time pass, and wait until it has, to within GRAIN_SECONDS."""
-        self.at += seconds
-        if self.at - time.monotonic() > GRAIN_SECONDS:
-            wait_until(self.at)
+        with self._lock:
+            self.at = at = self.at + seconds
+        self._be_at(at)
+        _wait(at)
+
+    def code(self, seconds: float, ready_at: float) -> float:
+        """The device encodes or decodes, which takes so long of what it computes with: from `ready_at` on,
+        when it has done what it was given before. Waits until it has; returns when that is."""
+        with self._lock:
+            ended = max(self.at, ready_at, self.coded_until) + seconds
+            self.coded_until = ended
+            # What is computed beside it takes so much longer.
+            self.at += seconds
+            self.coded_seconds += seconds
+        self.be_at(ended)
+        _wait(ended)
+        return ended
 
     def reach(self, at: float) -> None:
-        """Wait for something that ends at `at`."""
-        self.at = max(self.at, at)
+        """Wait for something that ends at `at`, and for what is coded."""
+        self.at = max(self.at, at, self.coded_until)
+        self._be_at(self.at)
         wait_until(self.at)
 
     @property
     def lag_seconds(self) -> float:
         """By how much the host is behind now."""
         return max(0.0, time.monotonic() - self.at)
+
+
+def _wait(at: float) -> None:
+    if at - time.monotonic() > GRAIN_SECONDS:
+        wait_until(at)
 
 
 class Overrun:

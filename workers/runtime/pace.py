@@ -1,7 +1,8 @@
 """Holds the passes of a model to the pace of an emulated device.
 
 Gradients are computed for real, and each is there no earlier than the declared device would have it: the
-forward pass ends as one, the backward pass tensor by tensor, in proportion to their elements. So the
+forward pass ends as one, the backward pass tensor by tensor, in the shares that the device model tells, else
+in proportion to their elements. So the
 all-reduce of the first gradients overlaps with the computing of the last.
 """
 
@@ -25,18 +26,24 @@ class Pace:
         self._left_seconds = 0.0
         self._iteration_seconds = self.compute_seconds
         self._started = self.clock.at
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        elements = sum(parameter.numel() for parameter in parameters)
+        shares = {
+            name: model.gradient_shares.get(name, 0.0) if model.gradient_shares else parameter.numel()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         backward_seconds = self.compute_seconds - self._forward_seconds
-        for parameter in parameters:
-            seconds = backward_seconds * parameter.numel() / elements
+        total = sum(shares.values())
+        for name, parameter in module.named_parameters():
+            if name not in shares:
+                continue
+            seconds = backward_seconds * shares[name] / total
             # Called with the gradient before it is accumulated, so before it can be sent.
             parameter.register_hook(lambda gradient, seconds=seconds: self._gradient_ready(gradient, seconds))
 
     @property
     def received_at(self) -> float:
-        """When this iteration's last message came, in emulated time; now, where all have come."""
-        return max(self.clock.at, self._emulation.received_at)
+        """When this iteration's last message came and was decoded, in emulated time; now, where all have."""
+        return max(self.clock.at, self._emulation.received_at, self.clock.coded_until)
 
     def begin(self) -> None:
         """An iteration begins."""
@@ -61,10 +68,12 @@ class Pace:
             self.clock.spend(seconds)
 
     def backward_done(self) -> None:
-        """All gradients are there. Parameters without one took their time all the same."""
+        """All gradients are there, and what the backward pass itself has waited for. Parameters without a
+        gradient took their time all the same."""
         seconds, self._left_seconds = self._left_seconds, 0.0
         if seconds > 0:
             self.clock.spend(seconds)
+        self.clock.be_at(max(self.clock.at, self._emulation.received_at))
 
     def end(self) -> None:
         """The iteration ends, and not before the last of what was exchanged came."""

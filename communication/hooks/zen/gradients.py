@@ -108,6 +108,7 @@ class SparseGradients:
         if self._wire is None:
             return
         begun, waited = time.perf_counter(), self._wire.seconds
+        self._wire.begin()
         computed = self._computed_anywhere()
         self.measures.spans = [
             span
@@ -151,17 +152,17 @@ class SparseGradients:
             exchanged = _exchanged(tensor, mine, wire)
             rows = exchanged.total
         else:
-            own = self._summed_within(tensor)
+            own = self._summed_within(tensor, wire)
             # Those beyond the last unit are zeros.
             mine = _all_units(own).without_zeros()
             exchanged = _exchanged(tensor, mine, wire)
-            rows = self._gathered_within(tensor, exchanged.total, len(own))
+            rows = self._gathered_within(tensor, exchanged.total, len(own), wire)
         unit_bytes = INDEX_BYTES + VALUE_BYTES * orders.width
         self.measures.tensor(orders.name, len(mine), tensor.units, exchanged, unit_bytes)
         self.measures.dense_bytes += int(2 * (wire.size - 1) / wire.size * VALUE_BYTES * orders.elements)
         _give(tensor, Rows(rows.places, rows.values / self._groups.shape.workers))
 
-    def _summed_within(self, tensor: _Tensor) -> Tensor:
+    def _summed_within(self, tensor: _Tensor, wire: Wire) -> Tensor:
         """This rank's share of the server's sum: a row for each unit, those beyond the last ones zeros."""
         width = tensor.orders.width
         whole = _dense_of(tensor.parameter, width)
@@ -169,13 +170,15 @@ class SparseGradients:
         group = self._groups.by_step[Level.INTRA, False]
         begun = time.perf_counter()
         scattered = exchanges.reduce_scatter(whole.view(-1), each * width, each * width, group)
+        wire.course.asked()
         scattered.work.wait()
+        wire.course.came()
         found = scattered.result()
         self._within.append((begun, time.perf_counter()))
         assert found is not None
         return found.view(each, width)
 
-    def _gathered_within(self, tensor: _Tensor, share: Rows, each: int) -> Rows:
+    def _gathered_within(self, tensor: _Tensor, share: Rows, each: int, wire: Wire) -> Rows:
         """The whole sum, of which every GPU of the server has a share."""
         width = tensor.orders.width
         own = share.values.new_zeros(each, width)
@@ -183,7 +186,9 @@ class SparseGradients:
         group = self._groups.by_step[Level.INTRA, True]
         begun = time.perf_counter()
         gathered = exchanges.all_gather(own.view(-1), [each * width] * self._shares, group)
+        wire.course.asked()
         gathered.work.wait()
+        wire.course.came()
         found = gathered.result()
         self._within.append((begun, time.perf_counter()))
         assert found is not None

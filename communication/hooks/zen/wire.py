@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from communication.hooks.device_time import courses_of
+
 
 class Wire:
     """Some ranks, and this one's number among them.
@@ -16,6 +18,7 @@ class Wire:
     Attributes:
         received_bytes: from others, since it was made. seconds: in which this rank waited for others.
         spans: of waiting, from when to when; whoever wants fewer clears them.
+        course: of what it exchanges, which keeps the device's time.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -24,6 +27,13 @@ class Wire:
         self.received_bytes = 0
         self.seconds = 0.0
         self.spans: list[tuple[float, float]] = []
+        self._courses = courses_of(group)
+        self.begin()
+
+    def begin(self) -> None:
+        """Exchanges begin, one after the other."""
+        self.course = self._courses()
+        self.course.goes_on()
 
     def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
         """Everybody's numbers, which are as many on each rank. They are needed on the host, as sizes of what
@@ -65,6 +75,8 @@ class Wire:
         self._came(2 * (self.size - 1) * values.nbytes // self.size, begun)
 
     def _came(self, count: int, begun: float) -> None:
+        self.course.asked()
+        self.course.came()
         self.received_bytes += count
         ended = time.perf_counter()
         self.seconds += ended - begun

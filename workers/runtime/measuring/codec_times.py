@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from statistics import median
 
 import torch
 from torch import Tensor
 
 from communication.hooks.codecs.names import CODECS, codec_named
+from communication.hooks.device_time import Course
+from communication.profiles.codec import Device
 
-SIZES = (1 << 12, 1 << 16, 1 << 19)
+SIZES = (1 << 12, 1 << 14, 1 << 15, 1 << 16, 1 << 19)
 REPETITIONS = 3
 
 
-def codec_fields(device: torch.device) -> list[dict[str, object]]:
+def codec_fields(device: torch.device, courses: Callable[[], Course] = Course) -> list[dict[str, object]]:
     """Times of every codec but the one that does nothing, on the device where gradients are computed, as a
-    record tells them."""
+    record tells them. ``courses``: that keep that device's time."""
     values = torch.randn(SIZES[-1], generator=torch.Generator().manual_seed(0)).to(device)
     found: list[dict[str, object]] = []
     for name in CODECS:
         if name == "none":
             continue
-        timed = [_timed(name, values[:size], device) for size in SIZES]
+        timed = [_timed(name, values[:size], device, courses()) for size in SIZES]
         found.append(
             {
                 "codec": name,
@@ -35,24 +37,26 @@ def codec_fields(device: torch.device) -> list[dict[str, object]]:
     return found
 
 
-def _timed(name: str, values: Tensor, device: torch.device) -> tuple[float, float]:
+def _timed(name: str, values: Tensor, device: torch.device, course: Course) -> tuple[float, float]:
     """Seconds to encode a gradient, what was not sent taken from it, and to decode one payload."""
     codec = codec_named(name)
     encodes, decodes = [], []
     sums = torch.zeros_like(values)
     for number in range(REPETITIONS + 1):
         left = values.clone()
-        begun = _now(device)
+        begun = _now(device, course)
         payload = codec.encode(left, number)
         codec.add(payload, left, -1.0)
-        encoded = _now(device)
+        course.coded("encode", name, Device.GPU, len(values))
+        encoded = _now(device, course)
         codec.add(payload, sums)
-        decodes.append(_now(device) - encoded)
+        course.coded("decode", name, Device.GPU, len(values))
+        decodes.append(_now(device, course) - encoded)
         encodes.append(encoded - begun)
     return median(encodes[1:]), median(decodes[1:])
 
 
-def _now(device: torch.device) -> float:
+def _now(device: torch.device, course: Course) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return course.at

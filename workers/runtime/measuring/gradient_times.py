@@ -37,8 +37,8 @@ class IterationTimes:
 class GradientTimes:
     """Times the iterations of a model while `watching`.
 
-    On a GPU by its own clock, on an emulated device by its emulated one. It has to be made after what holds a
-    model to an emulated pace.
+    On a GPU by its own clock, on an emulated device by its emulated one, without what codecs took of the
+    backward pass. It has to be made after what holds a model to an emulated pace.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
@@ -49,6 +49,7 @@ class GradientTimes:
         self._cuda, self._pace = device.type == "cuda", pace
         self._ready: list[tuple[str, Any]] = []
         self._marks: list[Any] = []
+        self._coded_seconds = 0.0
         #: Called with the gradient before it is accumulated, so before anything is done to it.
         self._hooks = [
             parameter.register_hook(partial(self._gradient_ready, name))
@@ -71,6 +72,8 @@ class GradientTimes:
         """Its backward pass begins."""
         self.backward_began = time.perf_counter()
         self._mark()
+        if self._pace is not None:
+            self._coded_seconds = self._pace.clock.coded_seconds
 
     def synchronised(self) -> None:
         """The gradients are the mean over all ranks."""
@@ -99,7 +102,8 @@ class GradientTimes:
 
     def _gradient_ready(self, name: str, _gradient: Tensor) -> None:
         if self.watching:
-            self._ready.append((name, self._now()))
+            coded = 0.0 if self._pace is None else self._pace.clock.coded_seconds - self._coded_seconds
+            self._ready.append((name, self._now() - coded if coded else self._now()))
 
     def _now(self, *, came: bool = False) -> Any:
         if self._cuda:
