@@ -9,7 +9,7 @@ import numpy as np
 
 from communication.library.codecs import WIRE_FORMATS
 from communication.profiles.codec import CodecProfile, Device
-from communication.profiles.link import LinkRate
+from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.model import ModelProfile
 from communication.zen.densification import Densification, Skew
 from communication.zen.profile import SparsityProfile
@@ -69,6 +69,19 @@ def codecs_of(content: Mapping[str, Any]) -> tuple[CodecProfile, ...]:
         )
         for each in content["codecs"]
         if each["codec"] in WIRE_FORMATS
+    )
+
+
+def links_of(content: Mapping[str, Any], otherwise: LinkProfile) -> LinkProfile:
+    """The links that were measured with it; ``otherwise``: in the place of those that were not."""
+    told = content.get("links") or {}
+    rates = {
+        name: LinkRate(float(rate["latency_seconds"]), float(rate["bytes_per_second"]))
+        for name, rate in told.items()
+        if rate is not None
+    }
+    return LinkProfile(
+        rates.get("between", otherwise.between), rates.get("within", otherwise.within), otherwise.share
     )
 
 

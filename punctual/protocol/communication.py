@@ -75,6 +75,21 @@ class CodecTimes(Message):
         return self
 
 
+class LinkTimes(Message):
+    """What a collective call takes on a link: so long, and what it receives over so many bytes per second."""
+
+    latency_seconds: TrainSeconds
+    bytes_per_second: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+
+
+class MeasuredLinks(Message):
+    """`between` servers, of one server's network interface; `within` one, of a GPU. What these GPUs have not
+    is left out."""
+
+    between: LinkTimes | None = None
+    within: LinkTimes | None = None
+
+
 class CommunicationProfile(Message):
     """What plans are made from, as rank 0 has measured it in the first iterations on so many GPUs.
 
@@ -82,7 +97,7 @@ class CommunicationProfile(Message):
         iterations: over which times are medians and densities means. bytes_per_element: of a gradient.
         other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
         tensors: all gradients, in order of readiness. sparse: those that are mostly zeros.
-        codecs: those that were measured on this device.
+        codecs: those that were measured on this device. links: between these GPUs, while they were idle.
     """
 
     gpus: GpuCount
@@ -92,6 +107,7 @@ class CommunicationProfile(Message):
     tensors: Annotated[list[TensorTime], Field(min_length=1, max_length=limits.TENSORS_OF_A_MODEL)]
     sparse: Annotated[list[SparseTensor], Field(max_length=limits.SPARSE_TENSORS_OF_A_MODEL)] = []
     codecs: Annotated[list[CodecTimes], Field(max_length=MOST_CODECS)] = []
+    links: MeasuredLinks = MeasuredLinks()
 
     @model_validator(mode="after")
     def _names_are_clear(self) -> Self:

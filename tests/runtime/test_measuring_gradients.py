@@ -77,6 +77,25 @@ def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
     assert not any(each["name"].startswith("mix") for each in pair["sparse"])
 
 
+def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
+    """Between servers a call of four is two steps of messages, and ranks of a server share its network."""
+    device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)
+    places = {"servers": [0, 0, 1, 1], "racks": [0, 0, 0, 0]}
+    assignment = regression(device=device, places=places, purpose="profiling")
+    profile = {"levels": [2, 4], "seconds_per_level": 0.2, "max_seconds": 120}
+    generation = agent.start_generation(REGRESSION, {**assignment, "profile": profile}, 4)
+    generation.leader.wait_for_event("profile_done", 60)
+    told_of = generation.leader.of_kind("event")
+    pair, four = (each["links"] for each in told_of if each["kind"] == "communication_profile")
+    assert set(pair) == {"within"}
+    # Both send over the one link at once.
+    assert pair["within"]["bytes_per_second"] == pytest.approx(2e6, rel=0.1)
+    assert pair["within"]["latency_seconds"] == pytest.approx(0.002, rel=0.5)
+    assert four["between"]["bytes_per_second"] == pytest.approx(1e6, rel=0.1)
+    # Two pairs use the link at once: what one of them waits for the other hides.
+    assert 0.0 <= four["between"]["latency_seconds"] <= 0.0025
+
+
 def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
     model = nn.ModuleDict(
         {
@@ -99,7 +118,7 @@ def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
             densities.iteration_done()
     densities.close()
     found = {each.tensor: each for each in densities.profiles(None)}
-    assert set(found) == {"rows.weight", "table.weight"}
+    assert {name: each.rows for name, each in found.items()} == {"rows.weight": True, "table.weight": False}
     seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
     assert found["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
     assert not found["table.weight"].rows

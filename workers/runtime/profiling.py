@@ -15,6 +15,7 @@ from types import MappingProxyType
 import torch
 import torch.distributed as dist
 
+from communication.hooks.device_time import courses_of
 from workers.runtime import host_memory
 from workers.runtime.emulated_network import build_emulation
 from workers.runtime.emulated_time import Overrun
@@ -24,6 +25,7 @@ from workers.runtime.iteration import Control, IterationRunner
 from workers.runtime.measuring.codec_times import codec_fields
 from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
 from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.link_times import link_fields
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.parts import (
     TrainingParts,
@@ -352,15 +354,17 @@ class ProfilingGeneration:
             self._iteration += 1
         densities.close()
         sparse = sparse_fields(densities.profiles(group))
+        links = link_fields(self.assignment.places.servers[:level], group, self.device)
         if self.leads:
             if self._codec_times is None:
-                self._codec_times = codec_fields(self.device)
+                self._codec_times = codec_fields(self.device, courses_of(group))
             fields = profile_fields(
                 runner.parts.module,
                 runner.times.iterations,
                 gpus=level,
                 sparse=sparse,
                 codecs=self._codec_times,
+                links=links,
             )
             if fields is not None:
                 self.connection.event("communication_profile", **fields)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -27,6 +28,7 @@ def profile_fields(
     gpus: int,
     sparse: Sequence[Mapping[str, Any]],
     codecs: Sequence[Mapping[str, Any]],
+    links: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     """The fields of a `communication_profile`; None of a model that has none, or more than a record holds."""
     sizes = {name: each.numel() for name, each in module.named_parameters() if each.requires_grad}
@@ -46,6 +48,7 @@ def profile_fields(
         ],
         "sparse": list(sparse),
         "codecs": list(codecs),
+        "links": dict(links),
     }
     return fields if _fits(fields) else None
 
