@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.runtime.nursery import Nursery
 from workers.runtime.local_agent import LocalAgent, stage_packages
+from workers.runtime.local_nursery import Nursery
 
 FUNCTIONS = Path(__file__).parent / "functions"
 EXAMPLES = Path(__file__).parents[2] / "examples"

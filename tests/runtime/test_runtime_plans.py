@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from examples.recommender import Recommender
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from tests.runtime.nursery import Nursery
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.local_agent import LocalAgent, runtime_plan, stage_packages
+from workers.runtime.local_nursery import Nursery
 from workers.runtime.parts import TrainingParts, build_parts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser

@@ -20,7 +20,7 @@ from typing import Any
 
 
 class ForkedWorker:
-    """A worker process that the nursery forked, as far as a test handles one."""
+    """A worker process that the nursery forked, as far as a local agent handles one."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery

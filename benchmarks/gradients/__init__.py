@@ -1,0 +1,1 @@
+"""Training with plans of its gradients beside training without, on emulated devices and links."""
