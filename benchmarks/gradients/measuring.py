@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.gradients.scene import Scene
 from communication.combined.choosing import choose
+from communication.combined.grouping import others
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PLANNERS, PlanQuestion
 from communication.library.codecs import LOSSY
@@ -106,16 +107,18 @@ def plans(scene: Scene, profile: dict[str, Any]) -> dict[str, Plan]:
     """The best plan of each planner for a profile, `dense` among them."""
     asked = question(scene, profile)
     choice = choose(asked)
-    rest = () if asked.rest is None else asked.rest.tensor_names
     found = {each.planner: each for each in (choice.chosen, *choice.beaten)}
     return {
-        name: Plan(found[name], _runtime_plan(scene, found[name], rest)) for name in PLANNERS if name in found
+        name: Plan(found[name], _runtime_plan(scene, found[name], asked))
+        for name in PLANNERS
+        if name in found
     }
 
 
-def _runtime_plan(scene: Scene, candidate: CandidatePlan, rest: Sequence[str]) -> dict[str, Any]:
-    """As the control plane makes it of a plan's messages. ``rest``: names of those not sparse."""
-    messages = candidate.messages
-    orders = GradientOrders(messages.get("sparse"), messages.get("rest"), tuple(rest)) if messages else None
+def _runtime_plan(scene: Scene, candidate: CandidatePlan, asked: PlanQuestion) -> dict[str, Any]:
+    """As the control plane makes it of a plan's messages."""
+    messages, rest = candidate.messages, others(asked, candidate)
+    names = () if rest is None else rest.tensor_names
+    orders = GradientOrders(messages.get("sparse"), messages.get("rest"), names) if messages else None
     family = PlanFamily.LOSSLESS if candidate.lossless else PlanFamily.LOSSY
     return choose_runtime_plan(scene.servers, family, orders).to_message()
