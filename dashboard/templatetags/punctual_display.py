@@ -184,7 +184,9 @@ def gpu_hours(gpu_seconds: float) -> str:
 
 @register.filter
 def milliseconds(seconds: float) -> str:
-    """A short time, such as a computation took."""
+    """A short time, such as a computation took: `2.0 ms`, or `4 µs` of one that rounds to nothing."""
+    if 0.0 < seconds < 1e-4:
+        return f"{seconds * 1e6:.3g} µs"
     return f"{seconds * 1000:.1f} ms"
 
 

@@ -9,7 +9,14 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.templatetags.punctual_display import duration, duration_text, percent, slack, when
+from dashboard.templatetags.punctual_display import (
+    duration,
+    duration_text,
+    milliseconds,
+    percent,
+    slack,
+    when,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,9 @@ def test_slack_says_late_instead_of_a_minus_sign() -> None:
 def test_almost_done_is_not_done() -> None:
     assert (percent(0.999), percent(1.0), percent(0.0), percent(None)) == ("99%", "100%", "0%", "0%")
     assert duration(None) == "–"
+
+
+def test_a_time_of_microseconds_is_not_rounded_to_nothing() -> None:
+    assert [milliseconds(seconds) for seconds in (0.0, 4e-6, 2.2e-5, 1e-4, 0.0021)] == [
+        "0.0 ms", "4 µs", "22 µs", "0.1 ms", "2.1 ms",
+    ]  # fmt: skip
