@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import Tensor
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import EmulatedGroup
-from workers.runtime.emulated_time import EmulatedClock
+from workers.runtime.emulated_time import EmulatedClock, Overrun
 from workers.runtime.failures import is_peer_loss
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.local_worker import Message
@@ -110,6 +112,28 @@ def test_ranks_of_a_server_share_its_way_out(agent: LocalAgent) -> None:
 def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAgent) -> None:
     level = _measure(agent, SAME_SERVER, fixed_seconds=1e-5, within_server=1e12)
     assert level["overrun"] > 0.05
+
+
+def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_time() -> None:
+    """It is no time of the device or its links: whoever measures must hear of it, from whichever thread."""
+    clock = EmulatedClock()
+    clock.begin(patience_seconds=0.01)
+    overrun = Overrun(clock)
+    clock.spend(0.005)
+    time.sleep(0.2)
+    threads = [Thread(target=clock.now) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    clock.reach(clock.now() + 0.02)
+    assert 0.18 < clock.lost_seconds <= clock.at - clock._began_at
+    assert overrun.share() > 1, "a fortieth of a second was emulated"
+    # Between iterations nobody is late.
+    time.sleep(0.1)
+    lost_seconds = clock.lost_seconds
+    clock.now()
+    assert clock.lost_seconds == lost_seconds
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -43,6 +43,8 @@ class EmulatedClock:
         self._began_at = self.at
         self.coded_until = self.at
         self.coded_seconds = 0.0
+        self._in_iteration = False
+        self._lost_until = self.at
         self._lock = threading.Lock()
         self._own = threading.local()
 
@@ -60,6 +62,7 @@ class EmulatedClock:
             self.lose(lag)
             self.at += lag
         self._began_at = self.at
+        self._in_iteration = True
         self._be_at(self.at)
 
     def lose(self, seconds: float) -> None:
@@ -69,12 +72,24 @@ class EmulatedClock:
 
     def now(self) -> float:
         """When something begins that this thread asks for now: in emulated time during an iteration, else at
-        once."""
+        once. Lag of more than the patience is lost here too: what is asked for only now ends later."""
         if getattr(self._own, "in_course", False):
             return self.thread_at
         at = self.thread_at if self.thread_at >= self._began_at else self.at
         now = time.monotonic()
-        return at if now - at <= self._patience_seconds else now
+        if now - at <= self._patience_seconds:
+            return at
+        if self._in_iteration:
+            self._lose_until(now, at)
+        return now
+
+    def _lose_until(self, now: float, at: float) -> None:
+        """What other threads said of the same lag counts once, and no time that this one waited for what it
+        asked for before."""
+        waited_until = float("-inf") if self.asked is None else self.asked.ended_at or float("-inf")
+        with self._lock:
+            self.lost_seconds += max(0.0, now - max(at, self._lost_until, waited_until))
+            self._lost_until = max(now, self._lost_until)
 
     @property
     def thread_at(self) -> float:
@@ -123,6 +138,7 @@ class EmulatedClock:
         """Wait for something that ends at `at`, and for what is coded."""
         self.at = max(self.at, at, self.coded_until)
         self._be_at(self.at)
+        self._in_iteration = False
         wait_until(self.at)
 
     @property
