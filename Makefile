@@ -62,7 +62,7 @@ test-gpu: ## The tests on a real GPU, where there is one
 	@$(PYTHON) -m tests.gpu
 
 chaos: setup-dev ## Two hundred seeded schedules of faults on platforms of their own; goes on where it was stopped
-	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(CLOCK),--clock) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
+	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(CLOCK),--clock) $(if $(SERVERS),--servers) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
 hostile: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
 	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))

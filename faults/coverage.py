@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faults.schedule import Fault, Kind, Part
+from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part
 
 #: What a process that is killed is away for, until its supervisor has started it again.
 RESTART_SECONDS = 5.0
 #: Parts whose loss ends a generation, or keeps it waiting.
 _STOP_TRAINING = frozenset(
-    {Part.WORKER, Part.LAUNCHER, Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.AGENT}
+    {Part.WORKER, Part.LAUNCHER, Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.AGENT, *SEVERAL_PROCESSES}
 )
 
 

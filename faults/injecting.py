@@ -16,7 +16,7 @@ from typing import Protocol
 
 from faults.processes import Found, NotRunningError, Process
 from faults.proxy import PASSES, Behaviour, Proxy
-from faults.schedule import Fault, Kind, Part, Target
+from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part, Target
 
 #: Ends what was begun.
 Undo = Callable[[], None]
@@ -56,12 +56,14 @@ class Means:
     #: Starts something that takes all the memory that one worker may have.
     fill_memory: Callable[[], Undo] | None = None
     peers: Sequence[str] = ()
+    #: Whether faults may befall whole servers. Apart: see `schedule`.
+    whole_servers: bool = False
     #: Lets the clocks that a target names go wrong by so many seconds. Apart: see `schedule`.
     clocks: Mapping[Target, Callable[[float], Undo]] = field(default_factory=dict)
 
     def targets(self) -> list[Target]:
-        """Everything that faults may befall here."""
-        found = list(self.find())
+        """Everything that faults may befall here, one by one."""
+        found = [target for target in self.find() if target.part not in SEVERAL_PROCESSES]
         found += [Target(Part.CONTROL_LINK, "link", server) for server in self.proxies]
         found += [Target(Part.DISK, "disk", server) for server in self.disks]
         if self.links is not None:
@@ -69,6 +71,10 @@ class Means:
         if self.fill_memory is not None:
             found.append(Target(Part.MEMORY, "worker"))
         return found
+
+    def servers(self) -> list[Target]:
+        """What may befall several processes of a server at once."""
+        return [target for target in self.find() if self.whole_servers and target.part in SEVERAL_PROCESSES]
 
 
 def carry_out(
@@ -167,6 +173,9 @@ def _to_processes(fault: Fault, means: Means) -> tuple[Undo | None, str]:
     if fault.kind is Kind.RESTART:
         # What PostgreSQL calls its fast stop; its supervisor starts it again.
         hit = chosen.send(signal.SIGINT)
+    elif fault.kind is Kind.KILL and fault.target.part in SEVERAL_PROCESSES:
+        killed = [process for process in found.all_of if process.send(signal.SIGKILL)]
+        return (_nothing if killed else None), f"processes {_ids(killed)}"
     elif fault.kind is Kind.KILL:
         hit = chosen.send(signal.SIGKILL)
     else:
@@ -183,7 +192,11 @@ def _freeze(found: Found, chosen: Process, part: Part) -> tuple[Undo | None, str
         for process in frozen:
             process.send(signal.SIGCONT)
 
-    return (go_on if frozen else None), f"processes {' '.join(str(process.pid) for process in frozen)}"
+    return (go_on if frozen else None), f"processes {_ids(frozen)}"
+
+
+def _ids(processes: Sequence[Process]) -> str:
+    return " ".join(str(process.pid) for process in processes)
 
 
 def fill(folder: Path) -> Undo:

@@ -66,7 +66,7 @@ class Process:
 @dataclass(frozen=True)
 class Found:
     """What stands for a target now. ``one_of``: those of which one is killed. ``all_of``: those that are
-    frozen together."""
+    frozen together, and of a whole server killed together."""
 
     target: Target
     one_of: tuple[Process, ...]
@@ -88,7 +88,20 @@ def find(folders: Folders) -> dict[Target, Found]:
     for folder in sorted(folders.agents.glob("*/")):
         for one in _beside_the_agent(folder):
             found[one.target] = one
+    for target in [target for target in found if target.part is Part.AGENT]:
+        for one in _several(found, target):
+            found[one.target] = one
     return found
+
+
+def _several(found: dict[Target, Found], agent: Target) -> Iterator[Found]:
+    """All processes of a server, and those that watch over its workers, by its agent's name."""
+    here = {target.part: one.all_of for target, one in found.items() if target.server == agent.server}
+    watchers = here[Part.AGENT] + here.get(Part.LAUNCHER, ())
+    others = (Part.WORKER, Part.NURSERY, Part.MEMORY_STORE)
+    everything = watchers + tuple(process for part in others for process in here.get(part, ()))
+    for part, processes in ((Part.SERVER, everything), (Part.WATCHERS, watchers)):
+        yield Found(Target(part, agent.name, agent.server), processes, processes)
 
 
 def _of_supervised(name: str, pid: int | None) -> Iterator[Found]:

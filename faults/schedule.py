@@ -30,6 +30,8 @@ class Part(StrEnum):
     DISK = "an agent's disk"
     MEMORY = "a worker's memory"
     CLOCK = "wall clock"
+    SERVER = "whole server"
+    WATCHERS = "agent and launchers"
 
 
 class Kind(StrEnum):
@@ -105,11 +107,18 @@ KINDS: dict[Part, dict[Kind, float]] = {
     Part.DISK: {Kind.FILL: 1},
     Part.MEMORY: {Kind.FILL: 1},
     Part.CLOCK: {Kind.JUMP: 1},
+    # All that runs on a server: it is lost, or stands still as a machine does that is being moved.
+    Part.SERVER: {Kind.KILL: 1, Kind.FREEZE: 1},
+    # Who should end a worker whose lease is over, while the worker goes on.
+    Part.WATCHERS: {Kind.FREEZE: 1},
 }
+#: What befalls several processes of a server at once.
+SEVERAL_PROCESSES = frozenset({Part.SERVER, Part.WATCHERS})
 #: Those that last nothing: what is killed is started again by whoever watches it.
 AT_ONCE = frozenset({Kind.KILL, Kind.RESTART})
 #: Mean seconds between two faults, and after how many there are no more in any case.
 MEAN_SECONDS_BETWEEN = 3.0
+MEAN_SECONDS_BETWEEN_SERVERS = 12.0
 MOST_FAULTS = 64
 #: Of those that last, this share lasts long enough for a silent server to be given up.
 LONG_SHARE = 0.2
@@ -123,21 +132,29 @@ JUMP_SECONDS = (1.0, 4 * 3600.0)
 
 
 def schedule(
-    seed: int, seconds: float, processes: Iterable[Target], clocks: Iterable[Target] = ()
+    seed: int,
+    seconds: float,
+    processes: Iterable[Target],
+    clocks: Iterable[Target] = (),
+    servers: Iterable[Target] = (),
 ) -> list[Fault]:
     """What befalls whom and when, in order of time: at least one fault if there is a target and time.
 
     All of it is over at ``seconds``. Two that last do not overlap on the same target. Targets are drawn by
-    part first, so that one planner is met as often as six workers. What befalls ``clocks`` is drawn apart:
-    all else that a seed gives is the same without them.
+    part first, so that one planner is met as often as six workers. What befalls ``clocks`` and whole
+    ``servers`` is drawn apart: all else that a seed gives is the same without them.
     Raises ValueError for a length that is no positive number.
     """
     # A text, so that seeds beside each other have nothing in common.
     faults = _drawn(random.Random(f"faults {seed}"), seconds, processes)
-    return sorted(faults + _drawn(random.Random(f"clocks {seed}"), seconds, clocks))
+    faults += _drawn(random.Random(f"clocks {seed}"), seconds, clocks)
+    several = _drawn(random.Random(f"servers {seed}"), seconds, servers, MEAN_SECONDS_BETWEEN_SERVERS)
+    return sorted(faults + several)
 
 
-def _drawn(chance: random.Random, seconds: float, among: Iterable[Target]) -> list[Fault]:
+def _drawn(
+    chance: random.Random, seconds: float, among: Iterable[Target], mean_seconds: float = MEAN_SECONDS_BETWEEN
+) -> list[Fault]:
     if not 0.0 < seconds < float("inf"):
         raise ValueError(f"a schedule lasts a positive number of seconds, not {seconds}")
     targets: dict[Part, list[Target]] = {}
@@ -147,13 +164,13 @@ def _drawn(chance: random.Random, seconds: float, among: Iterable[Target]) -> li
         return []
     busy_until: dict[Target, float] = {}
     faults: list[Fault] = []
-    at = min(chance.expovariate(1 / MEAN_SECONDS_BETWEEN), seconds * 0.5)
+    at = min(chance.expovariate(1 / mean_seconds), seconds * 0.5)
     while at < seconds and len(faults) < MOST_FAULTS:
         fault = _fault(chance, at, seconds, targets)
         if busy_until.get(fault.target, 0.0) <= at:
             faults.append(fault)
             busy_until[fault.target] = fault.ends_at
-        at += chance.expovariate(1 / MEAN_SECONDS_BETWEEN)
+        at += chance.expovariate(1 / mean_seconds)
     return faults
 
 

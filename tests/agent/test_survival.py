@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
+from workers.agent.clock import boot_time_seconds
 
 
 def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any) -> int:
@@ -113,6 +114,25 @@ def test_a_frozen_launcher_keeps_no_worker_alive_beyond_its_lease(
     assert plane.worker()["exit"]["reason"] == "lease_ended"
 
 
+def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    """As a container that is paused, or a machine that has no time for anybody but its workers."""
+    plane.lease_seconds = 3.0
+    worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
+    (launcher,) = agent.launchers()
+    told = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
+    assert told < boot_time_seconds() + 4.0, "it is told until when it may work"
+    os.kill(launcher["pid"], signal.SIGSTOP)
+    agent.signal(signal.SIGSTOP)
+    assert process_alive(worker)
+    wait_until(lambda: not process_alive(worker), "the worker is dead", seconds=10.0)
+    os.kill(launcher["pid"], signal.SIGCONT)
+    agent.signal(signal.SIGCONT)
+    wait_until(lambda: plane.phase() == "exited", "that is reported")
+    assert plane.worker()["exit"]["reason"] == "lease_ended"
+
+
 def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -121,6 +141,7 @@ def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen
     os.kill(launcher["pid"], signal.SIGSTOP)
     plane.want()
     wait_until(lambda: not process_alive(worker), "the worker is dead")
+    wait_until(lambda: not process_alive(launcher["pid"]), "and its launcher")
     plane.want(generation(number=2))
     wait_until(lambda: plane.phase(number=2) == "training", "its GPU is used again")
 

@@ -17,10 +17,11 @@ from launch.errors import LaunchError
 from tests.faults import record
 from tests.faults.record import Entry
 from tests.faults.run import measure, run_schedule
-from tests.faults.scene import running_scene
+from tests.faults.scene import Scene, running_scene
 
 DEFAULT_RECORD = Path("data/chaos/schedules.jsonl")
 CLOCKS_RECORD = Path("data/chaos/clocks.jsonl")
+SERVERS_RECORD = Path("data/chaos/servers.jsonl")
 #: After so many schedules a platform has logs, rows and a history enough: the next has one of its own.
 PER_PLATFORM = 20
 
@@ -33,7 +34,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of one schedule [30]")
     parser.add_argument("--seed", type=int, help="run this seed alone, also when it is in the record")
     parser.add_argument("--clock", action="store_true", help="let clocks jump too; needs libfaketime")
-    parser.add_argument("--record", type=Path, help=f"[{DEFAULT_RECORD}, with --clock {CLOCKS_RECORD}]")
+    parser.add_argument("--servers", action="store_true", help="let faults befall whole servers too")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        help=f"[{DEFAULT_RECORD}, with --clock {CLOCKS_RECORD}, with --servers {SERVERS_RECORD}]",
+    )
     parser.add_argument(
         "--evidence", type=Path, help="where to keep what is known of broken schedules [/tmp]"
     )
@@ -43,7 +49,7 @@ def main() -> int:
         parser.error("--schedules is at least 1, --first-seed at least 0, --seconds from 1 to 3600")
     if chosen.evidence is not None:
         chosen.evidence.mkdir(parents=True, exist_ok=True)
-    file = chosen.record or (CLOCKS_RECORD if chosen.clock else DEFAULT_RECORD)
+    file = chosen.record or _usual_record(chosen.clock, chosen.servers)
     done = record.read(file)
     seeds = record.to_do(done, chosen.first_seed, chosen.schedules, chosen.seconds)
     if chosen.seed is not None:
@@ -53,7 +59,8 @@ def main() -> int:
     ran: list[int] = []
     try:
         while seeds:
-            ran += _on_one_platform(seeds, chosen.seconds, chosen.clock, file, chosen.evidence, _say)
+            with running_scene(with_clocks=chosen.clock, whole_servers=chosen.servers) as scene:
+                ran += _on_one_platform(scene, seeds, chosen.seconds, file, chosen.evidence, _say)
             seeds = [seed for seed in seeds if seed not in ran]
     except KeyboardInterrupt:
         _say("stopped; the same command goes on with the next seed")
@@ -70,10 +77,16 @@ def main() -> int:
     return int(any(entry.violations for entry in entries))
 
 
+def _usual_record(clocks: bool, servers: bool) -> Path:
+    if servers:
+        return SERVERS_RECORD
+    return CLOCKS_RECORD if clocks else DEFAULT_RECORD
+
+
 def _on_one_platform(
+    scene: Scene,
     seeds: list[int],
     seconds: float,
-    clocks: bool,
     file: Path,
     evidence: Path | None,
     say: Callable[[str], None],
@@ -81,24 +94,23 @@ def _on_one_platform(
     """As many of the seeds as one platform serves: a schedule that broke something is its last."""
     name = uuid.uuid4().hex[:6]
     ran: list[int] = []
-    say(f"starting platform {name}")
-    with running_scene(with_clocks=clocks) as scene:
-        for text in scene.without:
-            say(f"on this machine {text}")
-        speed = measure(scene)
-        say(f"measured in peace: {speed:.1f} iterations a second at two GPUs")
-        for place, seed in enumerate(seeds[:PER_PLATFORM], start=1):
-            say(f"seed {seed}")
-            entry = run_schedule(
-                scene, seed, seconds, speed, evidence_folder=evidence, say=lambda text: say(f"  {text}")
-            )
-            entry.platform, entry.place, entry.without = name, place, scene.without
-            record.append(file, entry)
-            record.write_report(file)
-            ran.append(seed)
-            say(_told(entry))
-            if entry.violations:
-                break
+    say(f"platform {name} runs")
+    for text in scene.without:
+        say(f"on this machine {text}")
+    speed = measure(scene)
+    say(f"measured in peace: {speed:.1f} iterations a second at two GPUs")
+    for place, seed in enumerate(seeds[:PER_PLATFORM], start=1):
+        say(f"seed {seed}")
+        entry = run_schedule(
+            scene, seed, seconds, speed, evidence_folder=evidence, say=lambda text: say(f"  {text}")
+        )
+        entry.platform, entry.place, entry.without = name, place, scene.without
+        record.append(file, entry)
+        record.write_report(file)
+        ran.append(seed)
+        say(_told(entry))
+        if entry.violations:
+            break
     return ran
 
 

@@ -85,7 +85,8 @@ def run_schedule(
 ) -> Entry:
     """Carry out one schedule and judge it. What is known of it is kept if something broke."""
     began = time.monotonic()
-    faults = schedule(seed, seconds, scene.means.targets(), scene.means.clocks)
+    means = scene.means
+    faults = schedule(seed, seconds, means.targets(), means.clocks, means.servers())
     jobs, refused = _Submitter(scene, works(seed, seconds), speed), []
     jobs.start()
     seen: set[Violation] = set()

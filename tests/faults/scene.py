@@ -62,7 +62,7 @@ class Scene:
 
 
 @contextmanager
-def running_scene(*, with_clocks: bool = False) -> Iterator[Scene]:
+def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> Iterator[Scene]:
     """Start it; stop it and take everything away at the end.
 
     Raises NoClocksError where clocks are asked for and cannot be turned.
@@ -116,6 +116,7 @@ def running_scene(*, with_clocks: bool = False) -> Iterator[Scene]:
             fill_memory=lambda: _glutton(client),
             peers=networks.pairs() if networks else (),
             clocks=_turns(clocks) if clocks else {},
+            whole_servers=whole_servers,
         )
         yield Scene(platform, client, means, without, RESERVE_SERVERS)
 

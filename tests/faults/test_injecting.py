@@ -18,6 +18,7 @@ from faults.schedule import Fault, Kind, Part, Target
 from launch.folders import Folders
 
 WEB = Target(Part.WEB, "web")
+NODE = Target(Part.SERVER, "agent-node-1", "node-1")
 
 
 @pytest.fixture
@@ -65,6 +66,42 @@ def test_what_is_frozen_goes_on_when_the_schedule_is_stopped(child):
     carry_out([Fault(0.0, Kind.FREEZE, WEB, 600.0)], means(child), stop=stop, say=lambda text: stop.set())
     while status(child) == psutil.STATUS_STOPPED:
         pass
+
+
+@pytest.fixture
+def several() -> Iterator[list[subprocess.Popen[bytes]]]:
+    command = [sys.executable, "-c", "input()"]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def whole_server(processes: list[subprocess.Popen[bytes]]) -> Means:
+    found = tuple(one for process in processes if (one := Process.of(process.pid)) is not None)
+    return Means(find=lambda: {NODE: Found(NODE, found, found)}, whole_servers=True)
+
+
+def test_a_whole_server_is_killed_and_frozen_with_all_that_runs_there(several):
+    seen = []
+
+    def look(text: str) -> None:
+        while {status(process) for process in several} != {psutil.STATUS_STOPPED}:
+            pass
+        seen.append(text)
+
+    carry_out([Fault(0.0, Kind.FREEZE, NODE, 0.2)], whole_server(several), say=look)
+    assert len(seen) == 1
+    carry_out([Fault(0.0, Kind.KILL, NODE)], whole_server(several))
+    assert [process.wait(30) for process in several] == [-9, -9, -9]
+
+
+def test_whole_servers_are_met_only_where_that_is_asked_for(several):
+    means = whole_server(several)
+    assert (means.targets(), means.servers()) == ([], [NODE])
+    means.whole_servers = False
+    assert (means.targets(), means.servers()) == ([], [])
 
 
 def test_what_is_not_there_is_no_fault():

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.coverage import Charge, is_covered, stops_training
-from faults.schedule import AT_ONCE, JUMP_SECONDS, KINDS, Fault, Kind, Part, Target, schedule
+from faults.schedule import (
+    AT_ONCE,
+    JUMP_SECONDS,
+    KINDS,
+    SEVERAL_PROCESSES,
+    Fault,
+    Kind,
+    Part,
+    Target,
+    schedule,
+)
 
 targets = st.builds(
     Target, st.sampled_from(Part), st.sampled_from(("one", "two")), st.sampled_from(("", "node-1", "node-2"))
@@ -98,6 +108,22 @@ def test_clocks_that_jump_change_nothing_else_that_a_seed_gives(seed, seconds, p
     with_clocks = schedule(seed, seconds, others, clocks)
     assert [fault for fault in with_clocks if fault.kind is not Kind.JUMP] == schedule(seed, seconds, others)
     assert any(fault.kind is Kind.JUMP for fault in with_clocks)
+
+
+@given(seeds, lengths, st.lists(targets, max_size=4))
+def test_whole_servers_change_nothing_else_that_a_seed_gives(seed, seconds, processes):
+    servers = [Target(part, "agent-node-1", "node-1") for part in SEVERAL_PROCESSES]
+    others = [target for target in processes if target.part not in SEVERAL_PROCESSES]
+    with_servers = schedule(seed, seconds, others, servers=servers)
+    assert [fault for fault in with_servers if fault.target not in servers] == schedule(seed, seconds, others)
+    assert any(fault.target in servers for fault in with_servers)
+
+
+def test_a_whole_server_that_stands_still_for_long_is_a_lost_one():
+    for part in SEVERAL_PROCESSES:
+        away = [Fault(1.0, Kind.FREEZE, Target(part, f"agent-{n}", f"node-{n}"), 20.0) for n in (1, 2)]
+        assert is_covered(away[:1], 1, CHARGE)
+        assert not is_covered(away, 1, CHARGE)
 
 
 def test_clocks_go_wrong_by_seconds_and_by_hours_forward_and_back():

@@ -106,6 +106,7 @@ class Hearing:
             ):
                 self._pool.kill(record, f"it says that it serves job {hello.job}, which it does not")
                 return
+        self._pool.tell_lease(record)
         if record.assignment is not None:
             self._greeted(record, hello.warm)
 

@@ -1,5 +1,5 @@
 """The launcher: starts one worker in its sandbox, outlives the agent, and kills the worker when its lease
-ends.
+ends. So does the first process in the sandbox, for a launcher may be frozen together with the agent.
 
     python -I -S -c "..." WORKER_FOLDER        (see `launcher_command`)
 
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,9 +32,12 @@ from workers.agent.sandbox import Sandbox, enter, give_up_privileges, seal, sepa
 
 # After a suspended machine wakes up, timers have not run on: look at the lease at least this often.
 LONGEST_WAIT_SECONDS = 1.0
+#: A lease is written over while others read it: one that has ended is read once more, so long afterwards.
+READ_AGAIN_SECONDS = 0.005
 #: What a worker takes is looked at this often.
 RESOURCES_SECONDS = 0.25
 READ_BYTES = 65536
+LEASE_READ_BYTES = 64
 
 #: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises
 #: OSError.
@@ -51,6 +56,30 @@ def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -
         "main(sys.argv[2])"
     )
     return [interpreter, "-I", "-S", "-c", code, str(source_root), str(worker_folder)]
+
+
+class Lease:
+    """Until when a worker may live, as the agent writes it down again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self.descriptor = os.open(folder / "lease", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.descriptor = -1  # nothing that could be read: it has ended
+
+    def left_seconds(self) -> float:
+        """How long it still runs; a lease that cannot be read has ended."""
+        try:
+            return float(os.pread(self.descriptor, LEASE_READ_BYTES, 0)) - clock.boot_time_seconds()
+        except (OSError, ValueError):
+            return -math.inf
+
+    def is_over(self) -> bool:
+        """Whether it has ended. What was read in the midst of being written is read again."""
+        if self.left_seconds() > 0.0:
+            return False
+        time.sleep(READ_AGAIN_SECONDS)
+        return self.left_seconds() <= 0.0
 
 
 class LimitedLog:
@@ -94,6 +123,7 @@ class Launcher:
         self.resources = None if limits is None else WorkerResources(limits, folder.name)
         self._looked_at = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
+        self._lease = Lease(folder)
 
     def run(self) -> None:
         """Start the worker and watch it until it is gone; then write exit.json."""
@@ -136,6 +166,8 @@ class Launcher:
         status = self._watch(child, output_read, status_read)
         if status.get("code") != 0:
             self._look_at_resources()  # what the kernel killed it for
+        if status.pop("lease_ended", False) and self.kill_reason is None:
+            self.kill_reason = "stopped" if self.stop_asked else "lease_ended"
         if self.kill_message is not None:
             status["message"] = self.kill_message
         self._write_exit(status, self.kill_reason or ("start_failed" if status.get("message") else "exited"))
@@ -176,8 +208,8 @@ class Launcher:
 
     def _wait_seconds(self) -> float:
         longest = LONGEST_WAIT_SECONDS if self.resources is None else RESOURCES_SECONDS
-        left = self._lease_deadline() - clock.boot_time_seconds()
-        return min(longest, max(0.0, left)) if self.kill_reason is None else LONGEST_WAIT_SECONDS
+        left = max(0.0, self._lease.left_seconds())
+        return min(longest, left) if self.kill_reason is None else LONGEST_WAIT_SECONDS
 
     def _look_at_resources(self) -> None:
         """Note that the worker has taken more than it may. A look may cost milliseconds, so not at every line
@@ -192,17 +224,10 @@ class Launcher:
         if self.resources is not None:
             self.resources.close()
 
-    def _lease_deadline(self) -> float:
-        """The end of the lease; a lease that cannot be read has ended."""
-        try:
-            return float((self.folder / "lease").read_text())
-        except (OSError, ValueError):
-            return 0.0
-
     def _kill_if_due(self, child: int) -> None:
         if self.stop_asked:
             self.kill_reason = "stopped"
-        elif clock.boot_time_seconds() >= self._lease_deadline():
+        elif self._lease.is_over():
             self.kill_reason = "lease_ended"
         elif clock.boot_time_seconds() >= self._looked_at + RESOURCES_SECONDS:
             self._look_at_resources()
@@ -267,8 +292,8 @@ class Launcher:
             worker = self._fork_worker(status_pipe)
             give_up_privileges(self.sandbox.first_user_id)
             _die_with_the_launcher(go)  # again: the change of user has cleared it
-            _close_all_but(status_pipe)
-            _wait_and_tell(worker, status_pipe)
+            _close_all_but(status_pipe, self._lease.descriptor)
+            _wait_and_tell(worker, status_pipe, self._lease)
         except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
             message = f"sandbox: {error}"
             os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
@@ -304,25 +329,45 @@ def _die_with_the_launcher(go: int) -> None:
         os._exit(127)
 
 
-def _close_all_but(status_pipe: int) -> None:
-    """The first process needs to see and to say nothing but how the worker ended."""
+def _close_all_but(*kept: int) -> None:
+    """The first process needs to see nothing but the lease, and to say nothing but how the worker ended."""
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
-    os.closerange(3, status_pipe)
-    os.closerange(status_pipe + 1, os.sysconf("SC_OPEN_MAX"))
+    first = 3
+    for descriptor in sorted(one for one in kept if one >= first):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-def _wait_and_tell(worker: int, status_pipe: int) -> NoReturn:
-    """As the first process: collect whoever has lost its parent until the worker has ended, and say how."""
-    while True:
-        process_id, status = os.waitpid(-1, 0)
-        if process_id == worker:
+def _wait_and_tell(worker: int, status_pipe: int, lease: Lease) -> NoReturn:
+    """As the first process: collect whoever has lost its parent until the worker has ended, and say how.
+
+    Once the lease is over this process ends, and the kernel ends the worker with it: whoever else should have
+    done so is frozen, or about to.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    while (status := _status_of(worker)) is None:
+        if lease.is_over():
+            ended: dict[str, Any] = {"code": None, "signal": int(signal.SIGKILL), "lease_ended": True}
             break
-    code = os.waitstatus_to_exitcode(status)
-    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+        signal.sigtimedwait({signal.SIGCHLD}, min(LONGEST_WAIT_SECONDS, max(0.0, lease.left_seconds())))
+    else:
+        code = os.waitstatus_to_exitcode(status)
+        ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
     os.write(status_pipe, json.dumps(ended).encode())
     os._exit(0)
+
+
+def _status_of(worker: int) -> int | None:
+    """Collect what has ended; the wait status of the worker if it has."""
+    while True:
+        process_id, status = os.waitpid(-1, os.WNOHANG)
+        if process_id == worker:
+            return status
+        if process_id == 0:
+            return None
 
 
 def _read_status(pipe: int, wait_status: int) -> dict[str, Any]:

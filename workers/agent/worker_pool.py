@@ -271,6 +271,11 @@ class WorkerPool:
             if record.alive and record.kill_reason is None and now < record.lease_deadline < until:
                 record.lease_deadline = until
                 worker_processes.write_lease(record.folder, until)
+                self.tell_lease(record)
+
+    def tell_lease(self, record: WorkerRecord) -> None:
+        """Say until when it may live: it begins no iteration later, whoever else has been frozen with it."""
+        self._sockets.send(record.key, {"lease": record.lease_deadline})
 
     def limit(self, record: WorkerRecord, seconds: float) -> None:
         """Let a worker live no longer than so many seconds from now, by the clock that counts while the
@@ -283,6 +288,7 @@ class WorkerPool:
         if record.alive and record.ends_at < record.lease_deadline:
             record.lease_deadline = record.ends_at
             worker_processes.write_lease(record.folder, record.ends_at)
+            self.tell_lease(record)
 
     def poll(self) -> list[WorkerRecord]:
         """Notice what has ended; returns the workers that are gone since the last call."""

@@ -17,7 +17,6 @@ from typing import Any
 
 from workers.agent import clock, linux
 from workers.agent.durable_files import (
-    is_full,
     overwrite,
     read_json,
     write_atomically,
@@ -200,13 +199,12 @@ def write_exit(folder: Path, status: ExitStatus) -> None:
 def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
     """Let the worker live until then. Raises OSError where there is no room for a worker's first one."""
     content = f"{deadline_boot_seconds!r:<{LEASE_BYTES}}".encode()
+    # The file stays the one that the worker's first process has open, and a full disk ends no worker: all
+    # leases are of one length, in one page of memory.
     try:
-        write_atomically(folder / "lease", content, durable=False)
-    except OSError as error:
-        # A full disk must end no worker. All leases are of one length, in one page of memory.
-        if not is_full(error):
-            raise
         overwrite(folder / "lease", content)
+    except FileNotFoundError:
+        write_atomically(folder / "lease", content, durable=False)
 
 
 def read_lease(folder: Path) -> float:

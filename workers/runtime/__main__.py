@@ -64,9 +64,11 @@ class Worker:
         # Imported here and not above: what these import is what warming up is about.
         from workers.runtime.connection import AgentConnection
         from workers.runtime.goals import Goals
+        from workers.runtime.server_lease import ServerLease
 
         self.box = box
         self.goals = Goals()
+        self.lease = ServerLease()
         self.connection = AgentConnection(box, self._hear)
         self._assigned = threading.Event()
         self._message: Mapping[str, Any] = {}
@@ -116,7 +118,7 @@ class Worker:
         )
         self.connection.phase("preparing")
         function = load_function(self.box, assignment.entry, assignment.hyperparameters)
-        context = WorkerContext(assignment, function, self.connection, self.goals, self.box)
+        context = WorkerContext(assignment, function, self.connection, self.goals, self.box, self.lease)
         set_folders(self.box / "data", context.artifacts)
         if assignment.purpose == "profiling":
             return ProfilingGeneration(context).run()
@@ -150,6 +152,8 @@ class Worker:
                 self._assigned.set()
         elif "goal" in message:
             self._take_goal(message["goal"], message.get("start"))
+        elif "lease" in message:
+            self.lease.update(message["lease"])
 
     def _take_goal(self, goal: str | None, start: Mapping[str, Any] | None) -> None:
         if goal is None:

@@ -40,6 +40,7 @@ from workers.runtime.parts import (
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
+from workers.runtime.server_lease import ServerLease
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.durable_schedule import DurableSchedule
 from workers.runtime.state.handover import HandoverServer
@@ -75,6 +76,7 @@ class WorkerContext:
     connection: AgentConnection
     goals: Goals
     box: Path
+    lease: ServerLease
 
     @property
     def artifacts(self) -> Path:
@@ -263,6 +265,7 @@ class TrainingGeneration:
             from_memory=(self.goals.start or {}).get("from") == "memory",
         )
         while limit is None or self.progress.iteration < limit:
+            self.context.lease.require()
             result = self.runner.run(self.progress.iteration, self._wish(), self._vote)
             self.durable.heard(
                 result.votes, None if self._memory_points is None else self._memory_points.started_at

@@ -18,7 +18,7 @@ from django.core.management.base import BaseCommand, CommandError
 from faults.injecting import Means, carry_out
 from faults.on_a_cluster import ChaosRefusedError, confirm, database, judge, look, targets
 from faults.processes import find
-from faults.schedule import schedule
+from faults.schedule import SEVERAL_PROCESSES, schedule
 from launch.folders import Folders
 
 LONGEST_SECONDS = 3600.0
@@ -57,7 +57,9 @@ class Command(BaseCommand):
         seed = random.SystemRandom().randrange(10**6) if seed is None else seed
         folders = Folders(Path(options["data"] or settings.DATA_DIR).absolute())
         try:
-            faults = schedule(seed, seconds, targets(folders, options["part"]))
+            found = targets(folders, options["part"])
+            several = {target for target in found if target.part in SEVERAL_PROCESSES}
+            faults = schedule(seed, seconds, set(found) - several, servers=several)
             self.stdout.write(f"seed {seed}: {len(faults)} faults in {seconds:g} s on {folders.data}")
             if options["dry_run"]:
                 for fault in faults:
@@ -70,15 +72,15 @@ class Command(BaseCommand):
                 faults, Means(find=lambda: find(folders)), stop=_stopped_by_signals(), say=self.stdout.write
             )
             self.stdout.write(f"waiting for calm, {wait:g} s at most")
-            found = judge(folders, rows, before, wait)
+            broken = judge(folders, rows, before, wait)
         except ChaosRefusedError as error:
             raise CommandError(str(error)) from None
         except psycopg2.OperationalError as error:
             raise CommandError(f"the platform's database does not answer: {error}".strip()) from None
-        for violation in found:
+        for violation in broken:
             self.stdout.write(f"BROKEN  {violation}")
-        if found:
-            raise CommandError(f"{len(found)} violations; the same schedule again: --seed {seed}")
+        if broken:
+            raise CommandError(f"{len(broken)} violations; the same schedule again: --seed {seed}")
         self.stdout.write(
             f"everything holds ({len(before.jobs)} unfinished jobs, {len(before.servers)} servers looked at)"
         )

@@ -87,6 +87,8 @@ class Worker:
             elif "goal" in message:
                 say(f"goal {message['goal']}")
                 self.goal, self.start = message["goal"], message["start"] or self.start
+            elif "lease" in message:
+                say(f"lease {message['lease']}")
             elif "stored" in message:
                 self.unstored.pop(message["stored"], None)
             elif "acknowledged" in message:

@@ -1,0 +1,58 @@
+"""A worker begins no iteration once the lease of its server is over: whoever else would end it may be frozen
+with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime import server_lease
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.server_lease import ServerLease
+
+
+def from_now(seconds: float) -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + seconds
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_lease, "PATIENCE_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lease_lasts_as_long_as_it_was_told_last() -> None:
+    lease = ServerLease()
+    lease.require()
+    lease.update(from_now(-0.01))
+    with pytest.raises(WorkerFailureError, match="lease of this worker's server is over"):
+        lease.require()
+    lease.update(from_now(60.0))
+    lease.require()
+
+
+def test_what_the_agent_said_while_the_worker_was_busy_counts() -> None:
+    lease = ServerLease()
+    lease.update(from_now(-5.0))
+    late = threading.Timer(0.05, lease.update, [from_now(60.0)])
+    late.start()
+    lease.require()
+    late.join()
+
+
+def test_training_stops_with_the_lease_though_nobody_ends_the_worker(agent: LocalAgent) -> None:
+    assignment = regression(iterations=100_000, device=emulated(fixed_seconds=0.02))
+    generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
+    worker = generation.leader
+    worker.send({"lease": from_now(60.0)})
+    generation.train_from_nothing()
+    worker.wait_for_phase("training")
+    worker.send({"lease": from_now(0.0)})
+    failed = worker.wait_for_event("failed")
+    assert failed["reason"] == "killed"
+    assert "lease" in failed["message"]
+    assert worker.end() != 0
