@@ -51,11 +51,15 @@ def all_reduces(
     """Of each bucket when its all-reduce begins, and what that takes by itself."""
     ready = end = 0.0
     waiting, capacity = 0, FIRST_BUCKET_BYTES
-    sizes, gaps = model.sizes_bytes.tolist(), model.gap_seconds.tolist()
-    last = len(model) - 1
-    for place, name in enumerate(model.tensor_names):
-        ready += gaps[place]
-        waiting += 0 if name in apart else sizes[place]
+    sizes = [
+        0 if name in apart else size
+        for name, size in zip(model.tensor_names, model.sizes_bytes.tolist(), strict=True)
+    ]
+    # The last bucket waits for the last tensor that is in any, whatever is computed apart after it.
+    last = max((place for place, size in enumerate(sizes) if size), default=0)
+    for place, (size, gap) in enumerate(zip(sizes, model.gap_seconds.tolist(), strict=True)):
+        ready += gap
+        waiting += size
         if waiting and (waiting >= capacity or place == last):
             one, begin = _all_reduce(waiting, placement, links), max(end, ready)
             yield begin, one

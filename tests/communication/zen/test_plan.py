@@ -89,6 +89,19 @@ def test_buckets_leave_as_soon_as_they_are_full():
     assert dense_traffic(model, PlacementShape(1, 1), links).bytes_between == 0.0
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_the_last_bucket_waits_for_no_gradient_that_travels_apart(place: int):
+    """Whatever is computed after the last gradient of a bucket, and wherever the one apart is."""
+    elements, gaps = np.array([10, 10, 10]), np.array([1.0, 2.0, 4.0])
+    names = ("a", "b", "c")
+    links = LinkProfile(between=LinkRate(0.5, 1e6), within=LinkRate(0.0, 1e9))
+    model = ModelProfile("m", names, elements, gaps)
+    found = dense_traffic(model, PlacementShape(2, 1), links, {names[place]})
+    ready = 3.0 if place == 2 else 7.0
+    assert found.end_seconds == pytest.approx(ready + 0.5 + 80 / 1e6)
+    assert found.bytes_between == pytest.approx(80)
+
+
 def test_several_gpus_on_a_server_add_up_first():
     found = plan(placement=PlacementShape(4, 2))
     assert found.tensors[0].participants == 4
