@@ -30,9 +30,8 @@ class JobOptions(TypedDict, total=False):
     `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
     `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
     `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `lossy` is `"refused"` (the default) or
-    `"allowed"`: whether codecs that lose something may compress gradients; `codecs` names the only ones that
-    may. `data` maps names to URLs or paths on the
-    servers.
+    `"allowed"`: whether codecs that lose something may compress gradients; `codecs` names those that may,
+    without it `fp16`. `data` maps names to URLs or paths on the servers.
     """
 
     hyperparameters: Mapping[str, Any]

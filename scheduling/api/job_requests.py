@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from communication.library.codecs import LOSSY
+from communication.library.codecs import FAITHFUL, LOSSY
 from projects.access import require
 from projects.api import fields
 from projects.api.base import StrictSerializer
@@ -102,7 +102,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         ),
         max_length=len(LOSSY),
         default=list,
-        help_text="The only codecs that may do so; none named: all there are.",
+        help_text=f"The only codecs that may do so; none named: {', '.join(FAITHFUL)}.",
     )
     checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)
     seed = fields.Integer(min_value=0, max_value=job_fields.LARGEST_INTEGER, default=0)
@@ -119,9 +119,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         return super().validate(attrs)
 
     def validate_codecs(self, codecs: list[str]) -> list[str]:
-        # All of them are what nobody has to name.
-        named = sorted(set(codecs))
-        return [] if len(named) == len(LOSSY) else named
+        return sorted(set(codecs))
 
     def validate_data(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
         names = [item["name"] for item in data]

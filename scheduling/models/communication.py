@@ -40,7 +40,7 @@ class GradientPlan(models.Model):
     """
 
     profile = models.ForeignKey(GradientProfile, on_delete=models.CASCADE, related_name="plans")
-    family = models.CharField(max_length=40)
+    family = models.CharField(max_length=100)
     servers = models.PositiveIntegerField()
     gpus_per_server = models.PositiveIntegerField()
     #: Digest of the question that it answers.

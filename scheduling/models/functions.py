@@ -98,7 +98,7 @@ class ScalingCurve(models.Model):
     data_digest = models.CharField(max_length=64, blank=True)
     gpu_kind = models.CharField(max_length=100)
     #: Of the runtime plans that its levels were measured under.
-    plan_family = models.CharField(max_length=40, default=PlanFamily.DENSE.value)
+    plan_family = models.CharField(max_length=100, default=PlanFamily.DENSE.value)
     hyperparameters = models.JSONField(default=dict)
     state = models.CharField(max_length=10, choices=CurveState.choices, default=CurveState.UNKNOWN)
     complete = models.BooleanField(default=False)

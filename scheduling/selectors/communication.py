@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from communication.library.codecs import LOSSY
+from communication.library.codecs import FAITHFUL
 from scheduling.choices import GenerationState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on, key_of_family
@@ -64,7 +64,7 @@ def communication_of(job: Job) -> dict[str, Any]:
 def _codecs(job: Job) -> list[str]:
     if job.lossy != "allowed":
         return []
-    return list(job.codecs) or list(LOSSY)
+    return list(job.codecs) or list(FAITHFUL)
 
 
 def _shown_generation(job: Job) -> Generation | None:

@@ -164,7 +164,7 @@ def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, d
             inputs.links,
             sparse,
             codecs,
-            lossy=named != (),
+            lossy=bool(named),
             codec_names=named,
             memory_bytes=inputs.memory_bytes,
             planners=CARRIED_OUT,

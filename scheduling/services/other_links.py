@@ -11,7 +11,7 @@ from communication.combined.choosing import choose
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
-from scheduling.core.runtime_plans.plan import PlanFamily, codecs_of_family
+from scheduling.core.runtime_plans.plan import codecs_of_family
 from scheduling.gradient_records import codecs_of, model_of, sparse_of
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, ScalingCurve
 from scheduling.selectors.link_profiles import known_codecs, known_links
@@ -54,7 +54,7 @@ def _question(
         return None
     content = profile.content
     named = codecs_of_family(family)
-    lossy = family != PlanFamily.DENSE and named != ()
+    lossy = bool(named)
     return PlanQuestion(
         profile.key,
         model_of(content),
@@ -63,7 +63,7 @@ def _question(
         sparse_of(content),
         known_codecs(codecs_of(content)) if lossy else (),
         lossy=lossy,
-        codec_names=named if lossy else None,
+        codec_names=named,
         planners=ASKED_AT_ONCE,
     )
 

@@ -30,7 +30,7 @@ FUSED = {**DENSE, "planner": "cupcake", "codec": "fp16", "lossless": False, "buf
         ({}, ("refused", [])),
         ({"lossy": "allowed"}, ("allowed", [])),
         ({"lossy": "allowed", "codecs": ["onebit", "fp16", "fp16"]}, ("allowed", ["fp16", "onebit"])),
-        ({"lossy": "allowed", "codecs": list(LOSSY)}, ("allowed", [])),
+        ({"lossy": "allowed", "codecs": list(LOSSY)}, ("allowed", sorted(LOSSY))),
     ],
 )
 def test_a_job_says_whether_codecs_may_lose_something(
@@ -171,7 +171,8 @@ def test_what_if_on_another_link_is_answered_by_prediction(world: World) -> None
     assert slow[1] == pytest.approx(10.0)
     assert slow[2] < 2.0
     assert slow[2] < predicted("lossless", 3.125e8)[2] * 1.0001
-    assert predicted("lossy", 3.125e8)[2] > 3.0 * slow[2]
+    assert predicted("lossy", 3.125e8)[2] > 1.5 * slow[2]
+    assert predicted("lossy(random-k)", 3.125e8)[2] > 3.0 * slow[2]
     told = asked(world, link_bytes_per_second=3.125e8)
     assert "predicted from measured gradients" in told["reason"]
 

@@ -11,9 +11,10 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
+from communication.library.codecs import FAITHFUL, LOSSY
 from communication.plan import content_digest
 from scheduling.choices import CurveState, Purpose
-from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.core.runtime_plans.plan import PlanFamily, family_name
 from scheduling.curve_keys import function_key_on
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
 from scheduling.selectors.scaling_curve import curve as curve_of_page
@@ -301,6 +302,24 @@ def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) 
     plan = GradientPlan.objects.get(family="lossy(fp16)", profile__gpus=2)
     assert plan.codec in ("fp16", "none")
     assert asked(job, lossy="allowed", codecs=("fp16",)).plan_family == "lossy(fp16)"
+
+
+def test_codecs_that_change_what_optimizers_see_are_for_those_who_name_them(
+    servers: tuple[Server, Server],
+) -> None:
+    """Random-k is far faster on these gradients."""
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    assert asked(job, lossy="allowed").plan_family == "lossy"
+    asked(job, lossy="allowed", codecs=LOSSY)
+    make_plans(9)
+    everything = family_name(lossy=True, codecs=LOSSY)
+    plans = {one.family: one for one in GradientPlan.objects.filter(profile__gpus=2)}
+    assert plans["lossy"].codec in FAITHFUL
+    assert {one["codec"] for one in plans["lossy"].beaten} <= {"none", *FAITHFUL}
+    assert plans[everything].codec == "random-k"
+    assert plans[everything].speedup > 1.05 * plans["lossy"].speedup > 1.05
+    assert asked(job, lossy="allowed", codecs=LOSSY).plan_family == everything
 
 
 def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, Server]) -> None:

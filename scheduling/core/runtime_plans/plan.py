@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from communication.library.codecs import FAITHFUL
+
 
 class PlanFamily(StrEnum):
     """Runtime plans among which a job's is chosen. A scaling curve belongs to one family.
@@ -22,23 +24,26 @@ class PlanFamily(StrEnum):
     DENSE = "dense"
     #: Plans under which every gradient arrives as it was computed.
     LOSSLESS = "lossless"
-    #: Those, and plans that compress gradients with codecs that lose something.
+    #: Those, and plans that compress gradients with codecs that lose something: where none is named, with
+    #: those that leave the loss as it is.
     LOSSY = "lossy"
 
 
 def family_name(*, lossy: bool, codecs: Sequence[str] = ()) -> str:
-    """The family of a job's plans. ``codecs``: the only ones that it allows; empty for all there are."""
+    """The family of a job's plans. ``codecs``: the only ones that it allows; empty for those that are used
+    where nobody names any."""
     if not lossy:
         return PlanFamily.LOSSLESS.value
     return f"{PlanFamily.LOSSY}({'+'.join(sorted(set(codecs)))})" if codecs else PlanFamily.LOSSY.value
 
 
-def codecs_of_family(family: str) -> tuple[str, ...] | None:
-    """The codecs that lose something and may be used: none, those that are named, or None for all of them."""
+def codecs_of_family(family: str) -> tuple[str, ...]:
+    """The codecs that lose something and may be used: those that are named, else those under which the loss
+    is that of training without them."""
     if not family.startswith(PlanFamily.LOSSY):
         return ()
     named = family.removeprefix(PlanFamily.LOSSY).strip("()")
-    return tuple(named.split("+")) if named else None
+    return tuple(named.split("+")) if named else FAITHFUL
 
 
 class Shape(StrEnum):
