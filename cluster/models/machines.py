@@ -8,7 +8,7 @@ from operator import or_
 from typing import Any
 
 from django.conf import settings
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -40,6 +40,14 @@ class Cluster(models.Model):
         default=PUBLISHED_FAILURES_A_DAY, validators=[MinValueValidator(0.0)]
     )
     replacement_seconds = models.FloatField(default=REPLACEMENT_SECONDS, validators=[MinValueValidator(0.0)])
+    #: How likely a job may be, in a month, to fall back to durable storage: its copies in memory are as many
+    #: as that takes. 0: two of them, whatever that comes to.
+    accepted_fallbacks_a_month = models.FloatField(
+        default=0.0, validators=[MinValueValidator(0.0), MaxValueValidator(0.99)]
+    )
+    #: Failures that take all servers of one rack, or of one power domain.
+    failures_per_rack_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    failures_per_power_domain_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
     #: When a server was last looked for to stand by and none could, and what stood in the way.
     standby_tried_at = models.DateTimeField(null=True, blank=True)
     standby_obstacle = models.TextField(blank=True)
@@ -105,6 +113,8 @@ class Server(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="servers")
     name = models.CharField(max_length=100)
     rack = models.CharField(max_length=100, blank=True)
+    #: What fails together for want of power; empty: nobody said.
+    power_domain = models.CharField(max_length=100, blank=True)
     address = models.CharField(max_length=255)
     port_first = models.PositiveIntegerField()
     port_last = models.PositiveIntegerField()

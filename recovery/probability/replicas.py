@@ -59,27 +59,34 @@ class ReplicaChoice:
 
 
 def choose_replicas(
-    machines: Sequence[Machine], rates: FailureRates, accepted_a_month: float, most: int = MOST_REPLICAS
+    machines: Sequence[Machine],
+    rates: FailureRates,
+    accepted_a_month: float,
+    most: int = MOST_REPLICAS,
+    helpers: Sequence[Machine] = (),
 ) -> ReplicaChoice:
     """The fewest replicas with which a fall-back to durable storage in a month is no likelier than
     ``accepted_a_month``.
 
-    Where no number reaches that, the most useful one is chosen, with a reason. Raises ValueError for a
-    probability outside (0, 1).
+    ``helpers``: machines without a part of the job, of which so many keep copies as there are more replicas
+    than ``machines``. Where no number reaches that, the most useful one is chosen, with a reason. Raises
+    ValueError for a probability outside (0, 1).
     """
     if not 0.0 < accepted_a_month < 1.0:
         raise ValueError(f"accepted_a_month must lie between 0 and 1, not {accepted_a_month}")
     found: list[float] = []
-    domains = [machine.domains for machine in machines]
-    for replicas in range(1, min(most, len(machines)) + 1):
-        month = DAYS_PER_MONTH * fallbacks_a_day(placed_on(machines, replicas), domains, rates)
+    there = [*machines, *helpers]
+    for replicas in range(1, min(most, len(there)) + 1):
+        used = there[: max(replicas, len(machines))]
+        domains = [machine.domains for machine in used]
+        month = DAYS_PER_MONTH * fallbacks_a_day(placed_on(used, replicas), domains, rates)
         found.append(-expm1(-month))
         if found[-1] <= accepted_a_month:
             return ReplicaChoice(replicas, tuple(found))
     best = found.index(min(found)) + 1
     reason = (
         f"with {best} replicas a month sees a fall-back to durable storage with a probability of up to "
-        f"{found[best - 1]:.2g}, and {accepted_a_month:.2g} was asked for; on {len(machines)} machines no "
+        f"{found[best - 1]:.2g}, and {accepted_a_month:.2g} was asked for; on {len(there)} machines no "
         f"more than {len(found)} replicas were tried"
     )
     return ReplicaChoice(best, tuple(found), reason)

@@ -28,6 +28,7 @@ class Enrolment(BaseModel):
     inventory: Inventory
     agent_version: Annotated[Label, Field(max_length=40)] = ""
     rack: Label = ""
+    power_domain: Label = ""
     #: How long the server will be there, where that is known: an agent tells ages and durations, no times.
     available_seconds: Annotated[float, Field(gt=0, le=LONGEST_STAY_SECONDS, allow_inf_nan=False)] | None = (
         None

@@ -67,6 +67,9 @@ class ClusterSettingsSerializer(serializers.Serializer):
     slot_seconds = serializers.FloatField()
     reserve_servers = serializers.IntegerField()
     standby_servers = serializers.IntegerField()
+    accepted_fallbacks_a_month = serializers.FloatField(
+        help_text="Of a job, as a probability; 0: each has two copies of its state in memory."
+    )
     fill = serializers.CharField()
     newcomers = serializers.ChoiceField(NewcomersRule.choices)
     ageing_weight = serializers.FloatField()
@@ -282,8 +285,8 @@ class ServerSerializer(serializers.ModelSerializer):
     class Meta:
         model = Server
         fields = (
-            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "standby",
-            "home",
+            "id", "name", "rack", "power_domain", "address", "state", "state_changed_at", "drain",
+            "drain_reason", "standby", "home",
             "whitelist", "lending_state", "hostname",
             "cpu_cores", "memory_bytes", "worker_memory_bytes", "disk_free_bytes",
             "available_until", "sandbox", "agent", "silent_seconds", "gpus",

@@ -114,6 +114,7 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
             "port_first": first,
             "port_last": last,
             "rack": str(request.get("rack", ""))[:100],
+            "power_domain": str(request.get("power_domain", ""))[:100],
             "available_until": _available_until(request, known, now),
             "state": ServerState.UP,
             "state_changed_at": now,

@@ -21,7 +21,7 @@ from scheduling.services.bulk import update_rows
 from scheduling.services.following_plans import FollowedPlans, told_plan
 from scheduling.services.held_gpus import hold_all, tell_agents
 from scheduling.services.memory_points import start_from_memory
-from scheduling.services.protection import Stores
+from scheduling.services.protection import Stores, promised_replicas
 from scheduling.services.records import record
 from scheduling.services.recovery_points import start_from_checkpoint, start_from_predecessor
 from scheduling.services.server_ports import NoFreePort, take_ports
@@ -146,7 +146,9 @@ def _created(
             communication=told_plan(followed.plan(one.job, servers)),
         )
         if one.purpose == Purpose.TRAINING:
-            generation.protection = stores.grant(one.job.pk, servers, in_memory.state_bytes(one.job))
+            generation.protection = stores.grant(
+                one.job.pk, servers, in_memory.state_bytes(one.job), promised_replicas(one.job)
+            )
             generation.store_secret = secrets.token_hex(32)
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:
             _set_training(generation, one.job, servers, in_memory)

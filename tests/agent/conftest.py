@@ -146,6 +146,7 @@ class RunningAgent:
         launchers = self.launchers()
         for launcher in launchers:
             os.kill(launcher["pid"], signal.SIGTERM)
+            os.kill(launcher["pid"], signal.SIGCONT)  # a test that failed may have left it frozen
         return not launchers
 
 

@@ -17,7 +17,7 @@ from tests import factories as make
 pytestmark = pytest.mark.django_db
 
 
-def enrol(name: str, token: str, credential: str | None = None) -> Any:
+def enrol(name: str, token: str, credential: str | None = None, **more: Any) -> Any:
     """What the agent API answers to somebody who wants to be the server of that name."""
     body = {
         "token": token,
@@ -25,6 +25,7 @@ def enrol(name: str, token: str, credential: str | None = None) -> Any:
         "address": "203.0.113.66",
         "port_range": [20_000, 20_100],
         "inventory": {"gpus": [{"index": 0, "kind": "emulated-a100", "emulated": True}]},
+        **more,
     }
     headers = {} if credential is None else {"Authorization": f"Agent {credential}"}
     with override_settings(ROOT_URLCONF="config.urls_agents"):
@@ -53,6 +54,15 @@ def test_a_token_without_a_name_enrols_a_new_server_and_takes_over_none(server: 
     # The refusal spent nothing.
     assert EnrolmentToken.objects.get().used_at is None
     assert enrol("node-b", token).status_code == 201
+
+
+def test_a_server_is_known_with_the_domains_that_fail_with_it() -> None:
+    token = enrolment_token_create(created_by=None)
+    assert enrol("node-b", token, rack="r1", power_domain="feed-a").status_code == 201
+    assert Server.objects.values_list("rack", "power_domain").get(name="node-b") == ("r1", "feed-a")
+    too_long = enrol("node-c", enrolment_token_create(created_by=None), power_domain="x" * 10_000)
+    assert too_long.status_code == 400
+    assert not Server.objects.filter(name="node-c").exists()
 
 
 def test_a_token_for_its_name_enrols_a_server_anew(server: Server) -> None:

@@ -120,6 +120,52 @@ def test_a_job_on_one_server_keeps_its_copy_on_one_that_has_nothing_else_of_it()
     assert far.desired_version > before, "its agent hears of it"
 
 
+def test_copies_lie_in_another_power_domain_too() -> None:
+    home, beside, far = (with_store(name, "rack-1") for name in ("node-a", "node-b", "node-c"))
+    Server.objects.filter(pk__in=[home.pk, beside.pk]).update(power_domain="feed-a")
+    Server.objects.filter(pk=far.pk).update(power_domain="feed-b")
+    assert start((home,)).protection["holders"] == [[home.pk, far.pk]]
+    four = [with_store(f"node-{number}") for number in range(4)]
+    for number, server in enumerate(four):
+        Server.objects.filter(pk=server.pk).update(power_domain=f"feed-{number // 2}")
+    stores = Stores([home.cluster_id])
+    granted = stores.grant("wide", [server.pk for server in four], 1_000)
+    feeds = {server.pk: number // 2 for number, server in enumerate(four)}
+    assert granted["fatal_domains"] == []
+    assert all(feeds[one] != feeds[other] for one, other in granted["holders"])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "a_day", "replicas"), [(0.0, 0.015, 2), (0.01, 0.015, 2), (1e-6, 0.015, 3), (0.9, 0.015, 1)]
+)
+def test_there_are_as_many_copies_as_an_operators_target_takes(
+    servers: tuple[Server, ...], accepted: float, a_day: float, replicas: int
+) -> None:
+    """On two servers; a third one, which has nothing else of the job, keeps the third copies."""
+    Cluster.objects.update(
+        accepted_fallbacks_a_month=accepted, failures_per_server_day=a_day, fence_seconds=60.0,
+        replacement_seconds=360.0,
+    )  # fmt: skip
+    granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk, servers[1].pk], 1_000)
+    assert (granted["wanted"], granted["replicas"], granted["reason"]) == (replicas, replicas, "")
+    assert all(len(held) == replicas for held in granted["holders"])
+    assert {held[0] for held in granted["holders"]} == {servers[0].pk, servers[1].pk}
+
+
+def test_a_lax_target_takes_no_copy_that_a_promise_counts_on(servers: tuple[Server, ...]) -> None:
+    Cluster.objects.update(accepted_fallbacks_a_month=0.9)
+    pks = [servers[0].pk, servers[1].pk]
+    assert Stores([servers[0].cluster_id]).grant("job", pks, 1_000, promised=2)["replicas"] == 2
+
+
+def test_a_target_that_no_number_of_copies_reaches_is_told(servers: tuple[Server, ...]) -> None:
+    Cluster.objects.update(accepted_fallbacks_a_month=1e-4, failures_per_rack_day=1.0)
+    Server.objects.update(rack="the only one")
+    granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk], 1_000)
+    assert "a month sees a fall-back to durable storage" in granted["reason"]
+    assert granted["fatal_domains"] == ["rack the only one"]
+
+
 def test_a_standby_server_keeps_copies_and_one_that_is_drained_does_not() -> None:
     """So a lost server's jobs go on from what the server that takes its place has."""
     home, beside = with_store("node-a"), with_store("node-b")

@@ -175,6 +175,18 @@ def test_domains_that_fail_together_ask_for_more_replicas_or_are_told():
     assert "with a probability of up to 0.26, and 0.01 was asked for" in chosen.reason
 
 
+def test_machines_beside_the_job_keep_the_copies_that_it_has_no_machines_for():
+    alone, beside = [Machine("a", 1, 1)], [Machine("b", 1, 0), Machine("c", 1, 0)]
+    rates = FailureRates(0.015, recovery_seconds=720.0)
+    without = choose_replicas(alone, rates, 1e-3)
+    assert (without.replicas, bool(without.reason)) == (1, True)
+    assert choose_replicas(alone, rates, 1e-3, helpers=beside).replicas == 2
+    assert choose_replicas(alone, rates, 1e-6, helpers=beside).replicas == 3
+    # Those that are not needed change nothing of what fewer copies come to.
+    pair = [*alone, Machine("d", 1, 1)]
+    assert choose_replicas(pair, rates, 0.01, helpers=beside) == choose_replicas(pair, rates, 0.01)
+
+
 @pytest.mark.parametrize("target", [0.0, 1.0, -1.0, float("nan")])
 def test_a_target_is_a_probability(target):
     with pytest.raises(ValueError, match="must lie between 0 and 1"):

@@ -239,6 +239,7 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
                 ),
                 "agent_version": AGENT_VERSION,
                 "rack": configuration.rack,
+                "power_domain": configuration.power_domain,
                 "available_seconds": _available_seconds(configuration),
             }
         )

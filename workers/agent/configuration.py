@@ -64,6 +64,7 @@ class Configuration:
     address: str
     port_range: tuple[int, int] = (21000, 21999)
     rack: str = ""
+    power_domain: str = ""
     interface: str | None = None
     slots: int = 0
     gpus: bool = True
@@ -113,7 +114,10 @@ _SECONDS = ("report_seconds", "stop_seconds")
 _SWITCHES = ("gpus", "nursery", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
 _FOLDER_LISTS = ("hide", "readable", "data_roots")
 _PAIRS = ("port_range", "worker_users")
-_TEXTS = ("server_url", "stream_url", "checkpoint_url", "name", "address", "rack", "interface", "enrol_token")
+_TEXTS = (
+    "server_url", "stream_url", "checkpoint_url", "name", "address", "rack", "power_domain", "interface",
+    "enrol_token",
+)  # fmt: skip
 
 
 def load_configuration(
