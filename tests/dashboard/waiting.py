@@ -9,14 +9,17 @@ from collections.abc import Callable
 from django.db import connection
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 20.0) -> None:
-    """Asks until `condition` holds. Raises AssertionError naming `what` when it never does."""
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout_seconds: float = 20.0, look_seconds: float = 0.02
+) -> None:
+    """Asks until `condition` holds, ``look_seconds`` apart. Raises AssertionError naming `what` when it never
+    does."""
     pause = threading.Event()
     end = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > end:
             raise AssertionError(f"waited {timeout_seconds:.0f} s in vain until {what}")
-        pause.wait(0.02)
+        pause.wait(look_seconds)
 
 
 def wait_until_requests_have_ended() -> None:

@@ -18,6 +18,7 @@ from django.db import connection
 from django.utils import timezone
 
 from cluster.choices import WorkState
+from config.celery import app
 from launch.process import ManagedProcess, ProcessSpecification
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, study_get
@@ -28,8 +29,11 @@ from tests.simulation.product.conftest import runs_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 Start = Callable[..., SimulationStudy]
+QUEUE = "simulations"
 #: The first run in a process may have to compile what nobody has compiled yet.
 PATIENCE_SECONDS = 400.0
+#: Runs take seconds, and each look asks the database and the worker's processes.
+LOOK_SECONDS = 0.2
 #: Long enough that it is still under way when the test looks (tens of seconds on one core).
 LONG = {
     "policies": ("punctual",),
@@ -43,13 +47,16 @@ LONG = {
 @pytest.fixture
 def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[ManagedProcess]:
     """As the supervisor starts it and keeps it running, on the test's database and store."""
+    # Earlier tests have asked for runs that nobody worked off: a process for each message takes seconds.
+    with app.connection_for_write() as connected:
+        connected.default_channel.queue_purge(QUEUE)
     name = connection.settings_dict["NAME"]
     database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
     log = tmp_path / "worker.log"
     process = ManagedProcess(
         ProcessSpecification(
             name="worker",
-            command=[sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", "simulations",
+            command=[sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", QUEUE,
                      "--concurrency", "1", "--max-tasks-per-child", "1", "--without-mingle",
                      "--without-gossip", "--loglevel", "info"],
             environment={**os.environ, "DATABASE_URL": database, "CHECKPOINT_URL": f"file://{store}"},
@@ -73,7 +80,7 @@ def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> No
         return condition()
 
     try:
-        wait_until(kept_and_holds, what, PATIENCE_SECONDS)
+        wait_until(kept_and_holds, what, PATIENCE_SECONDS, LOOK_SECONDS)
     except AssertionError as error:
         raise AssertionError(f"{error}; the worker's log ends with\n{worker.log_tail(40)}") from None
 
