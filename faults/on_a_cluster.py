@@ -62,6 +62,11 @@ def targets(folders: Folders, parts: Iterable[str]) -> list[Target]:
         raise ChaosRefusedError(
             f"{error}: name the folder of a platform that `make run` started on this machine with --data"
         ) from None
+    except OSError as error:
+        raise ChaosRefusedError(
+            f"{folders.data} cannot be read ({error.strerror}): name a platform's folder with --data, as the "
+            "user that the platform runs as"
+        ) from None
     return [target for target in found if not wanted or target.part.value in wanted]
 
 

@@ -13,6 +13,7 @@ from dashboard.templatetags.punctual_display import duration_text
 from scheduling.choices import StateSource
 from scheduling.selectors.memory_states import (
     CopyTraffic,
+    Loss,
     MemoryState,
     Point,
     copy_traffic,
@@ -28,6 +29,8 @@ SOURCE_COLOURS = {
 }
 #: A bar of nothing is drawn so wide, as a share of the widest, that it can be pointed at.
 _SMALLEST = 0.015
+#: More bars than this cannot be told apart.
+MOST_BARS = 24
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
     losses = [] if data.state is None else data.state.losses()
     if data.state is None or not losses:
         return None
+    losses = _costliest(losses)
     kept = {one.server: one for one in data.state.holders()}
     least = max(1, *(one.iterations for one in losses)) * _SMALLEST
     drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=True)
@@ -81,6 +85,13 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
     return drawn
 
 
+def _costliest(losses: list[Loss]) -> list[Loss]:
+    """As many as a figure has room for, the costliest of them first where there are more."""
+    if len(losses) <= MOST_BARS:
+        return losses
+    return sorted(losses, key=lambda one: (-one.iterations, one.name))[:MOST_BARS]
+
+
 def caption(data: RecoveryPoints) -> str:
     """The newest states with their ages."""
     in_memory = None if data.state is None else data.state.in_memory
@@ -88,6 +99,8 @@ def caption(data: RecoveryPoints) -> str:
     if data.state is not None:
         why = f" ({data.state.reason})" if data.state.reason else ""
         words.append(f"Protection: {data.state.protection.label.lower()}{why}.")
+        if (servers := len(data.state.losses())) > MOST_BARS:
+            words.append(f"Of its {servers} servers the {MOST_BARS} costliest are drawn.")
     if data.traffic is not None:
         words.append(_copies(data.traffic))
     return " ".join(words)
@@ -124,7 +137,8 @@ PANEL = Panel(
     title="Recovery points",
     load=load,
     figure=figure,
-    empty="It does not train now: it goes on from its newest durable state.",
+    empty="It does not train now, so no server's death costs it anything.",
     refresh_on=("metrics", "changed"),
     caption=caption,
+    caption_when_empty=True,
 )

@@ -70,6 +70,8 @@ class Panel(Generic[Data]):
     height: int = 260
     #: The same where it depends on what is drawn.
     caption: Callable[[Data], str] | None = None
+    #: Whether that says something where nothing is drawn, too.
+    caption_when_empty: bool = False
 
     @property
     def has_note(self) -> bool:
@@ -80,9 +82,10 @@ class Panel(Generic[Data]):
         """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one."""
         data = self.load(request)
         figure = self.figure(data)
+        told = self.caption is not None and (figure is not None or self.caption_when_empty)
+        note = {"note": self.caption(data)} if told and self.caption is not None else {}
         if figure is None:
-            return {"empty": self.empty}
-        note = {} if self.caption is None else {"note": self.caption(data)}
+            return {"empty": self.empty, **note}
         return {"figure": figure.to_plotly_json(), **note}
 
 

@@ -16,6 +16,9 @@ from scheduling.choices import StateSource
 from scheduling.models import Recovery
 from scheduling.selectors.recoveries import names_of_servers, visible_recovery
 
+#: Of a large job the page shows the first ranks; the API gives all.
+RANKS_SHOWN = 64
+
 
 def _recovery_or_404(request: HttpRequest, job_id: str, number: int) -> Recovery:
     found = visible_recovery(person(request), job_id, number)
@@ -46,8 +49,9 @@ def _summary(found: Recovery) -> dict[str, Any]:
                 "source": StateSource(one["source"]).label,
                 "holders": [names.get(holder, holder) for holder in one["holders"]],
             }
-            for one in found.sources
+            for one in found.sources[:RANKS_SHOWN]
         ],
+        "more_ranks": max(0, len(found.sources) - RANKS_SHOWN),
     }
 
 

@@ -28,7 +28,7 @@ from scheduling.choices import JobState, StateSource
 from scheduling.models import Decision, Job, PlannerPass
 from scheduling.selectors import cluster_summary, recoveries
 from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
-from scheduling.selectors.memory_states import memory_states
+from scheduling.selectors.memory_states import copy_traffics, memory_states
 from scheduling.services.pass_lengths import PASSES_KEPT_FOR
 
 #: Decisions of this many seconds make up the figures on computing.
@@ -138,11 +138,21 @@ def _recovery() -> Iterator[Metric]:
         labels=["job"],
     )
     training = Job.objects.filter(state=JobState.RUNNING).select_related("checkpoint")
-    for job_id, state in sorted(memory_states(training).items()):
+    states = memory_states(training)
+    for job_id, state in sorted(states.items()):
         behind = state.committed_lag()
         if behind is not None:
             lag.add_metric([job_id], behind)
     yield lag
+    used = GaugeMetricFamily(
+        "punctual_idle_budget_used_ratio",
+        "Share of the network's idle time that copies of recovery points take by the plan.",
+        labels=["job"],
+    )
+    for job_id, traffic in sorted(copy_traffics(states).items()):
+        if traffic.idle_share_used is not None:
+            used.add_metric([job_id], traffic.idle_share_used)
+    yield used
 
 
 def _quantiles(values: Sequence[float]) -> dict[str, float]:

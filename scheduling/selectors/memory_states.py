@@ -87,6 +87,13 @@ class CopyTraffic:
             return None
         return self.with_seconds / self.without_seconds - 1.0
 
+    @property
+    def idle_share_used(self) -> float | None:
+        """The share of the network's idle time that copies take by the plan, above 1 where they lengthen
+        iterations; None where it is never idle."""
+        idle = self.every * self.idle_seconds
+        return self.copy_seconds / idle if idle > 0.0 else None
+
 
 def copy_traffic(job: Job) -> CopyTraffic | None:
     """Of the generation that trains; None while it has not said."""
@@ -96,9 +103,19 @@ def copy_traffic(job: Job) -> CopyTraffic | None:
         .values_list("copy_traffic", flat=True)
         .first()
     )
-    if not found:
-        return None
-    return CopyTraffic(**{each.name: found[each.name] for each in fields(CopyTraffic)})
+    return _traffic(found) if found else None
+
+
+def copy_traffics(jobs: Collection[str]) -> dict[str, CopyTraffic]:
+    """The same of those of many jobs that have said."""
+    live = Generation.objects.filter(
+        job__in=jobs, purpose=Purpose.TRAINING, state=GenerationState.LIVE
+    ).order_by("number")
+    return {job: _traffic(told) for job, told in live.values_list("job_id", "copy_traffic") if told}
+
+
+def _traffic(told: Mapping[str, Any]) -> CopyTraffic:
+    return CopyTraffic(**{each.name: told[each.name] for each in fields(CopyTraffic)})
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from punctual.client.models import Recovery as ClientsRecovery
 from punctual.client.reading import read
 from scheduling.models import Job, JobProtection, Recovery
 from tests.api.conftest import World
+from tests.control_plane.agent_api import EVENT_FIELDS
 from tests.factories import CheckpointFactory
 
 
@@ -146,6 +147,7 @@ def test_the_cluster_says_what_failed_of_late_and_what_it_cost(world: World, rec
 
 def test_the_monitoring_system_gets_phases_protection_and_fallbacks(world: World, recovery: Recovery) -> None:
     JobProtection.objects.create(job=world.job, state="full")
+    world.job.generations.update(copy_traffic=EVENT_FIELDS["copy_traffic"])
     text = world.client(world.operator).get("/metrics").content.decode()
     for line in (
         'punctual_recovery_phase_seconds{phase="detected",quantile="0.5"} 6.0',
@@ -153,5 +155,6 @@ def test_the_monitoring_system_gets_phases_protection_and_fallbacks(world: World
         'punctual_recoveries{source="peer_memory"} 1.0',
         "punctual_durable_fallbacks 0.0",
         "punctual_recovery_lost_work_seconds 1.5",
+        f'punctual_idle_budget_used_ratio{{job="{world.job.pk}"}} {0.04 / (2 * 0.3)}',
     ):
         assert line in text

@@ -12,9 +12,10 @@ from django.utils import timezone
 from cluster.models import Agent
 from dashboard.figures import cluster_recovery, job_recovery_points, recovery_phases
 from dashboard.figures.recovery_phases import PHASE_LOOKS, PhasesShown
+from dashboard.views.recoveries import RANKS_SHOWN
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from scheduling.models import Job, JobProtection
-from scheduling.selectors.memory_states import Point
+from scheduling.selectors.memory_states import MemoryState, Point, Shard
 from scheduling.selectors.recoveries import PhaseSpan, RecoverySummary
 from tests.control_plane.agent_api import EVENT_FIELDS
 from tests.dashboard.scenario import Scenario, recovered
@@ -108,6 +109,44 @@ def test_a_job_that_does_not_train_has_no_bars() -> None:
     shown = job_recovery_points.RecoveryPoints(None, Point(0, None), NOON)
     assert job_recovery_points.figure(shown) is None
     assert job_recovery_points.caption(shown) == "In memory: none. On disk: none."
+
+
+def test_a_job_that_does_not_train_says_what_it_has_on_disk(scenario: Scenario, as_user: LogIn) -> None:
+    job = scenario.running
+    job.generations.all().delete()
+    Job.objects.filter(pk=job.pk).update(checkpoint=CheckpointFactory.create(job=job, iteration=11))
+    told = as_user(scenario.owner).get(f"/jobs/{job.pk}/panels/recovery-points/").json()
+    assert told["empty"].startswith("It does not train now")
+    assert told["note"].startswith("In memory: none. On disk: iteration 11,")
+
+
+def test_of_many_servers_the_costliest_are_drawn(scenario: Scenario) -> None:
+    many = job_recovery_points.MOST_BARS + 10
+    shards = [Shard(rank, rank, 50 - rank, 1, NOON, 1, 2) for rank in range(many)]
+    names = {server: f"node-{server}" for server in range(many)}
+    state = MemoryState(
+        scenario.running, 1, many, names, tuple(names), shards, Point(5, NOON), "memory is short"
+    )  # fmt: skip
+    shown = job_recovery_points.RecoveryPoints(state, Point(5, NOON), NOON)
+    drawn = job_recovery_points.figure(shown)
+    assert drawn is not None
+    assert sum(len(bars.y) for bars in drawn.data) == job_recovery_points.MOST_BARS
+    caption = job_recovery_points.caption(shown)
+    assert f"Of its {many} servers the {job_recovery_points.MOST_BARS} costliest" in caption
+
+
+def test_a_recovery_of_many_ranks_shows_the_first_and_how_many_more(
+    scenario: Scenario, as_user: LogIn
+) -> None:
+    job = scenario.running
+    found = recovered(job)
+    source = found.sources[0]
+    found.sources = [{**source, "rank": rank} for rank in range(RANKS_SHOWN + 3)]
+    found.save()
+    shown = as_user(scenario.owner).get(f"/jobs/{job.pk}/recoveries/7/").content.decode()
+    assert f"rank {RANKS_SHOWN - 1} on" in shown
+    assert f"rank {RANKS_SHOWN} on" not in shown
+    assert "And 3 more ranks." in shown
 
 
 def test_a_quiet_cluster_has_no_figure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,22 @@ def platform(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_platform_it_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"no platform runs on .*--data"):
         call_command("chaos", data=tmp_path)
+
+
+@pytest.mark.parametrize("what", ["a file", "somebody else's"])
+def test_a_folder_that_is_none_or_somebody_elses_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    data = tmp_path / "data"
+    data.touch()
+    if what == "somebody else's":
+
+        def denied(folders: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(on_a_cluster, "find", denied)
+    with pytest.raises(CommandError, match=r"cannot be read \((Not a directory|Permission denied)\)"):
+        call_command("chaos", data=data, dry_run=True)
 
 
 @pytest.mark.parametrize(
