@@ -115,6 +115,8 @@ class ScalingCurve(models.Model):
 
 #: A measurement on an emulated device that overran its pace by more is void.
 VOID_OVERRUN = 0.05
+#: Levels that say how fast devices are. These alone are compared with each other.
+NOT_VOID = Q(overrun__isnull=True) | Q(overrun__lte=VOID_OVERRUN)
 
 
 class CurveLevel(models.Model):

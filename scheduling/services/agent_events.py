@@ -228,7 +228,8 @@ def _profile_level(
             f" The machine was {100 * event['overrun']:.0f} % slower than the emulated device: void as a "
             "measurement of that device."
         )
-    level_measured(job, generation, event["gpus"], speed)
+    else:
+        level_measured(job, generation, event["gpus"], speed)
     record(job, "profiled", sentence, gpus=event["gpus"])
 
 

@@ -26,7 +26,7 @@ from scheduling.choices import (
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
-from scheduling.models.functions import UNREAD_OF_VERSION
+from scheduling.models.functions import NOT_VOID, UNREAD_OF_VERSION
 from scheduling.services.families import family_of_newcomer
 from scheduling.services.following_plans import FollowedPlans
 from scheduling.services.gradient_profiles import WORTH_MEASURING
@@ -174,13 +174,15 @@ def _covers(curve: ScalingCurve, job: Job) -> bool:
 
 
 def _rates(curve: ScalingCurve) -> dict[int, float]:
-    return {level.gpus: level.iterations_per_second for level in curve.levels.all()}
+    """Of levels that are not void."""
+    return dict(curve.levels.filter(NOT_VOID).values_list("gpus", "iterations_per_second"))
 
 
 def _is_faster(curve: ScalingCurve, known: ScalingCurve) -> bool:
-    """Whether it has every level of the known one, none of them slower, and a faster one."""
+    """Whether it has every level of the known one, none of them slower, and a faster one. Where a level of
+    either is void nobody knows."""
     planned, dense = _rates(curve), _rates(known)
-    if not dense or not dense.keys() <= planned.keys():
+    if not dense or len(dense) < known.levels.count() or not dense.keys() <= planned.keys():
         return False
     slower = any(planned[gpus] < (1.0 - TOLERANCE) * rate for gpus, rate in dense.items())
     return not slower and any(planned[gpus] >= WORTH_MEASURING * rate for gpus, rate in dense.items())

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name
 from scheduling.curve_keys import key_of_family
-from scheduling.models import GradientProfile, ScalingCurve
+from scheduling.models import CurveLevel, GradientProfile
+from scheduling.models.functions import NOT_VOID
 from scheduling.services.gradient_profiles import ask_for_family, has_winning_plan
 
 
@@ -33,12 +34,12 @@ def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> 
 
 def _lost(function: str, family: str) -> bool:
     """Whether the family's curve was measured and is slower than that of no plan on the most GPUs that both
-    were measured on."""
+    were measured on. Void levels tell nothing."""
     keys = {key_of_family(function, one): one for one in (PlanFamily.DENSE.value, family)}
     rates: dict[str, dict[int, float]] = {one: {} for one in keys.values()}
-    curves = ScalingCurve.objects.filter(key__in=keys, state=CurveState.READY).prefetch_related("levels")
-    for curve in curves:
-        rates[keys[curve.key]] = {level.gpus: level.iterations_per_second for level in curve.levels.all()}
+    levels = CurveLevel.objects.filter(NOT_VOID, curve__key__in=keys, curve__state=CurveState.READY)
+    for key, gpus, rate in levels.values_list("curve__key", "gpus", "iterations_per_second"):
+        rates[keys[key]][gpus] = rate
     dense, planned = rates[PlanFamily.DENSE.value], rates[family]
     common = max(dense.keys() & planned.keys(), default=None)
     return common is not None and planned[common] < dense[common]

@@ -20,6 +20,7 @@ from scheduling.choices import GenerationState, Goal, JobState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetric
+from scheduling.models.functions import NOT_VOID
 from scheduling.services.renewing import renew
 
 #: What was measured varies: so much slower is no loss.
@@ -100,10 +101,9 @@ def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[Gradie
 
 
 def _rate_without_plan(plan: GradientPlan) -> float | None:
-    """Iterations a second as they were measured without a plan; None where they were not."""
-    level = CurveLevel.objects.filter(
-        curve__key=key_of_family(plan.profile.key, PlanFamily.DENSE.value), gpus=plan.profile.gpus
-    ).first()
+    """Iterations a second as they were measured without a plan; None where they were not, or in vain."""
+    key = key_of_family(plan.profile.key, PlanFamily.DENSE.value)
+    level = CurveLevel.objects.filter(NOT_VOID, curve__key=key, gpus=plan.profile.gpus).first()
     return None if level is None else level.iterations_per_second
 
 

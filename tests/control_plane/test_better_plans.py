@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Server
 from scheduling.choices import CurveState, Purpose
-from scheduling.models import Generation, GradientPlan, Job, ScalingCurve
+from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
 from scheduling.services.better_plans import (
     follow_newer_plans,
     measurement_of_better_plan,
@@ -135,6 +135,19 @@ def test_a_curve_that_does_not_win_everywhere_is_not_taken(
     set_levels(asked(job, lossy="allowed"), rates)
     assert take_up_better_plans() == 0
     assert Job.objects.get(pk=job.pk).curve == job.curve
+
+
+@pytest.mark.parametrize("family", ["dense", "lossy"])
+@pytest.mark.parametrize(("overrun", "taken"), [(0.06, 0), (0.04, 1)])
+def test_levels_that_are_void_decide_nothing(
+    servers: tuple[Server, Server], family: str, overrun: float, taken: int
+) -> None:
+    """On a machine too slow for the emulated devices any curve may seem to win."""
+    job, _ = trains_without_plan(servers)
+    curve = asked(job, lossy="allowed")
+    set_levels(curve, {1: 3.0, 2: 8.0})
+    CurveLevel.objects.filter(curve__plan_family=family, gpus=1).update(overrun=overrun)
+    assert take_up_better_plans() == taken
 
 
 def test_a_job_that_is_almost_done_follows_from_its_next_change_on(servers: tuple[Server, Server]) -> None:

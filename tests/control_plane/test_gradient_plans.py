@@ -332,6 +332,12 @@ def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, S
         curve.levels.create(gpus=2, iterations_per_second=rate)
         ScalingCurve.objects.filter(pk=curve.pk).update(state=CurveState.READY)
     assert asked(job, lossy="allowed") == dense
+    # Void ones say nothing, whichever they are.
+    for curve in (dense, lossy):
+        curve.levels.update(overrun=0.06)
+        assert asked(job, lossy="allowed") == lossy
+        curve.levels.update(overrun=0.04)
+        assert asked(job, lossy="allowed") == dense
     lossy.levels.update(iterations_per_second=6.0)
     assert asked(job, lossy="allowed") == lossy
     # Both are on the job's page.
@@ -443,7 +449,10 @@ def test_a_level_that_was_measured_slower_than_without_a_plan_gives_the_plan_up(
     level = event(generation, "profile_level", gpus=2, iterations_per_second=6.0)
     send(servers[0], {"events": [level]})
     assert not GradientPlan.objects.exclude(given_up="").exists()
-    send(servers[0], {"events": [{**level, "id": str(uuid4()), "iterations_per_second": 4.0}]})
+    slower = {**level, "iterations_per_second": 4.0}
+    send(servers[0], {"events": [{**slower, "id": str(uuid4()), "overrun": 0.06}]})
+    assert not GradientPlan.objects.exclude(given_up="").exists(), "it is void"
+    send(servers[0], {"events": [{**slower, "id": str(uuid4()), "overrun": 0.04}]})
     (lost,) = GradientPlan.objects.exclude(given_up="")
     assert (lost.family, lost.profile.gpus) == ("lossy", 2)
     # What was measured stays: without the plan the job is faster than that.
