@@ -1,0 +1,59 @@
+"""What a store takes of its server's memory while points come and go: what placement sets aside for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from recovery.placement.memory import SLOTS
+from tests.recovery import test_store
+from tests.recovery.test_peers import Server, start
+from tests.recovery.test_store import write
+
+__all__ = ["start"]
+
+#: Beside what it keeps a store has buffers of some megabytes, whatever the size of a shard.
+REPLICAS, SHARD_BYTES, VERSIONS = 2, 40_000_000, 3
+
+
+def kept_bytes(server: Server) -> int:
+    """What lies in the store's files in memory."""
+    folder, found = Path(f"/proc/{server.process.pid}/fd"), {}
+    for descriptor in folder.iterdir():
+        with suppress(FileNotFoundError):
+            if "memfd:" in os.readlink(descriptor):
+                file = os.stat(descriptor)
+                found[file.st_ino] = file.st_blocks * 512
+    return sum(found.values())
+
+
+def own_bytes(server: Server) -> int:
+    """What its process has of its own, without what it maps of those files."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status.splitlines() if " kB" in line}
+    return sizes["RssAnon"]
+
+
+def test_two_servers_that_keep_each_others_shards_take_two_slots_of_each_and_little_else(
+    start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Specification, done means 14: at most 2 · m · C, and a tenth of it beside."""
+    monkeypatch.setattr(test_store, "LIMIT_BYTES", 8 * SHARD_BYTES)
+    monkeypatch.setattr(test_store, "WORKER_BYTES", 4 * SHARD_BYTES)
+    servers = [start("first"), start("second")]
+    for rank, (here, there) in enumerate(zip(servers, reversed(servers), strict=True)):
+        here.join(send=[{"rank": rank, "peers": [there.as_peer]}], keep=[1 - rank])
+    workers = [server.worker(rank=rank) for rank, server in enumerate(servers)]
+    before = [own_bytes(server) for server in servers]
+    most = SLOTS * REPLICAS * SHARD_BYTES
+    for version in range(1, VERSIONS + 1):
+        for worker in workers:
+            write(worker, version, committed=version - 1 or None, size=SHARD_BYTES)
+        for server, base in zip(servers, before, strict=True):
+            assert kept_bytes(server) + max(0, own_bytes(server) - base) <= 1.1 * most
+    assert all(kept_bytes(server) >= 0.99 * most for server in servers), "the two slots of both are in use"
+    assert all(server.copies() == [(2, 2)] for server in servers)
