@@ -39,7 +39,7 @@ LONG = {
     "policies": ("punctual",),
     "servers": (64,),
     "gpus_per_server": 8,
-    "limit_jobs": 40_000,
+    "limit_jobs": 20_000,
     "trace": "bursty",
 }
 
