@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.plugins.embedded_servers import template
 
-pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying", "tests.plugins.running_platform"]
+pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying"]
 
 
 # No test is about how long an example takes: lanes of tests run beside each other, and some have little of

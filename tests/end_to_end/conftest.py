@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,19 +15,36 @@ import pytest
 
 from launch import Platform
 from punctual.client import Client, Job
+from tests.plugins.running_platform import begin_migrated, quick_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GLOBAL_BATCH_SIZE = 64
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def running_platform() -> Iterator[Platform]:
+    """A running platform that these tests share: leave it as it was found. It is started at the first use and
+    stopped after the last: chaos, which comes then in the same lane, has a platform of its own."""
+    data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
+    begin_migrated(data)
+    platform = Platform(quick_settings(data))
+    try:
+        platform.start()
+        yield platform
+    finally:
+        platform.stop()
+        platform.remove_sockets()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.fixture(scope="package")
 def person(running_platform: Platform) -> Iterator[Client]:
     """The demo user."""
     with _logged_in(running_platform, *running_platform.demo_login) as client:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def operator(running_platform: Platform) -> Iterator[Client]:
     """The operator."""
     with _logged_in(running_platform, *running_platform.operator_login) as client:
@@ -39,7 +58,7 @@ def _logged_in(platform: Platform, username: str, password: str) -> Client:
     return Client(platform.web_url, token, retry_seconds=60.0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def rows(running_platform: Platform) -> Callable[..., list[dict[str, Any]]]:
     """Read the platform's database as nobody else can: for what must hold in the rows themselves."""
 

@@ -1,15 +1,10 @@
-"""One whole platform for all tests that need one: started at the first use, stopped at the end of the run."""
+"""What platforms of tests have in common: short periods, two agents, a database with the schema in place."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from launch import Platform, PlatformSettings
+from launch import PlatformSettings
 from launch.settings import DEFAULT_DEVICE_MODEL
 from tests.plugins.embedded_servers import copy_migrated_cluster
 
@@ -47,18 +42,3 @@ def begin_migrated(data: Path) -> None:
     """Give a platform that has not started yet a database with the schema in place, where one was made. That
     a platform begins with nothing is what tests/platform/test_supervisor.py shows."""
     copy_migrated_cluster(data)
-
-
-@pytest.fixture(scope="session")
-def running_platform() -> Iterator[Platform]:
-    """A running platform that the tests share: leave it as it was found."""
-    data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
-    begin_migrated(data)
-    platform = Platform(quick_settings(data))
-    try:
-        platform.start()
-        yield platform
-    finally:
-        platform.stop()
-        platform.remove_sockets()
-        shutil.rmtree(data, ignore_errors=True)
