@@ -10,14 +10,13 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.kernels import kernel
 from scheduling.core.placement.changes import Changes, changes_between
+from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.placement.repacking import Seating, repack_together
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer, rows_of
-from scheduling.core.problem.part import part_of
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import JobArrays, Placements, Plans, level_index, no_plans
 from scheduling.core.question.columns import BEST_EFFORT
@@ -149,11 +148,12 @@ def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
     count = problem.count
     has = (columns.gpus > 0) | (np.diff(columns.offsets) > 0) | columns.locked
     involved = np.flatnonzero(has | (wanted[:count] > 0))
+    present, last = problem.present_placement, problem.by_deadline
     if 2 * involved.size > count:
-        changes, failed = _repacked(problem, wanted)
+        changes, failed = _repacked(present, wanted, last)
         return changes, np.array(failed, dtype=np.int64)
     kept = np.concatenate((involved, np.arange(count, wanted.size)))
-    changes, failed = _repacked(part_of(problem, involved), wanted[kept])
+    changes, failed = _repacked(present.of_rows(involved), wanted[kept], last[kept])
     sizes = np.zeros(count, dtype=np.int64)
     sizes[involved] = np.diff(changes.placements.offsets)
     places = Placements(changes.placements.addresses, np.concatenate(([0], np.cumsum(sizes))))
@@ -162,11 +162,12 @@ def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
     return Changes(changes.changes, tuple(rows), places, pauses), kept[failed]
 
 
-def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
-    seating = Seating(problem.present_placement)
-    occupancy, failed = repack_together(seating, wanted)
-    suspension_order = PauseBudget(problem, seating).suspension_order(())
-    return changes_between(problem.present_placement, occupancy, suspension_order), failed
+def _repacked(
+    present: PresentPlacement, wanted: IntArray, by_deadline: IntArray
+) -> tuple[Changes, list[int]]:
+    """Of jobs that wait for each other in a circle, the one with the latest deadline is suspended first."""
+    occupancy, failed = repack_together(Seating(present), wanted)
+    return changes_between(present, occupancy, -by_deadline), failed
 
 
 @kernel

@@ -13,14 +13,14 @@ from scheduling.core.elasticflow.elastic_allocation import Growing, fill_unpromi
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
-from scheduling.core.plans.timeline import EVERYTHING, PROMISES
+from scheduling.core.plans.timeline import EVERYTHING, PROMISES, free_until
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import Plans, no_plans
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import IntArray
 from scheduling.policies.dispatching import answer_with_sizes, take_all
-from scheduling.policies.elastic_kernels import fill_or_rush
+from scheduling.policies.elastic_kernels import fill_or_rush, ranked
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest
 
 EVERY_GRANT = 1 << 40
@@ -43,9 +43,9 @@ class EdfElastic(WithoutPromises):
         verdicts = take_all(problem)
         field = contest(problem)
         plans = self._planned(problem, field)
-        wanted = field.kept
-        planned = plans.length[: problem.count] > 0
-        wanted[planned] = plans.gpus[: problem.count][planned, 0]
+        count = problem.count
+        planned = plans.length[:count] > 0
+        wanted = np.where(planned, plans.gpus[:count, 0], field.kept)
         rows = np.flatnonzero(planned)
         wake = float(next_wake(problem.jobs, plans, rows, problem.slots))
         return answer_with_sizes(problem, verdicts, wanted, plans=plans, next_wake_at=problem.now + wake)
@@ -53,9 +53,9 @@ class EdfElastic(WithoutPromises):
     def _planned(self, problem: Problem, field: Contest) -> Plans:
         jobs, slots = problem.jobs, problem.slots
         service_class = problem.columns.service_class[field.rows]
-        due_rows = field.rows[service_class != BEST_EFFORT]
-        due_rows = due_rows[problem.by_deadline[due_rows].argsort()]
-        free_rows = field.rows[service_class == BEST_EFFORT]
+        unhurried = service_class == BEST_EFFORT
+        due_rows = ranked(field.rows[~unhurried], problem.by_deadline)
+        free_rows = field.rows[unhurried]
         seconds = jobs.work[free_rows] / jobs.throughput[free_rows, 0]
         free_rows = free_rows[np.argsort(seconds, kind="stable")]
         timeline = problem.open_timeline()
@@ -64,8 +64,11 @@ class EdfElastic(WithoutPromises):
             jobs, no_plans(jobs.work.size), due_rows, problem.due, timeline, slots,
             problem.suffix,
         )  # fmt: skip
-        heads = np.full(jobs.work.size, NO_HEAD)
-        plans, timeline = fill_unpromised(jobs, plans, free_rows, heads, timeline, slots)
+        if free_rows.size:
+            heads = np.full(jobs.work.size, NO_HEAD)
+            plans, timeline = fill_unpromised(jobs, plans, free_rows, heads, timeline, slots)
+        if free_until(timeline, slots.origin + slots.seconds) == 0:
+            return plans
         late = due_rows[~met[due_rows]]
         growing = Growing(
             rows=np.concatenate((due_rows, free_rows)),

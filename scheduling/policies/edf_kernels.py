@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduling.core.kernels import NO, ZERO, kernel
+from scheduling.core.kernels import NO, ZERO, kernel, leaf
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.plans.timeline import EVERYTHING, TAKE, Timeline, occupy, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays, Plans, new_draft, set_plan
 from scheduling.core.question.snapshot import IntArray
 
 
-@kernel
+@leaf
+def _largest_free(levels: IntArray, top: int, room: int) -> int:
+    """Column of the largest level up to ``top`` for which ``room`` GPUs are enough, or -1."""
+    level = top if room > 0 else -1
+    while level >= 0 and levels[level] > room:
+        level -= 1
+    return level
+
+
+@leaf
 def work_down(
     jobs: JobArrays,
     row: int,
@@ -24,16 +33,12 @@ def work_down(
     """Plan one job on the largest of its levels that is free at each time, until it ends.
 
     ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces if the
-    job never ends.
+    job never ends, or if its plan does not fit into ``draft``.
     """
-    # Arrays read through a tuple within the loop would have their references counted at each access.
     times, free, count = timeline
     out_time, out_gpus = draft
     origin = slots.origin
-    levels = jobs.levels[row]
-    throughput = jobs.throughput[row]
-    pauses = jobs.pause[row]
-    top = jobs.level_count[row] - 1
+    levels, throughput, pauses = jobs.levels[row], jobs.throughput[row], jobs.pause[row]
     held = jobs.gpus[row]
     pause = jobs.pause_left[row] if with_pauses else 0.0
     work = jobs.work[row]
@@ -45,16 +50,14 @@ def work_down(
         out_time[0] = origin
         out_gpus[0] = 0
         pieces = 1
-        if held != 0:
-            held = 0
-            pause = 0.0
+        pause = pause if held == 0 else 0.0
+        held = 0
     for piece in range(begin, count):
+        if pieces + 1 == out_time.size:
+            break
         at = max(times[piece], origin)
         end = times[piece + 1] if piece + 1 < count else inf
-        room = free[EVERYTHING, piece]
-        level = top if room > 0 else -1
-        while level >= 0 and levels[level] > room:
-            level -= 1
+        level = _largest_free(levels, jobs.level_count[row] - 1, free[EVERYTHING, piece])
         gpus = levels[level] if level >= 0 else 0
         if gpus != held:
             pause = max(pause, pauses[level]) if with_pauses and gpus > 0 else 0.0
@@ -73,11 +76,8 @@ def work_down(
             out_gpus[pieces] = 0
             return pieces + 1, finish, gpu_time + gpus * (finish - at)
         gpu_time += gpus * (end - at)
-        if productive > 0.0:
-            work -= productive * rate
-            pause = 0.0
-        else:
-            pause -= end - at
+        work -= max(productive, 0.0) * rate
+        pause = max(pause - (end - at), 0.0)
     return 0, inf, 0.0
 
 

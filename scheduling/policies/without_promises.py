@@ -62,7 +62,7 @@ def contest(problem: Problem, declined: BoolArray | None = None) -> Contest:
     Those are locked jobs, and jobs that only store their final weights.
     """
     jobs, count = problem.jobs, problem.count
-    free = problem.open_timeline().free
+    free = problem.opened.free
     done = jobs.finished_at[:count] < inf
     storing = done & (jobs.finished_at[:count] + jobs.finishing[:count] > problem.origin + TIME_TOLERANCE)
     locked = jobs.locked[:count]

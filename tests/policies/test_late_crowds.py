@@ -113,7 +113,9 @@ def test_places_are_those_that_all_jobs_together_would_get(seed: int) -> None:
             wanted[row] = size
             free -= size
     changes, failed = dispatching._placed(problem, wanted.copy())
-    expected, expected_failed = dispatching._repacked(problem, wanted.copy())
+    expected, expected_failed = dispatching._repacked(
+        problem.present_placement, wanted.copy(), problem.by_deadline
+    )
     assert changes.changes == expected.changes
     assert changes.rows == expected.rows
     assert changes.pauses == expected.pauses

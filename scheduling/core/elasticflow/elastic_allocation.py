@@ -332,11 +332,13 @@ def grant_leftover(
     rank = growing.rank
     start_order = growing.start_order
     origin = rules.slots.origin
+    left = free_until(timeline, origin + rules.slots.seconds)
+    granted = [0 for _ in range(0)]
+    if left == 0:
+        return plans, granted
     job_of_rank = np.empty(rank.size, dtype=np.int64)
     for job in range(rank.size):
         job_of_rank[rank[job]] = job
-    left = free_until(timeline, origin + rules.slots.seconds)
-    granted = [0 for _ in range(0)]
     heap = [
         (STARTING, -inf, rank[job])
         for job in growing.rows

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from scheduling.core.kernels import kernel
 from scheduling.core.placement.buddy_blocks import Blocks, blocks_of
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.plans.reserve import reserved_gpus
@@ -346,9 +347,22 @@ def _slack_of_rows(settings: PlannerSettings, columns: JobColumns, offers: Seque
     return slack
 
 
+@kernel
+def _order_ties(order: IntArray, values: FloatArray) -> None:
+    """Order rows of equal value by row, in place; ``order`` sorts all rows by value."""
+    begin = 0
+    for end in range(1, order.size + 1):
+        if end < order.size and values[order[end]] == values[order[begin]]:
+            continue
+        if end - begin > 1:
+            order[begin:end] = np.sort(order[begin:end])
+        begin = end
+
+
 def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
     """Rank of each row by deadline; ties go by row, since rows are in the order (submission, id)."""
-    order = np.argsort(deadline_at, kind="stable")
+    order = deadline_at.argsort()  # a stable sort takes several times as long
+    _order_ties(order, deadline_at)
     ranks = np.empty(order.size + offers, dtype=np.int64)
     ranks[order] = np.arange(order.size)
     if offers:

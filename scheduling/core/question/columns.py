@@ -175,7 +175,7 @@ def regather(addresses: IntArray, offsets: IntArray, rows: IntArray) -> tuple[In
         new_offsets[row + 1] = new_offsets[row] + held
     found = np.empty(new_offsets[rows.size], dtype=np.int64)
     for row in range(rows.size):
-        if rows[row] >= 0:
+        if new_offsets[row + 1] > new_offsets[row]:
             found[new_offsets[row] : new_offsets[row + 1]] = addresses[
                 offsets[rows[row]] : offsets[rows[row] + 1]
             ]

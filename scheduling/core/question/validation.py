@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from scheduling.core.kernels import leaf
+from scheduling.core.kernels import YES, leaf
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CurveColumns, JobColumns
 from scheduling.core.question.snapshot import (
@@ -213,10 +213,12 @@ def check_columns(columns: JobColumns) -> None:
     """Raises ValueError where jobs given as arrays cannot be planned. It tests numbers only, so it is
     fast."""
     curves, measured = columns.curves, columns.measured
+    rates = (curves.throughput.ravel(), curves.pause.ravel())
+    measured_rates = rates if measured is curves else (measured.throughput.ravel(), measured.pause.ravel())
     if _all_within_bounds(
         columns.remaining_iterations, columns.pause_left, columns.finishing, columns.failure_slack,
-        columns.submitted_at, columns.deadline_at, curves.throughput, curves.pause,
-    ) and (measured is curves or _rates_within_bounds(measured.throughput, measured.pause)):  # fmt: skip
+        columns.submitted_at, columns.deadline_at, *rates,
+    ) and (measured is curves or _rates_within_bounds(*measured_rates)):  # fmt: skip
         return
     bad = _bad_numbers(columns)
     if bad.any():
@@ -246,30 +248,27 @@ def _all_within_bounds(
     pause: FloatArray,
 ) -> bool:
     """Whether nothing is found by `_bad_numbers` and `_bad_curves`, which say where."""
+    good = YES
     for row in range(remaining.size):
-        good = 0.0 <= remaining[row] <= MOST_ITERATIONS
-        good = good and 0.0 <= pause_left[row] <= LONGEST_PAUSE_SECONDS
-        good = good and 0.0 <= finishing[row] <= LONGEST_PAUSE_SECONDS
-        good = good and 0.0 <= failure_slack[row] <= LATEST
-        good = good and abs(submitted_at[row]) <= LATEST
-        good = good and (-LATEST <= deadline_at[row] <= LATEST or deadline_at[row] == inf)
-        if not good:
-            return False
-    return _rates_within_bounds(throughput, pause)
+        # Without branches the compiler tests several jobs at a time.
+        good &= (remaining[row] >= 0.0) & (remaining[row] <= MOST_ITERATIONS)
+        good &= (pause_left[row] >= 0.0) & (pause_left[row] <= LONGEST_PAUSE_SECONDS)
+        good &= (finishing[row] >= 0.0) & (finishing[row] <= LONGEST_PAUSE_SECONDS)
+        good &= (failure_slack[row] >= 0.0) & (failure_slack[row] <= LATEST)
+        good &= abs(submitted_at[row]) <= LATEST
+        good &= (deadline_at[row] >= -LATEST) & ((deadline_at[row] <= LATEST) | (deadline_at[row] == inf))
+    return good and _rates_within_bounds(throughput, pause)
 
 
 @leaf
 def _rates_within_bounds(throughput: FloatArray, pause: FloatArray) -> bool:
-    """Whether `_bad_curves` finds nothing."""
-    jobs, levels = throughput.shape
-    for row in range(jobs):
-        for level in range(levels):
-            rate = throughput[row, level]
-            if not (rate == 0.0 or LEAST_RATE <= rate <= MOST_RATE):
-                return False
-            if not 0.0 <= pause[row, level] <= LONGEST_PAUSE_SECONDS:
-                return False
-    return True
+    """Whether `_bad_curves` finds nothing. The arrays are those of the curves, in one dimension."""
+    good = YES
+    for place in range(throughput.size):
+        rate, seconds = throughput[place], pause[place]
+        good &= (rate == 0.0) | ((rate >= LEAST_RATE) & (rate <= MOST_RATE))
+        good &= (seconds >= 0.0) & (seconds <= LONGEST_PAUSE_SECONDS)
+    return good
 
 
 def _bad_numbers(columns: JobColumns) -> np.ndarray:
