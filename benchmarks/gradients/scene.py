@@ -61,6 +61,7 @@ class Scene:
     """A setting on so many servers with so many GPUs each, where all lasts `slower` times as long.
 
     ``link_factor``, ``codec_factor``: of the links' rate and of codecs' times, which nobody is told.
+    ``scales_on``: where training without a plan scales as published on these links; None for here.
     """
 
     setting: Setting
@@ -68,11 +69,12 @@ class Scene:
     slower: float = 1.0
     link_factor: float = 1.0
     codec_factor: float = 1.0
+    scales_on: PlacementShape | None = None
     #: Bytes per second of a server's network interface.
     network: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "network", _network(self.setting, self.placement))
+        object.__setattr__(self, "network", _network(self.setting, self.scales_on or self.placement))
 
     @property
     def compute_seconds(self) -> float:

@@ -76,6 +76,8 @@ def submit(
         max_iterations=iterations,
         deadline=deadline,
         checkpoint_seconds=checkpoint_seconds,
+        # Tests before these may have given this person another one.
+        project="demo",
     )
 
 
