@@ -253,12 +253,19 @@ def test_the_first_process_has_nothing_worth_reading(place: Place) -> None:
     )
     first = json.loads((folder / "launcher.json").read_text())["worker_pid"]
 
-    def descriptors() -> list[str]:
-        return sorted(os.readlink(entry.path) for entry in os.scandir(f"/proc/{first}/fd"))
+    def descriptors() -> list[tuple[str, str]]:
+        """What is open, and under which number."""
+        return sorted((os.readlink(entry.path), entry.name) for entry in os.scandir(f"/proc/{first}/fd"))
 
     if ROOT:
-        wait_until(lambda: len(descriptors()) == 4, "it has closed what it does not need")
-        assert [target.partition(":")[0] for target in descriptors()] == ["/dev/null"] * 3 + ["pipe"]
+        wait_until(lambda: len(descriptors()) == 5, "it has closed what it does not need")
+        *nothing, (lease, number), (pipe, _) = descriptors()
+        assert [target for target, _ in nothing] == ["/dev/null"] * 3
+        assert pipe.startswith("pipe:")
+        # Until when it may live: a number, which nobody could write through this.
+        assert Path(lease).name == "lease"
+        flags = Path(f"/proc/{first}/fdinfo/{number}").read_text().split("flags:")[1].split()[0]
+        assert int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
         environment = Path(f"/proc/{first}/environ").read_bytes()
         assert set(environment.decode().split("\0")) <= {"PATH=" + os.defpath, "", "LC_CTYPE=C.UTF-8"}
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{first}/status").read_text().splitlines())
