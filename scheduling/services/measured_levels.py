@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
-from django.db.models import Count, Max, Q
+from django.db.models import Count, F, Max, Q, QuerySet
 from django.utils import timezone
 
 from scheduling.choices import GenerationState, Purpose, RetireReason
@@ -18,6 +18,19 @@ MAXIMUM_ATTEMPTS = 4
 #: is remembered.
 MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
+#: Of jobs: measurements that were broken off on the kind of GPU that the job is asked for on now.
+_BROKEN_OFF = (
+    Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
+    & ~Q(generations__retired_because=RetireReason.MEASURED)
+    & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
+)
+#: Of jobs `with_broken_off`: whose measurement is given up.
+GIVEN_UP = Q(broken_off__gte=MAXIMUM_ATTEMPTS)
+
+
+def with_broken_off(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """The jobs with ``broken_off``: how many measurements were broken off where they are asked for now."""
+    return jobs.annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
 
 
 def timed_out_curves() -> set[int]:

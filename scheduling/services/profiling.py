@@ -26,11 +26,14 @@ from scheduling.services.generations import create_generation
 from scheduling.services.incidents import jobs_without_port, note_no_port, note_ports
 from scheduling.services.lifecycle import suspend
 from scheduling.services.measured_levels import (
+    GIVEN_UP,
     MAXIMUM_ATTEMPTS,
     attempts_on,
     fastest_known,
     more_can_be_measured,
+    timed_out_curves,
     top_level,
+    with_broken_off,
 )
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import Move, move, move_all, record
@@ -212,7 +215,11 @@ def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
         .exclude(pk__in=jobs_without_port(cluster, timezone.now()))
         .exclude(curve__in=measuring)
         .exclude(function_version__requirements_digest__in=missing)
+        # A measurement may have ended since this pass settled what is given up: the next pass does.
+        .exclude(curve__in=timed_out_curves())
     )
+    given_up = with_broken_off(undecided_jobs(cluster)).filter(GIVEN_UP).order_by().values("pk")
+    waiting = waiting.exclude(pk__in=given_up)
     first = waiting.order_by("curve_id", "submitted_at", "id").distinct("curve_id").values("pk")
     jobs = Job.objects.filter(pk__in=first).order_by("submitted_at", "id")
     return list(jobs.values_list("pk", "project_id")[:MOST_CURVES_LOOKED_AT])

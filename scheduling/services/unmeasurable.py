@@ -9,45 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from django.db.models import Count, F, Q
+from django.db.models import Q
 
 from cluster.choices import WorkState
 from cluster.models import Cluster
 from punctual.protocol.limits import MEMORY_EXCEEDED
-from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
+from scheduling.choices import CurveState
 from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_all_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import fail_all
 from scheduling.services.measured_levels import (
+    GIVEN_UP,
     MAXIMUM_ATTEMPTS,
     MAXIMUM_TIMEOUTS,
     attempts_of,
     timed_out_curves,
+    with_broken_off,
 )
 from scheduling.services.profiling import undecided_jobs
 from scheduling.services.unfit_levels import largest_unfit_levels
-
-#: Measurements on the kind of GPU that the job is asked for on now.
-_BROKEN_OFF = (
-    Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
-    & ~Q(generations__retired_because=RetireReason.MEASURED)
-    & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
-)
 
 
 def unmeasurable_jobs(cluster: Cluster, most: int) -> list[Job]:
     """Up to ``most`` undecided jobs that will never get a curve, the longest waiting first."""
     failed = Environment.objects.filter(state=WorkState.FAILED).values("pk")
     hopeless = (
-        undecided_jobs(cluster)
-        .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
+        with_broken_off(undecided_jobs(cluster))
         .filter(
             Q(curve__state=CurveState.FAILED)
             # With a curve it can be decided, whatever became of measuring more levels.
             | ~Q(curve__state=CurveState.READY)
-            & (Q(broken_off__gte=MAXIMUM_ATTEMPTS) | Q(curve__in=timed_out_curves()))
+            & (GIVEN_UP | Q(curve__in=timed_out_curves()))
             | Q(function_version__requirements_digest__in=failed)
         )
         .order_by("submitted_at", "id")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -11,6 +11,7 @@ from django.utils import timezone
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services import planning
 from scheduling.services.blocking import release_bounds
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
@@ -52,16 +53,25 @@ def measurements() -> list[Generation]:
     return list(Generation.objects.filter(purpose=Purpose.PROFILING).order_by("pk"))
 
 
+def hang(node: HangingAgent) -> None:
+    """A measurement is begun, and its worker is killed because its time is up; nobody was told yet."""
+    run_planner("test")
+    node.obey()
+    node.report()
+    node.kill_measurement()
+
+
+def tell(node: HangingAgent) -> None:
+    node.report()
+    node.obey()
+    node.report()
+
+
 def hang_twice(node: HangingAgent) -> None:
     """Two measurements are begun and ended because their time is up."""
     for _ in range(2):
-        run_planner("test")
-        node.obey()
-        node.report()
-        node.kill_measurement()
-        node.report()
-        node.obey()
-        node.report()
+        hang(node)
+        tell(node)
 
 
 def test_gpus_being_measured_on_are_blocked_until_the_measurement_can_have_been_killed(
@@ -113,6 +123,26 @@ def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAg
         assert "took longer than 60 s" in each.failure["message"]
     assert len(measurements()) == 2, "once more for luck, and not again for every job of the function"
     assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
+
+
+def test_what_hung_twice_is_not_measured_again_where_a_pass_hears_of_it_halfway(
+    node: HangingAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report comes in after a pass has settled what is given up, and before it looks for a measurement."""
+    submit(seconds=6000)
+    hang(node)
+    tell(node)
+    hang(node)
+    settle_time = planning._settle_time
+
+    def settled_before_the_report(cluster: Cluster, epoch: int, now: datetime) -> int:
+        changed = settle_time(cluster, epoch, now)
+        tell(node)
+        return changed
+
+    monkeypatch.setattr(planning, "_settle_time", settled_before_the_report)
+    run_planner("test")
+    assert [each.retired_because for each in measurements()] == ["measuring_timeout"] * 2
 
 
 def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_long(
