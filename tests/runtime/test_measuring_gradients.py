@@ -24,13 +24,13 @@ from workers.runtime.measuring.gradient_times import GradientTimes, IterationTim
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.measuring.windows import CommunicationWindows
 
-PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 60}
+PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 120}
 
 
 def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
     """The profiles of a measurement, checked as agents do."""
     generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
-    generation.leader.wait_for_event("profile_done", 60)
+    generation.leader.wait_for_event("profile_done", 120)
     told_of = generation.leader.of_kind("event")
     events = [each for each in told_of if each["kind"] == "communication_profile"]
     found = []
@@ -84,7 +84,7 @@ def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
     assignment = regression(device=device, places=places, purpose="profiling")
     profile = {"levels": [2, 4], "seconds_per_level": 0.2, "max_seconds": 120}
     generation = agent.start_generation(REGRESSION, {**assignment, "profile": profile}, 4)
-    generation.leader.wait_for_event("profile_done", 60)
+    generation.leader.wait_for_event("profile_done", 120)
     told_of = generation.leader.of_kind("event")
     pair, four = (each["links"] for each in told_of if each["kind"] == "communication_profile")
     assert set(pair) == {"within"}

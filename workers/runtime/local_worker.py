@@ -15,6 +15,11 @@ from typing import Any, Protocol
 Message = dict[str, Any]
 
 
+#: The longest that what a worker said last is read after its process is gone: whoever it left may keep the
+#: connection open.
+LAST_WORDS_SECONDS = 5.0
+
+
 class WorkerProcess(Protocol):
     """The part of `subprocess.Popen` that is needed of a worker's process."""
 
@@ -46,6 +51,7 @@ class LocalWorker:
         self.auto_acknowledge = True
         self._changed = threading.Condition()
         self._connection: socket.socket | None = None
+        self._reading = False
         self.listen()
 
     def listen(self) -> None:
@@ -75,7 +81,11 @@ class LocalWorker:
                 return
             with self._changed:
                 self._connection = connection
+                self._reading = True
             self._read(connection)
+            with self._changed:
+                self._reading = False
+                self._changed.notify_all()
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -116,11 +126,15 @@ class LocalWorker:
         """
         deadline = time.monotonic() + seconds
         while True:
+            ended = self.process.poll() is not None
             with self._changed:
+                if ended:
+                    # Its last words may still be on the way.
+                    self._changed.wait_for(lambda: not self._reading, LAST_WORDS_SECONDS)
                 found = next((message for message in self.messages[after:] if wanted(message)), None)
                 if found is not None:
                     return found
-                if self.process.poll() is not None or time.monotonic() > deadline:
+                if ended or time.monotonic() > deadline:
                     break
                 self._changed.wait(0.1)
         failures = [event for event in self.of_kind("event") if event["kind"] == "failed"]
