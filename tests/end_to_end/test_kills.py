@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from launch import Platform
 from launch.running import RunningProcess
 from punctual.client import Client, Job
+from scheduling.services.planner_lease import LEASE
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for, wait_until
 
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
@@ -26,6 +28,8 @@ CHECKPOINT_SECONDS = 5.0
 RARELY_SECONDS = 300.0
 #: Long enough to outlive every kill, and it is cancelled at the end.
 ENDLESS = 100_000
+#: In which another planner has taken a killed one's place, and its work with it.
+PATIENCE_SECONDS = 3 * LEASE.total_seconds()
 
 
 @pytest.fixture
@@ -109,6 +113,15 @@ def live_generation(rows: Rows, job: Job) -> int | None:
     return found[0]["number"] if found else None
 
 
+def training_generations(rows: Rows, job: Job) -> list[dict[str, Any]]:
+    """All that there have been, in order."""
+    return rows(
+        "select number, state from scheduling_generation where job_id = %s and purpose = 'training' order by "
+        "number",
+        job.id,
+    )
+
+
 def stored_iteration(job: Job) -> int:
     return max((checkpoint.iteration for checkpoint in job.checkpoints()), default=0)
 
@@ -153,6 +166,15 @@ def worker_pids(platform: Platform, agent: str) -> list[int]:
     return [pid for pid in pids if pid and alive(pid)]
 
 
+def kill_a_worker(platform: Platform, job: Job) -> None:
+    """One of the job's workers ends; everything else goes on."""
+    for file in (platform.settings.data / "agents").glob("*/workers/*/assignment.json"):
+        if json.loads(file.read_text())["job"] == job.id:
+            os.kill(json.loads((file.parent / "launcher.json").read_text())["worker_pid"], signal.SIGKILL)
+            return
+    pytest.fail("none of its workers is there")
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs: one that has ended but was not waited for by a frozen parent does not."""
     try:
@@ -167,25 +189,65 @@ def kill_and_wait(platform: Platform, name: str) -> RunningProcess:
     return platform.wait_restarted(before)
 
 
+def another_planner(rows: Rows, before: int) -> None:
+    """Somebody plans under a newer epoch, which fences the planner before it."""
+    wait_until(lambda: epoch(rows) > before, "another planner", seconds=PATIENCE_SECONDS)
+
+
 def test_the_planners_child_is_killed(
     running_platform: Platform, person: Client, rows: Rows, job: Job
 ) -> None:
-    before = epoch(rows)
+    before, generation = epoch(rows), live_generation(rows, job)
     (child,) = running_platform.process("celery-planner").children
     os.kill(child, signal.SIGKILL)
-    is_decided(person, "after the planner's child")
-    assert epoch(rows) > before, "the new planner fences the old one"
+    another_planner(rows, before)
     goes_on(job)
+    assert training_generations(rows, job)[-1]["number"] == generation, "what trains needs no other one"
+    is_decided(person, "after the planner's child")
 
 
 def test_the_planners_parent_is_killed(
     running_platform: Platform, person: Client, rows: Rows, job: Job
 ) -> None:
-    before = epoch(rows)
+    before, generation = epoch(rows), live_generation(rows, job)
     kill_and_wait(running_platform, "celery-planner")
-    is_decided(person, "after the planner")
-    assert epoch(rows) > before
+    another_planner(rows, before)
     goes_on(job)
+    assert training_generations(rows, job)[-1]["number"] == generation, "what trains needs no other one"
+    is_decided(person, "after the planner")
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["before it plans", "after it planned"])
+def test_the_planner_is_killed_during_a_recovery_which_goes_on_and_begins_one_generation(
+    running_platform: Platform, rows: Rows, job: Job, planned: bool
+) -> None:
+    """Not planned: the planner stands still from before the failure, so nobody has answered it when it is
+    killed. Planned: its generation is under way, and the next planner is to leave it alone."""
+    before, failed = epoch(rows), live_generation(rows, job)
+    planner = running_platform.process("celery-planner")
+    (child,) = planner.children
+    if not planned:
+        os.kill(child, signal.SIGSTOP)
+    kill_a_worker(running_platform, job)
+
+    def under_way() -> bool:
+        found = [one for one in job.recoveries() if one.failed_generation == failed and one.outcome == "open"]
+        return bool(found) and (found[0].recovering_generation is not None) == planned
+
+    wait_until(under_way, "a recovery is under way", seconds=60)
+    killed_at = time.monotonic()
+    if planned:
+        planner.kill()
+    os.kill(child, signal.SIGKILL)
+    assert live_generation(rows, job) is None, "it was killed before training went on"
+    wait_until(lambda: live_generation(rows, job), "it trains again", seconds=PATIENCE_SECONDS)
+    another_planner(rows, before)
+    assert time.monotonic() - killed_at <= PATIENCE_SECONDS
+    goes_on(job)
+    begun = [one for one in training_generations(rows, job) if one["number"] > (failed or 0)]
+    assert [one["state"] for one in begun] == ["live"], f"one generation answers one failure: {begun}"
+    told = next(one for one in job.recoveries() if one.failed_generation == failed)
+    assert (told.outcome, told.recovering_generation) == ("recovered", begun[0]["number"])
 
 
 def test_the_beat_is_killed(running_platform: Platform, rows: Rows, job: Job) -> None:
@@ -232,10 +294,7 @@ def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
         seconds=60,
     )
     generation = live_generation(rows, job)
-    for file in (running_platform.settings.data / "agents").glob("*/workers/*/assignment.json"):
-        if json.loads(file.read_text())["job"] == job.id:
-            os.kill(json.loads((file.parent / "launcher.json").read_text())["worker_pid"], signal.SIGKILL)
-            break
+    kill_a_worker(running_platform, job)
     wait_until(lambda: live_generation(rows, job) not in (None, generation), "it trains again", seconds=120)
     (found,) = rows(
         "select start ->> 'from' as source, start_iteration from scheduling_generation where job_id = %s and "
