@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -168,7 +168,7 @@ class StoreClient:
     def write(
         self,
         iteration: int,
-        buffers: Sequence[memoryview | bytes],
+        buffers: Iterable[memoryview | bytes],
         *,
         size: int,
         description_bytes: int,
@@ -178,7 +178,8 @@ class StoreClient:
         """Copy a shard into a free slot and have it completed; False where there is none.
 
         Args:
-            buffers: description and values, `size` bytes in all. committed: the version that must stay.
+            buffers: description and values, `size` bytes in all; what an iterator gives is written before it
+                is asked for more. committed: the version that must stay.
                 sending: how copies go to other stores; None: at once.
         """
         with self._changed:
@@ -335,8 +336,14 @@ class StoreClient:
         self._rooms = []
 
 
-def _write_all(descriptor: int, buffers: Sequence[memoryview | bytes]) -> None:
+def _write_all(descriptor: int, buffers: Iterable[memoryview | bytes]) -> None:
     place = 0
+    for together in [buffers] if isinstance(buffers, Sequence) else ([buffer] for buffer in buffers):
+        place = _write_at(descriptor, together, place)
+
+
+def _write_at(descriptor: int, buffers: Sequence[memoryview | bytes], place: int) -> int:
+    """Write at a place; returns the one after it."""
     waiting = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     while waiting:
         count = os.pwritev(descriptor, waiting[:_BUFFERS_AT_ONCE], place)
@@ -345,6 +352,7 @@ def _write_all(descriptor: int, buffers: Sequence[memoryview | bytes]) -> None:
             count -= len(waiting.pop(0))
         if count:
             waiting[0] = waiting[0][count:]
+    return place
 
 
 def _read_copied(message: Message) -> Copied | None:

@@ -366,9 +366,10 @@ class TrainingGeneration:
                 loading_seconds=self._loading_seconds,
             )
 
-    def _own_shard(self, *, copy: bool) -> Shard:
+    def _own_shard(self, *, copy: bool, leave: bool = False) -> Shard:
         begun = time.monotonic()
-        shard = self._capture.shard(self.progress, copy=copy, own=self.synchronisation.state())
+        own = self.synchronisation.state()
+        shard = self._capture.shard(self.progress, copy=copy, own=own, leave=leave)
         self.moves.copied(shard.bytes, begun)
         return shard
 
@@ -386,7 +387,7 @@ class TrainingGeneration:
         if self._memory_points is None:
             return
         with self._beside_the_pace():
-            kept = self._memory_points.keep(votes, lambda: self._own_shard(copy=False))
+            kept = self._memory_points.keep(votes, lambda: self._own_shard(copy=False, leave=True))
             if kept and self.assignment.copy_mode is TrafficMode.BLOCKING and self._store is not None:
                 self._store.wait(self._store.idle, LONGEST_COPY_SECONDS)
 

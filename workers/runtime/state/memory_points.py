@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -78,7 +79,7 @@ class Rooms(Protocol):
     def write(
         self,
         iteration: int,
-        buffers: Sequence[memoryview | bytes],
+        buffers: Iterable[memoryview | bytes],
         *,
         size: int,
         description_bytes: int,
@@ -138,7 +139,8 @@ class MemoryPoints:
         self._needed = len(description) + made.bytes
         written = self._store.write(
             self._started,
-            [description, *made.pieces()],
+            # What comes from a device goes through sub-buffers that are filled again.
+            chain([description], made.pieces()) if made.left else [description, *made.pieces()],
             size=self._needed,
             description_bytes=len(description),
             committed=self._committed,

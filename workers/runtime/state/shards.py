@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.runtime.state.device_copies import DeviceCopies, copies_from
 from workers.runtime.state.layout import (
     OwnState,
     Slice,
@@ -62,18 +64,27 @@ class Shard:
         values: the slices, flat, in the same order; then what is its own.
         lasting: what of the description the next shard has too, as bytes; empty where nobody knows.
         memory: bytes of values, by their places, where an earlier shard has had them too.
+        left: places of values that are on a device still; their bytes come through ``copies`` when asked for.
     """
 
     description: dict[str, Any]
     values: list[Tensor]
     lasting: bytes = b""
     memory: Mapping[int, memoryview] = field(default_factory=dict)
+    left: frozenset[int] = frozenset()
+    copies: DeviceCopies | None = None
 
     def pieces(self) -> Iterator[memoryview]:
-        """The values' bytes, one after the other; they share the shard's memory."""
-        for place, value in enumerate(self.values):
-            if value.numel():
-                yield self.memory[place] if place in self.memory else _memory_of(value)
+        """The values' bytes, one after the other; they share the shard's memory. Where values were left on a
+        device, each piece lasts until the next one is asked for."""
+        for left, places in groupby(range(len(self.values)), self.left.__contains__):
+            if left:
+                assert self.copies is not None
+                yield from self.copies.chunks(self.values[place] for place in places)
+                continue
+            for place in places:
+                if self.values[place].numel():
+                    yield self.memory[place] if place in self.memory else _memory_of(self.values[place])
 
     @property
     def bytes(self) -> int:
@@ -130,13 +141,21 @@ class ShardCutter:
         self._part = _part((), (), rank, world_size)
         self._views: list[_View] = []
 
-    def cut(self, state: Mapping[str, Any], *, copy: bool, own: OwnState = MappingProxyType({})) -> Shard:
+    def cut(
+        self,
+        state: Mapping[str, Any],
+        *,
+        copy: bool,
+        own: OwnState = MappingProxyType({}),
+        leave: bool = False,
+    ) -> Shard:
         """This rank's shard of a captured state.
 
         Args:
             own: what this rank has for itself.
             copy: later iterations do not change the shard. Without it, it shares the memory of tensors that
                 are on the CPU.
+            leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
         """
         nested = {key: value for key, value in state.items() if key != "history"}
         rest, layout, tensors = take_apart(nested, self._replicated, self._layout)
@@ -159,9 +178,11 @@ class ShardCutter:
         pieces += [(tensor.detach(), Slice(0, 0, tensor.numel())) for tensor in mine.values()]
         if copy:
             return Shard(description, [_slice(*one, copy=True) for one in pieces], self._part.described)
-        values = [view.of(*one) for view, one in zip(self._views, pieces, strict=True)]
+        values = [view.of(*one, leave=leave) for view, one in zip(self._views, pieces, strict=True)]
         known = {place: view.memory for place, view in enumerate(self._views) if view.memory is not None}
-        return Shard(description, values, self._part.described, known)
+        devices = {place: value.device for place, value in enumerate(values) if value.device.type != "cpu"}
+        copies = copies_from(next(iter(devices.values()))) if devices else None
+        return Shard(description, values, self._part.described, known, frozenset(devices), copies)
 
     def _lay_out(self, layout: list[TensorEntry], own_layout: list[TensorEntry]) -> None:
         """What the state consists of now. Entries that stayed are the same objects, so that is soon known."""
@@ -182,9 +203,11 @@ class _View:
         #: The slice's bytes, where they are kept.
         self.memory: memoryview | None = None
 
-    def of(self, tensor: Tensor, piece: Slice) -> Tensor:
-        """The slice of a tensor that is described as it was before; it shares the memory of one on the
-        CPU."""
+    def of(self, tensor: Tensor, piece: Slice, *, leave: bool) -> Tensor:
+        """The slice of a tensor that is described as it was before; it shares the memory of one on the CPU,
+        and of one on a device where it is to be left there."""
+        if leave and tensor.device.type != "cpu":
+            return _flat(tensor, piece)
         lasts = tensor.device.type == "cpu" and tensor.is_contiguous() and piece.count > 0
         pointer = tensor.data_ptr() if lasts else None
         if pointer is None or pointer != self._pointer:
@@ -236,9 +259,13 @@ def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
     }
 
 
-def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
+def _flat(tensor: Tensor, piece: Slice) -> Tensor:
     # What is not contiguous is copied whole for a moment: a view of its slice alone cannot be had.
-    flat = tensor.contiguous().view(-1)[piece.start : piece.start + piece.count]
+    return tensor.contiguous().view(-1)[piece.start : piece.start + piece.count]
+
+
+def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
+    flat = _flat(tensor, piece)
     if flat.device.type != "cpu":
         return flat.cpu()
     return flat.clone() if copy else flat

@@ -74,12 +74,13 @@ class ShardCapture:
         parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
         self._cutter = ShardCutter(parameters, rank=rank, world_size=world_size)
 
-    def shard(self, progress: Progress, *, copy: bool, own: OwnState) -> Shard:
+    def shard(self, progress: Progress, *, copy: bool, own: OwnState, leave: bool = False) -> Shard:
         """This rank's shard of the state after `progress.iteration` iterations.
 
         Args:
             own: what this rank has for itself.
             copy: later iterations do not change it. Without it, it holds until the next one.
+            leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
 
         Raises:
             WorkerFailureError: the function's own state cannot be had.
@@ -87,7 +88,7 @@ class ShardCapture:
         state = capture(
             self._parts, progress, generation=self._generation, global_batch_size=self._global_batch_size
         )
-        return self._cutter.cut(state, copy=copy, own=own)
+        return self._cutter.cut(state, copy=copy, own=own, leave=leave)
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
