@@ -81,6 +81,51 @@ def test_no_link_carries_more_than_its_rate(arrived: list[tuple[float, str, int]
     assert sum(link.carried.values()) == pytest.approx(total, abs=rate * 1e-5 * len(arrived))
 
 
+def _ends_asked_late(link: SharedLink, arrivals: list[tuple[float, float, int]]) -> list[float]:
+    """Transfers of one class, each as it began, was asked for and is large; in order of asking."""
+    transfers = []
+    for began, asked, size in arrivals:
+        link.advance(asked)
+        transfers.append(link.add(GRADIENTS, size, began))
+    while (end := link.next_end()) is not None:
+        link.advance(end)
+    return [transfer.ended_at for transfer in transfers if transfer.ended_at is not None]
+
+
+def test_who_asks_late_has_what_the_link_was_idle_meanwhile() -> None:
+    """A second was idle before the other one, and the link is busy when the late one asks."""
+    arrived = [(0.0, 0.0, 100), (2.0, 2.0, 100), (1.0, 2.5, 100)]
+    assert _ends_asked_late(SharedLink(100.0, EQUAL_SHARES), arrived) == pytest.approx([1.0, 3.0, 2.0])
+    # The same where the link is idle again, and nobody has what another one had.
+    arrived = [(0.0, 0.0, 100), (2.0, 2.0, 100), (1.5, 3.5, 100), (1.0, 3.5, 100)]
+    ends = _ends_asked_late(SharedLink(100.0, EQUAL_SHARES), arrived)
+    assert ends == pytest.approx([1.0, 3.0, 3.5, 4.0])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20), st.integers(1, 5000)), min_size=1, max_size=20),
+    st.floats(1.0, 1e4),
+)
+def test_a_link_has_no_more_to_give_for_those_who_ask_late(
+    late: list[tuple[float, float, int]], rate: float
+) -> None:
+    arrived = sorted(((at, at + lag, size) for at, lag, size in late), key=lambda one: one[1])
+    link = SharedLink(rate, EQUAL_SHARES)
+    ends = _ends_asked_late(link, arrived)
+    assert len(ends) == len(arrived)
+    for (at, _asked, size), end in zip(arrived, ends, strict=True):
+        assert end >= at + size / rate * (1 - 1e-9) - 2e-6
+    slack = 2e-5 + 1e-9 * max(ends)
+    for until in ends:
+        within = [(at, size) for (at, _asked, size), end in zip(arrived, ends, strict=True) if end <= until]
+        total = sum(size for _at, size in within)
+        assert until >= min(at for at, _size in within) + total / rate - slack
+    # Nor is it idle while something waits, whoever was late.
+    total = sum(size for _at, _asked, size in arrived)
+    assert max(ends) <= max(at for at, _asked, _size in arrived) + total / rate + slack
+    assert sum(link.carried.values()) == pytest.approx(total, abs=rate * 1e-5 * len(arrived))
+
+
 @given(arrivals, st.floats(1.0, 1e4))
 def test_transfers_of_a_class_end_in_the_order_in_which_they_came(
     arrived: list[tuple[float, str, int]], rate: float

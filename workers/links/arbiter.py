@@ -9,7 +9,7 @@ from workers.links.shared_link import SharedLink, Transfer
 from workers.links.wire import Request
 
 #: A transfer may have begun so long before it is asked for: its host machine was busy, or the bytes were
-#: moved first. The link cannot have been used meanwhile for this to count.
+#: moved first. Of what a link has carried meanwhile nothing is taken back.
 LONGEST_DELAY_SECONDS = 5.0
 
 

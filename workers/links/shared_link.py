@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 #: A transfer that has less than this to go is done: rounding leaves as much.
 _NOTHING_SECONDS = 1e-6
+#: So many of the last times in which a link was idle are remembered, for transfers that are asked for late.
+_IDLE_TIMES_KEPT = 1024
 
 
 @dataclass(eq=False)
@@ -37,6 +39,8 @@ class SharedLink:
         self.at = float("-inf")
         self.carried = dict.fromkeys(shares, 0.0)
         self._shares = shares
+        #: From when to when nothing was on it before `at`, in order.
+        self._idle: deque[tuple[float, float]] = deque(maxlen=_IDLE_TIMES_KEPT)
         self._queues: dict[str, deque[Transfer]] = {traffic: deque() for traffic in shares}
 
     @property
@@ -45,15 +49,39 @@ class SharedLink:
         return any(self._queues.values())
 
     def add(self, traffic: str, size: int, at: float) -> Transfer:
-        """Begin a transfer at `at`, or at once if the link's past is settled beyond that.
+        """Begin a transfer at `at`. Where the link's past is settled beyond that, it has what was left idle
+        of the past, and its rest begins at once: whoever asks late gets no less than the link had to give,
+        and what others were told stays.
 
         A link that is busy is to be advanced to `at` before.
         """
-        if not self.busy:
-            self.at = max(self.at, at)
+        if not self.busy and at > self.at:
+            self._idle.append((self.at, at))
+            self.at = at
         transfer = Transfer(traffic, float(size))
-        self._queues[traffic].append(transfer)
+        self._carry_in_idle_past(transfer, at)
+        if transfer.ended_at is None:
+            self._queues[traffic].append(transfer)
         return transfer
+
+    def _carry_in_idle_past(self, transfer: Transfer, at: float) -> None:
+        """Carry what fits of a transfer into idle times after `at`, the first of them first."""
+        later: list[tuple[float, float]] = []
+        while self._idle and self._idle[-1][1] > at:
+            later.append(self._idle.pop())
+        while later:
+            idle_from, idle_to = later.pop()
+            if transfer.ended_at is not None:
+                self._idle.append((idle_from, idle_to))
+                continue
+            began = max(idle_from, at)
+            ended = min(idle_to, began + transfer.left / self.bytes_per_second)
+            moved = min(transfer.left, (ended - began) * self.bytes_per_second)
+            transfer.left -= moved
+            self.carried[transfer.traffic] += moved
+            if transfer.left <= self.bytes_per_second * _NOTHING_SECONDS:
+                transfer.ended_at = ended
+            self._idle.extend(each for each in ((idle_from, began), (ended, idle_to)) if each[0] < each[1])
 
     def advance(self, to: float) -> list[Transfer]:
         """Let time go on until `to`; returns the transfers that end until then, in order of their ends."""

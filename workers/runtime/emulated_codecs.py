@@ -46,6 +46,8 @@ class EmulatedCourse(Course):
     def asked(self) -> None:
         """Its end will be known."""
         self._asked = self._clock.asked
+        if self._asked is not None:
+            self._asked.in_course = True
 
     def came(self) -> None:
         """Goes on when it ended, in emulated time."""

@@ -252,7 +252,7 @@ class EmulatedGroup(dist.ProcessGroup):
             asked.set_result(raised)
 
         self._work.put(run)
-        return EmulatedWork(asked, result)
+        return EmulatedWork(asked, result, lambda: self._emulation.clock.waited(told))
 
     @torch.no_grad()
     def _work_for_ever(self) -> None:
@@ -316,9 +316,12 @@ class EmulatedWork(dist.Work):
     """A collective that was asked for. Whoever waits for it hears of what went wrong, whichever way: torch's
     own work of a future ends without a word, and what was to be received is then whatever lay in memory."""
 
-    def __init__(self, asked: torch.futures.Future[list[BaseException]], result: Any) -> None:
+    def __init__(
+        self, asked: torch.futures.Future[list[BaseException]], result: Any, waited: Callable[[], None]
+    ) -> None:
+        """``waited``: hears of it when a thread has waited, in that thread."""
         super().__init__()
-        self._asked = asked
+        self._asked, self._waited = asked, waited
         # An exception that a future is given does not reach those who wait for it in C++; one that is raised
         # here does.
         self._finished = asked.then(lambda future: _result_or_raise(future.value(), result))
@@ -326,6 +329,7 @@ class EmulatedWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until it is over; gloo's own time limits hold. Raises RuntimeError when a peer is gone."""
         _result_or_raise(self._asked.wait(), None)
+        self._waited()
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from workers.links.client import wait_until
+from workers.runtime.emulated_schedule import DeviceSchedule
 
 #: Waits shorter than this are put together: each one costs the host machine computing time.
 GRAIN_SECONDS = 0.004
@@ -14,9 +15,15 @@ GRAIN_SECONDS = 0.004
 
 @dataclass(eq=False)
 class Asked:
-    """A collective that was asked for. ``ended_at``: in emulated time, None while it is on its way."""
+    """A collective that was asked for.
+
+    Attributes:
+        ended_at: in emulated time, None while it is on its way. in_course: whether an exchange with a course
+            of its own goes on when it has ended; else this is up to the thread that has asked.
+    """
 
     ended_at: float | None = None
+    in_course: bool = False
 
 
 class EmulatedClock:
@@ -32,8 +39,7 @@ class EmulatedClock:
     Attributes:
         at: the emulated time.
         lost_seconds: lag that was too long to be made up for, all in all.
-        coded_until: when the device has encoded and decoded what it was given. coded_seconds: that this took
-            of its passes' time, all in all.
+        coded_seconds: that encoding and decoding took of its passes' time, all in all.
     """
 
     def __init__(self) -> None:
@@ -41,12 +47,17 @@ class EmulatedClock:
         self.lost_seconds = 0.0
         self._patience_seconds = 0.0
         self._began_at = self.at
-        self.coded_until = self.at
+        self._schedule = DeviceSchedule(self.at)
         self.coded_seconds = 0.0
         self._in_iteration = False
         self._lost_until = self.at
         self._lock = threading.Lock()
         self._own = threading.local()
+
+    @property
+    def coded_until(self) -> float:
+        """When the device has encoded and decoded what it was given."""
+        return self._schedule.coded_until
 
     def passes(self, seconds: float) -> None:
         """Something that is not emulated took so long: it takes emulated time too. What the host was behind
@@ -63,6 +74,10 @@ class EmulatedClock:
             self.at += lag
         self._began_at = self.at
         self._in_iteration = True
+        with self._lock:
+            self._schedule.begin()
+        # The passes are this thread's.
+        self._own.asked_by_passes = []
         self._be_at(self.at)
 
     def lose(self, seconds: float) -> None:
@@ -86,7 +101,7 @@ class EmulatedClock:
     def _lose_until(self, now: float, at: float) -> None:
         """What other threads said of the same lag counts once, and no time that this one waited for what it
         asked for before."""
-        waited_until = float("-inf") if self.asked is None else self.asked.ended_at or float("-inf")
+        waited_until = getattr(self._own, "waited_until", float("-inf"))
         with self._lock:
             self.lost_seconds += max(0.0, now - max(at, self._lost_until, waited_until))
             self._lost_until = max(now, self._lost_until)
@@ -107,7 +122,29 @@ class EmulatedClock:
     def asks(self) -> Asked:
         """This thread asks for a collective."""
         self._own.asked = asked = Asked()
+        if self._has_passes:
+            self._own.asked_by_passes.append(asked)
         return asked
+
+    def waited(self, asked: Asked) -> None:
+        """This thread has waited until that ended."""
+        if asked.ended_at is not None:
+            self._own.waited_until = max(getattr(self._own, "waited_until", asked.ended_at), asked.ended_at)
+
+    def backward_done(self) -> None:
+        """The passes are done, and what they have asked for has ended: that of DDP, which waits for it. They
+        wait for no exchange that has a course of its own, whether or not that is over on this host."""
+        ends = [
+            asked.ended_at
+            for asked in getattr(self._own, "asked_by_passes", ())
+            if not asked.in_course and asked.ended_at is not None
+        ]
+        self.be_at(max(self.at, *ends) if ends else self.at)
+
+    @property
+    def _has_passes(self) -> bool:
+        """Whether this thread's is what the device computes, so that what it asks for follows on that."""
+        return hasattr(self._own, "asked_by_passes")
 
     @property
     def asked(self) -> Asked | None:
@@ -117,22 +154,36 @@ class EmulatedClock:
     def spend(self, seconds: float) -> None:
         """Let emulated time pass, and wait until it has, to within GRAIN_SECONDS."""
         with self._lock:
-            self.at = at = self.at + seconds
+            self.at, coded_seconds = self._schedule.layer(self.at, seconds)
+            self.coded_seconds += coded_seconds
+            at = self.at
         self._be_at(at)
         _wait(at)
 
     def code(self, seconds: float, ready_at: float) -> float:
         """The device encodes or decodes, which takes so long of what it computes with: from `ready_at` on,
-        when it has done what it was given before. Waits until it has; returns when that is."""
+        when it has done what it was given before. Waits until it has; returns when that is.
+
+        What another thread than that of the passes asks for was asked for at `ready_at`, however much further
+        those have come meanwhile because this host was late.
+        """
         with self._lock:
-            ended = max(self.at, ready_at, self.coded_until) + seconds
-            self.coded_until = ended
-            # What is computed beside it takes so much longer.
-            self.at += seconds
-            self.coded_seconds += seconds
-        self.be_at(ended)
-        _wait(ended)
-        return ended
+            if self._has_passes:
+                asked_at = free_at = max(self.at, ready_at)
+            else:
+                asked_at, free_at = ready_at, self._schedule.layer_end(ready_at)
+            # A thread asks for one thing after the other.
+            self._own.coding_asked_at = max(asked_at, getattr(self._own, "coding_asked_at", asked_at))
+            began = self._schedule.code(seconds, self._own.coding_asked_at, free_at)
+            # What is computed beside it takes so much longer; not what is computed before.
+            if began <= self.at:
+                self.at += seconds
+                self.coded_seconds += seconds
+            else:
+                self._schedule.owe(began, seconds)
+        self.be_at(began + seconds)
+        _wait(began + seconds)
+        return began + seconds
 
     def reach(self, at: float) -> None:
         """Wait for something that ends at `at`, and for what is coded."""

@@ -73,7 +73,7 @@ class Pace:
         seconds, self._left_seconds = self._left_seconds, 0.0
         if seconds > 0:
             self.clock.spend(seconds)
-        self.clock.be_at(max(self.clock.at, self._emulation.received_at))
+        self.clock.backward_done()
 
     def end(self) -> None:
         """The iteration ends, and not before the last of what was exchanged came."""
