@@ -40,8 +40,7 @@ def unmeasurable_jobs(cluster: Cluster, most: int) -> list[Job]:
         .filter(
             Q(curve__state=CurveState.FAILED)
             # With a curve it can be decided, whatever became of measuring more levels.
-            | ~Q(curve__state=CurveState.READY)
-            & (GIVEN_UP | Q(curve__in=timed_out_curves()))
+            | ~Q(curve__state=CurveState.READY) & (GIVEN_UP | Q(curve__in=timed_out_curves()))
             | Q(function_version__requirements_digest__in=failed)
         )
         .order_by("submitted_at", "id")
