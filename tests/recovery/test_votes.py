@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ class UnreliableRooms:
     def write(
         self,
         iteration: int,
-        buffers: Sequence[memoryview | bytes],
+        buffers: Iterable[memoryview | bytes],
         *,
         size: int,
         description_bytes: int,

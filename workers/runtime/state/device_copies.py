@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache
 
 import torch
@@ -40,7 +40,7 @@ class DeviceCopies:
         self._buffers: list[Tensor] = []
         self._in_use = threading.Lock()
 
-    def chunks(self, values: Iterable[Tensor]) -> Iterator[memoryview]:
+    def chunks(self, values: Iterable[Tensor]) -> Generator[memoryview, None, None]:
         """The bytes of flat values, one after the other. A chunk lasts until the next one is asked for.
 
         Raises RuntimeError while another reader is not through.
