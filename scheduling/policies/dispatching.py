@@ -11,9 +11,8 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.placement.changes import Changes, changes_between
-from scheduling.core.placement.present_placement import PresentPlacement
-from scheduling.core.placement.repacking import Seating, repack_together
+from scheduling.core.placement.changes import Changes, changes_of
+from scheduling.core.placement.placing_together import placed_together
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer, rows_of
@@ -142,32 +141,14 @@ def answer_with_sizes(
 def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
     """Place all jobs. Returns the changes and the rows that found no room.
 
-    Where most jobs hold no GPU and get none, only the others are placed; the outcome is the same.
+    Of jobs that wait for each other in a circle, the one with the latest deadline is suspended first.
     """
     columns = problem.columns
-    count = problem.count
-    has = (columns.gpus > 0) | (np.diff(columns.offsets) > 0) | columns.locked
-    involved = np.flatnonzero(has | (wanted[:count] > 0))
-    present, last = problem.present_placement, problem.by_deadline
-    if 2 * involved.size > count:
-        changes, failed = _repacked(present, wanted, last)
-        return changes, np.array(failed, dtype=np.int64)
-    kept = np.concatenate((involved, np.arange(count, wanted.size)))
-    changes, failed = _repacked(present.of_rows(involved), wanted[kept], last[kept])
-    sizes = np.zeros(count, dtype=np.int64)
-    sizes[involved] = np.diff(changes.placements.offsets)
-    places = Placements(changes.placements.addresses, np.concatenate(([0], np.cumsum(sizes))))
-    rows = involved[list(changes.rows)].tolist()
-    pauses = {int(involved[row]): seconds for row, seconds in changes.pauses.items()}
-    return Changes(changes.changes, tuple(rows), places, pauses), kept[failed]
-
-
-def _repacked(
-    present: PresentPlacement, wanted: IntArray, by_deadline: IntArray
-) -> tuple[Changes, list[int]]:
-    """Of jobs that wait for each other in a circle, the one with the latest deadline is suspended first."""
-    occupancy, failed = repack_together(Seating(present), wanted)
-    return changes_between(present, occupancy, -by_deadline), failed
+    found, failed = placed_together(
+        problem.blocks, problem.jobs, columns.addresses, columns.offsets, problem.blocked, wanted,
+        -problem.by_deadline,
+    )  # fmt: skip
+    return changes_of(problem.present_placement, found), failed
 
 
 @kernel

@@ -11,16 +11,14 @@ import numpy as np
 
 from scheduling.core.elasticflow.elastic_allocation import Growing, fill_unpromised, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
-from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, free_until
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import Plans, no_plans
-from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import IntArray
 from scheduling.policies.dispatching import answer_with_sizes, take_all
-from scheduling.policies.elastic_kernels import fill_or_rush, ranked
+from scheduling.policies.elastic_kernels import fill_or_rush, next_sizes, queues
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest
 
 EVERY_GRANT = 1 << 40
@@ -43,21 +41,17 @@ class EdfElastic(WithoutPromises):
         verdicts = take_all(problem)
         field = contest(problem)
         plans = self._planned(problem, field)
-        count = problem.count
-        planned = plans.length[:count] > 0
-        wanted = np.where(planned, plans.gpus[:count, 0], field.kept)
-        rows = np.flatnonzero(planned)
-        wake = float(next_wake(problem.jobs, plans, rows, problem.slots))
-        return answer_with_sizes(problem, verdicts, wanted, plans=plans, next_wake_at=problem.now + wake)
+        wanted, wake = next_sizes(problem.jobs, plans, field.rows, field.kept, problem.slots)
+        return answer_with_sizes(
+            problem, verdicts, wanted, plans=plans, next_wake_at=problem.now + float(wake)
+        )
 
     def _planned(self, problem: Problem, field: Contest) -> Plans:
         jobs, slots = problem.jobs, problem.slots
-        service_class = problem.columns.service_class[field.rows]
-        unhurried = service_class == BEST_EFFORT
-        due_rows = ranked(field.rows[~unhurried], problem.by_deadline)
-        free_rows = field.rows[unhurried]
-        seconds = jobs.work[free_rows] / jobs.throughput[free_rows, 0]
-        free_rows = free_rows[np.argsort(seconds, kind="stable")]
+        due_rows, free_rows = queues(field.rows, problem.columns.service_class, problem.by_deadline)
+        if free_rows.size:
+            seconds = jobs.work[free_rows] / jobs.throughput[free_rows, 0]
+            free_rows = free_rows[np.argsort(seconds, kind="stable")]
         timeline = problem.open_timeline()
         timeline.free[PROMISES] = timeline.free[EVERYTHING]
         plans, met, timeline = fill_or_rush(

@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
 from scheduling.core.kernels import NO, YES, kernel, leaf, whole
 from scheduling.core.plans.slots import Slots
@@ -19,6 +20,7 @@ from scheduling.core.question.arrays import (
     new_draft,
     set_plan,
 )
+from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies.edf_kernels import work_down
 
@@ -26,13 +28,36 @@ UNRANKED = whole(-1)
 
 
 @kernel
-def ranked(rows: IntArray, rank: IntArray) -> IntArray:
-    """The ``rows`` by their ``rank``, which holds each number from 0 up to its size once."""
+def queues(rows: IntArray, service_class: IntArray, rank: IntArray) -> tuple[IntArray, IntArray]:
+    """The ``rows`` with a deadline by their ``rank``, and those of best effort as they come.
+
+    ``rank`` holds each number from 0 up to its size once.
+    """
     placed = np.full(rank.size, UNRANKED)
+    unhurried = np.empty(rows.size, dtype=np.int64)
+    count = 0
     for row in rows:
-        placed[rank[row]] = row
-    found: IntArray = placed[placed != UNRANKED]
-    return found
+        if service_class[row] == BEST_EFFORT:
+            unhurried[count] = row
+            count += 1
+        else:
+            placed[rank[row]] = row
+    return placed[placed != UNRANKED], unhurried[:count]
+
+
+@kernel
+def next_sizes(
+    jobs: JobArrays, plans: Plans, rows: IntArray, kept: IntArray, slots: Slots
+) -> tuple[IntArray, float]:
+    """GPUs of each job in the next slot, and when to look again: see `next_wake`.
+
+    ``rows``: the jobs that may have a plan. ``kept``: GPUs of the others.
+    """
+    sizes = kept.copy()
+    for row in rows:
+        if plans.length[row] > 0:
+            sizes[row] = plans.gpus[row, 0]
+    return sizes, next_wake(jobs, plans, rows, slots)
 
 
 @leaf

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from scheduling.core.kernels import ZERO, kernel
 from scheduling.core.plans.timeline import EVERYTHING
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays
 from scheduling.core.question.decision import FoundOffer, Verdict
 from scheduling.core.question.snapshot import IntArray, JobSnapshot, Snapshot
 from scheduling.policies.base import Policy
@@ -61,14 +62,31 @@ def contest(problem: Problem, declined: BoolArray | None = None) -> Contest:
 
     Those are locked jobs, and jobs that only store their final weights.
     """
-    jobs, count = problem.jobs, problem.count
-    free = problem.opened.free
-    done = jobs.finished_at[:count] < inf
-    storing = done & (jobs.finished_at[:count] + jobs.finishing[:count] > problem.origin + TIME_TOLERANCE)
-    locked = jobs.locked[:count]
-    kept = np.where(locked | storing, jobs.gpus[:count], 0)
-    able = ~locked & ~done & (jobs.level_count[:count] > 0)
-    if declined is not None:
-        able &= ~declined
-    gpus = int(free[EVERYTHING, 0]) - int(kept[storing & ~locked].sum())
-    return Contest(np.flatnonzero(able), max(0, gpus), kept)
+    count = problem.count
+    refused = np.zeros(count, dtype=np.bool_) if declined is None else declined
+    rows, kept, storing_gpus = _contesting(problem.jobs, count, refused, float(problem.origin))
+    gpus = int(problem.opened.free[EVERYTHING, 0]) - int(storing_gpus)
+    return Contest(rows, max(0, gpus), kept)
+
+
+@kernel
+def _contesting(
+    jobs: JobArrays, count: int, refused: BoolArray, origin: float
+) -> tuple[IntArray, IntArray, int]:
+    """Returns (rows of the contest, GPUs that each row keeps in any case, how many of these those hold that
+    store their final weights and are not locked)."""
+    rows = np.empty(count, dtype=np.int64)
+    kept = np.zeros(count, dtype=np.int64)
+    found = 0
+    storing_gpus = ZERO
+    for row in range(count):
+        done = jobs.finished_at[row] < inf
+        storing = done and jobs.finished_at[row] + jobs.finishing[row] > origin + TIME_TOLERANCE
+        if jobs.locked[row] or storing:
+            kept[row] = jobs.gpus[row]
+        if jobs.locked[row] or done:
+            storing_gpus += jobs.gpus[row] if storing and not jobs.locked[row] else ZERO
+        elif jobs.level_count[row] > 0 and not refused[row]:
+            rows[found] = row
+            found += 1
+    return rows[:found], kept, storing_gpus

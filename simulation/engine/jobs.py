@@ -10,7 +10,15 @@ import numpy as np
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CODES
 from scheduling.core.question.snapshot import FloatArray, IntArray
-from simulation.engine.running import ACTIVE, WAITING, Running, any_ends_by, forecast_finishes, run_on
+from simulation.engine.running import (
+    ACTIVE,
+    WAITING,
+    Running,
+    any_ends_by,
+    forecast_finishes,
+    run_on,
+    speed_ups_of,
+)
 from simulation.workloads.workload import Workload
 
 NOBODY = -1
@@ -114,6 +122,13 @@ class JobStates:
         Returns the first of these times, infinity if there is none.
         """
         return forecast_finishes(self.running, rows, pool, now)
+
+    def speed_ups(self, rows: IntArray, pool: int, one_gpu: FloatArray) -> float:
+        """Sum of the speed-ups over one GPU of the unfinished jobs of ``rows`` that are in the pool.
+
+        ``one_gpu``: iterations per second of each job on one GPU; 0 where that is unknown.
+        """
+        return float(speed_ups_of(self.running, rows, pool, one_gpu).sum())
 
     def take_gpus(self, row: int, gpus: int, rate: float, pause_seconds: float, now: float) -> None:
         """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first,

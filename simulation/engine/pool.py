@@ -23,7 +23,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSetti
 from scheduling.policies.base import Policy
 from simulation.engine.jobs import JobStates
 from simulation.engine.policy_facts import facts_of
-from simulation.engine.running import ACTIVE, asked_about
+from simulation.engine.running import asked_about
 from simulation.engine.server_memory import (
     HeldPlans,
     fitting,
@@ -248,26 +248,26 @@ class PoolState:
         nothing = np.zeros(rows.size)
         return JobColumns(
             ids=_Names(ids, rows),
-            service_class=jobs.service_class[rows],
-            submitted_at=jobs.submitted_at[rows],
-            deadline_at=jobs.deadline_at[rows],
-            remaining_iterations=jobs.remaining[rows],
-            total_iterations=jobs.total[rows],
+            service_class=jobs.service_class.take(rows),
+            submitted_at=jobs.submitted_at.take(rows),
+            deadline_at=jobs.deadline_at.take(rows),
+            remaining_iterations=jobs.remaining.take(rows),
+            total_iterations=jobs.total.take(rows),
             curves=known.curves,
             measured=known.measured,
             newcomer=new,
-            promised=jobs.promised[rows],
-            at_risk=jobs.at_risk[rows],
+            promised=jobs.promised.take(rows),
+            at_risk=jobs.at_risk.take(rows),
             locked=self._on_silent_servers(addresses, offsets),
-            gpus=jobs.gpus[rows],
-            pause_left=jobs.pause_left[rows],
+            gpus=jobs.gpus.take(rows),
+            pause_left=jobs.pause_left.take(rows),
             finishing=nothing,
             failure_slack=nothing,
             addresses=addresses,
             offsets=offsets,
-            requested_gpus=self.tables.requested_gpus[rows],
-            requested_seconds=self.tables.requested_seconds[rows],
-            attained_gpu_seconds=jobs.attained_gpu_seconds[rows],
+            requested_gpus=self.tables.requested_gpus.take(rows),
+            requested_seconds=self.tables.requested_seconds.take(rows),
+            attained_gpu_seconds=jobs.attained_gpu_seconds.take(rows),
             memory=jobs.memory[rows],
             project=np.zeros(rows.size, dtype=np.int64),
         )
@@ -322,8 +322,7 @@ class PoolState:
 
     def speed_ups(self, jobs: JobStates) -> float:
         """Sum of the speed-ups of its unfinished jobs over one of its GPUs."""
-        rows = self.rows[(jobs.pool[self.rows] == self.number) & (jobs.phase[self.rows] == ACTIVE)]
-        return self.tables.speed_ups(rows, jobs.rate)
+        return jobs.speed_ups(self.rows, self.number, self.tables.one_gpu)
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
         """Keep plans, placements and memory of an answer. Returns the verdicts by workload row."""
@@ -339,9 +338,9 @@ class PoolState:
         self.cluster_memory = answer.cluster_memory
         if answer.job_memory is not None:
             jobs.memory[rows] = answer.job_memory
-        at_risk = np.zeros(rows.size, dtype=np.bool_)
-        at_risk[list(answer.at_risk)] = True
-        jobs.at_risk[rows] = at_risk
+        jobs.at_risk[rows] = False
+        if answer.at_risk:
+            jobs.at_risk[rows[list(answer.at_risk)]] = True
         return verdicts
 
     def carry_out(

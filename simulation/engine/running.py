@@ -139,6 +139,21 @@ def forecast_finishes(running: Running, rows: IntArray, pool: int, now: float) -
     return first
 
 
+@kernel
+def speed_ups_of(running: Running, rows: IntArray, pool: int, one_gpu: FloatArray) -> FloatArray:
+    """What each unfinished job of ``rows`` that is in the pool makes now over what it makes on one GPU.
+
+    ``one_gpu``: that, by row of the workload; jobs for which it is 0, unknown, are left out.
+    """
+    found = np.empty(rows.size)
+    count = 0
+    for row in rows:
+        if running.pool[row] == pool and running.phase[row] == ACTIVE and one_gpu[row] > 0.0:
+            found[count] = running.rate[row] / one_gpu[row]
+            count += 1
+    return found[:count]
+
+
 @leaf
 def _held(running: Running, rows: IntArray, pool: int) -> tuple[int, int, int, int]:
     jobs = ZERO

@@ -50,13 +50,6 @@ class CurveTables:
             return 0.0
         return float(self.measured.pause[row, column])
 
-    def speed_ups(self, rows: IntArray, rate: FloatArray) -> float:
-        """Sum of the speed-ups of some jobs of this pool over one of its GPUs. ``rate``: what each job makes
-        now."""
-        alone = self.one_gpu[rows]
-        known = alone > 0.0
-        return float((rate[rows][known] / alone[known]).sum())
-
 
 def curve_tables(
     workload: Workload,

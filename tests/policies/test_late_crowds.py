@@ -12,6 +12,8 @@ import pytest
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.kernels import NO
+from scheduling.core.placement.changes import changes_between
+from scheduling.core.placement.repacking import Seating, repack_together
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, occupy
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Plans, new_draft, no_plans, set_plan
@@ -113,9 +115,9 @@ def test_places_are_those_that_all_jobs_together_would_get(seed: int) -> None:
             wanted[row] = size
             free -= size
     changes, failed = dispatching._placed(problem, wanted.copy())
-    expected, expected_failed = dispatching._repacked(
-        problem.present_placement, wanted.copy(), problem.by_deadline
-    )
+    present = problem.present_placement
+    occupancy, expected_failed = repack_together(Seating(present), wanted)
+    expected = changes_between(present, occupancy, -problem.by_deadline)
     assert changes.changes == expected.changes
     assert changes.rows == expected.rows
     assert changes.pauses == expected.pauses

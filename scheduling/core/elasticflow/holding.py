@@ -52,8 +52,10 @@ def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> fl
         before = held
         for piece in range(count):
             at = plans.time[job, piece]
+            if at >= wake:
+                break
             if at > origin + TIME_TOLERANCE:
-                if (plans.gpus[job, piece] > before or piece == count - 1) and at < wake:
+                if plans.gpus[job, piece] > before or piece == count - 1:
                     wake = at
                 before = plans.gpus[job, piece]
     return wake

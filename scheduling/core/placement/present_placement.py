@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.question.arrays import BoolArray, JobArrays, Placements
-from scheduling.core.question.columns import regather
 from scheduling.core.question.snapshot import IntArray
 
 
@@ -35,18 +32,3 @@ class PresentPlacement:
     blocked: IntArray
     #: Position of each row in the order in which jobs of one size are placed.
     by_submission: IntArray
-
-    def of_rows(self, rows: IntArray) -> PresentPlacement:
-        """The same with the jobs ``rows`` alone, ascending, and all held offers."""
-        kept = np.concatenate((rows, np.arange(self.count, self.jobs.gpus.size)))
-        return PresentPlacement(
-            ids=tuple(self.ids[row] for row in rows.tolist()),
-            jobs=JobArrays._make(column.take(kept, axis=0) for column in self.jobs),
-            count=rows.size,
-            held=Placements(*regather(self.held.addresses, self.held.offsets, rows)),
-            gpus=self.gpus[rows],
-            locked=self.locked[rows],
-            blocks=self.blocks,
-            blocked=self.blocked,
-            by_submission=np.arange(kept.size),
-        )

@@ -119,11 +119,13 @@ def work_off_head(
     finished_at = np.full(rows, np.inf)
     level_count = np.zeros(rows, dtype=np.int64)
     for row in range(rows):
-        rate = 0.0
+        fitting = 0
         for column in range(levels.shape[1]):
-            if levels[row, column] <= cluster_gpus:
-                level_count[row] += 1
-            if held[row] > 0 and levels[row, column] == held[row]:
+            fitting += levels[row, column] <= cluster_gpus
+        level_count[row] = fitting
+        rate = 0.0
+        for column in range(levels.shape[1] if held[row] > 0 else 0):
+            if levels[row, column] == held[row]:
                 rate = throughput[row, column]
         productive = max(0.0, origin - pause_left[row])
         if held[row] > 0:

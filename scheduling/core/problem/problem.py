@@ -50,6 +50,8 @@ from scheduling.core.question.snapshot import (
 )
 from scheduling.core.question.validation import check_columns, check_settings, check_snapshot
 
+FEW_TIES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
@@ -348,23 +350,43 @@ def _slack_of_rows(settings: PlannerSettings, columns: JobColumns, offers: Seque
 
 
 @kernel
-def _order_ties(order: IntArray, values: FloatArray) -> None:
-    """Order rows of equal value by row, in place; ``order`` sorts all rows by value."""
+def _ranks_of(order: IntArray, values: FloatArray, further: int) -> IntArray:
+    """Rank of each row, ``further`` rows following at the end. ``order`` sorts the others by value, equal
+    values in any order: these are ranked by row, and ``order`` is changed to that."""
+    ranks = np.empty(order.size + further, dtype=np.int64)
     begin = 0
-    for end in range(1, order.size + 1):
-        if end < order.size and values[order[end]] == values[order[begin]]:
-            continue
+    while begin < order.size:
+        value = values[order[begin]]
+        end = begin + 1
+        while end < order.size and values[order[end]] == value:
+            end += 1
         if end - begin > 1:
-            order[begin:end] = np.sort(order[begin:end])
+            _sort(order[begin:end])
+        for place in range(begin, end):
+            ranks[order[place]] = place
         begin = end
+    for place in range(order.size, ranks.size):
+        ranks[place] = place
+    return ranks
+
+
+@kernel
+def _sort(numbers: IntArray) -> None:
+    """Sort in place. Mostly two or three numbers are equal: too few for a sort that needs an array."""
+    if numbers.size > FEW_TIES:
+        numbers[:] = np.sort(numbers)
+        return
+    for last in range(1, numbers.size):
+        number = numbers[last]
+        place = last
+        while place > 0 and numbers[place - 1] > number:
+            numbers[place] = numbers[place - 1]
+            place -= 1
+        numbers[place] = number
 
 
 def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
     """Rank of each row by deadline; ties go by row, since rows are in the order (submission, id)."""
     order = deadline_at.argsort()  # a stable sort takes several times as long
-    _order_ties(order, deadline_at)
-    ranks = np.empty(order.size + offers, dtype=np.int64)
-    ranks[order] = np.arange(order.size)
-    if offers:
-        ranks[order.size :] = np.arange(order.size, order.size + offers)
+    ranks: IntArray = _ranks_of(order, deadline_at, offers)
     return ranks
