@@ -199,7 +199,8 @@ def _question(
     width = sharing.demands.gpus_per_worker[rows]
     listed, rate = _tables(sharing.demands.owned, rows)
     least = sharing.demands.owned.workers[sharing.demands.owned.offsets[rows]]
-    most = listed[:, -1]
+    # A column of a table is laid out unlike an array of its own: the search would be compiled for both.
+    most = np.ascontiguousarray(listed[:, -1])
     share = np.ceil(capacity.sum() / width / rows.size).astype(np.int64)
     at_fair = np.take_along_axis(rate, np.clip(share, least, most)[:, None], axis=1)
     age = np.maximum(0.0, problem.next_slot_at - problem.columns.submitted_at[rows])

@@ -19,6 +19,8 @@ from tests.plugins.running_platform import begin_migrated, quick_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GLOBAL_BATCH_SIZE = 64
+#: Between two looks at what is waited for: each costs the platform an answer, beside what it is tested on.
+LOOK_SECONDS = 0.5
 
 
 @pytest.fixture(scope="package")
@@ -84,7 +86,7 @@ def wait_until(condition: Callable[[], Any], what: str, *, seconds: float) -> An
     while not (answer := condition()):
         if time.monotonic() > ends_at:
             pytest.fail(f"waited {seconds:.0f} s in vain for: {what}")
-        time.sleep(0.2)
+        time.sleep(LOOK_SECONDS)
     return answer
 
 
@@ -100,7 +102,7 @@ def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: f
                 f"{job.name} ({job.id}) is {job.state} on {job.gpus} GPUs at {job.iterations_done}; wanted: "
                 f"{what}\n{history}"
             )
-        time.sleep(0.2)
+        time.sleep(LOOK_SECONDS)
     return job
 
 

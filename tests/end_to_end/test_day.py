@@ -93,7 +93,7 @@ class Day:
 @pytest.fixture(scope="module")
 def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[str, Any]]]) -> Day:
     """Live through the day. What must be seen on the way is asserted on the way."""
-    yielding = submit(person, "yielding", int(30 * calibration.speed[8]))
+    yielding = submit(person, "yielding", int(20 * calibration.speed[8]))
     wait_for(
         yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while nobody else is there"
     )
@@ -120,10 +120,10 @@ def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[
     wait_for(yielding, lambda job: job.state == "completed", "completed", seconds=300)
 
     # The cluster is empty: a job with all the time in the world gets everything, until somebody needs it.
-    roomy_iterations = int(30 * calibration.speed[8])
+    roomy_iterations = int(20 * calibration.speed[8])
     roomy = submit(person, "roomy", roomy_iterations, 3 * calibration.deadline(roomy_iterations, 2), seed=7)
     wait_for(roomy, lambda job: job.gpus == 8, "scaled up on an empty cluster")
-    tight_iterations = int(20 * calibration.speed[4])
+    tight_iterations = int(12 * calibration.speed[4])
     tight = submit(person, "tight", tight_iterations, calibration.deadline(tight_iterations, 4))
     assert tight.promised, tight.verdict
     wait_for(roomy, lambda job: 0 < job.gpus < 8, "scaled down for the tight one")
