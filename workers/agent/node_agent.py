@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from workers.agent import clock
@@ -26,7 +27,7 @@ from workers.agent.durable_store import DurableStore
 from workers.agent.ending import Ending
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.hearing import Hearing
-from workers.agent.inventory import describe, find_accelerators
+from workers.agent.inventory import Accelerator, describe, find_accelerators
 from workers.agent.link_copies import LinkCopies
 from workers.agent.link_probes import LinkProbes
 from workers.agent.main_loop import MainLoop
@@ -72,18 +73,62 @@ class NodeAgent:
         runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
         accelerators = find_accelerators(configuration)
         sandboxing = Sandboxing(configuration, runtime, len(accelerators))
-        self._outbox = EventOutbox(configuration.data / "events")
+        self._open_links(configuration)
+        self._open_reporting(configuration, accelerators, sandboxing)
+        self._open_workers(configuration, accelerators, sandboxing, runtime)
+        self._open_assignments(configuration, sandboxing)
+        self._ending = Ending(
+            self._pool, self._assignments, self._outbox, self._uploads, configuration.stop_seconds
+        )
+        self._wakeups = WakeupFollower(
+            configuration.stream_url,
+            credential.credential,
+            lambda version: self._loop.post(lambda: self._woken(version)),
+        )
+        self._report_seconds = configuration.report_seconds or credential.report_seconds
+        self._lease_deadline = 0.0
+        self._report_due = clock.boot_time_seconds() + 0.1
+        self._reporting = False
+        self._fetching = False
+        self._fetch_again = True
+        self._desired: DesiredState | None = None
+        self._lost: list[dict[str, Any]] = []
+        self._fenced = False
+        self._fences = 0
+
+    def _open_links(self, configuration: Configuration) -> None:
+        """What crosses the network: emulated links, if there are any, and the probes of the real ones."""
         emulation = configuration.emulate
         self._links = None if emulation is None else LinkServer(emulation.links)
         self._link_copies = LinkCopies(
             self._links, None if emulation is None else emulation.links, configuration.data / "links"
         )
+        self._link_probes = LinkProbes(
+            self._loop,
+            configuration.interface or configuration.address,
+            self._link_copies.served,
+            self._report_soon,
+        )
+
+    def _open_reporting(
+        self, configuration: Configuration, accelerators: tuple[Accelerator, ...], sandboxing: Sandboxing
+    ) -> None:
+        self._outbox = EventOutbox(configuration.data / "events")
         self._reporter = Reporter(
-            state,
+            self._state,
             self._outbox,
             describe(accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes),
             None if self._links is None else LinkLoad(self._links),
         )
+
+    def _open_workers(
+        self,
+        configuration: Configuration,
+        accelerators: tuple[Accelerator, ...],
+        sandboxing: Sandboxing,
+        runtime: Path,
+    ) -> None:
+        """The worker processes, what they say, and the memory of the server that they share."""
         self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))
         self._nursery = Nursery(runtime) if configuration.nursery else None
         self._pool = WorkerPool(
@@ -93,13 +138,9 @@ class NodeAgent:
         if self._links is not None:
             # The store's copies share the links with what workers send.
             self._links.listen("store", configuration.data / "memory")
-        self._link_probes = LinkProbes(
-            self._loop,
-            configuration.interface or configuration.address,
-            self._link_copies.served,
-            self._report_soon,
-        )
-        cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
+
+    def _open_assignments(self, configuration: Configuration, sandboxing: Sandboxing) -> None:
+        """What workers are given to do, and what they leave behind."""
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url, self._link_copies.sent),
             self._loop,
@@ -121,7 +162,7 @@ class NodeAgent:
             Provisioner(
                 configuration,
                 self._control_plane,
-                cache,
+                NodeCache(configuration.data / "cache", configuration.cache_limit_bytes),
                 copy=sandboxing.mode == "none",
                 carry=self._link_copies.received,
             ),
@@ -132,24 +173,6 @@ class NodeAgent:
             keeps_state=self._memory.enabled,
             changed=self._report_soon,
         )
-        self._ending = Ending(
-            self._pool, self._assignments, self._outbox, self._uploads, configuration.stop_seconds
-        )
-        self._wakeups = WakeupFollower(
-            configuration.stream_url,
-            credential.credential,
-            lambda version: self._loop.post(lambda: self._woken(version)),
-        )
-        self._report_seconds = configuration.report_seconds or credential.report_seconds
-        self._lease_deadline = 0.0
-        self._report_due = clock.boot_time_seconds() + 0.1
-        self._reporting = False
-        self._fetching = False
-        self._fetch_again = True
-        self._desired: DesiredState | None = None
-        self._lost: list[dict[str, Any]] = []
-        self._fenced = False
-        self._fences = 0
 
     def run(self) -> bool:
         """Work until stopped. True: stopped in order; False: the credential was revoked."""
