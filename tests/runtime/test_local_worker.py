@@ -1,4 +1,4 @@
-"""What a worker says last counts, also where it is read only after its process has ended."""
+"""Workers of a local agent: their last words count, and one is not taken for another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from workers.runtime import local_nursery
 from workers.runtime.local_worker import LocalWorker, WorkerEndedError
 
 
@@ -60,3 +61,29 @@ def test_who_ended_without_saying_it_is_not_waited_for(worker: LocalWorker) -> N
     connected(worker).close()
     with pytest.raises(WorkerEndedError, match="never said it"):
         worker.wait_for_event("profile_done", seconds=3600)
+
+
+def test_a_worker_is_not_taken_for_one_that_had_its_process_id_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nursery_process = tmp_path / "one_process_id_for_all.py"
+    nursery_process.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    request = json.loads(line)\n"
+        "    if request['box'] is None:\n"
+        "        break\n"
+        "    number = request.get('number', 4194000)\n"
+        "    print(json.dumps({'born': number, 'pid': 4194000}), flush=True)\n"
+        "    if request['box'].endswith('first'):\n"
+        "        print(json.dumps({'died': number, 'code': -9}), flush=True)\n"
+    )
+    monkeypatch.setattr(local_nursery, "__file__", str(nursery_process))
+    nursery = local_nursery.Nursery(tmp_path)
+    first = nursery.start_worker(tmp_path / "first", {})
+    assert first.wait(60) == -9
+    second = nursery.start_worker(tmp_path / "second", {})
+    assert second.pid == first.pid
+    assert second.poll() is None
+    assert first.poll() == -9
+    nursery.close()

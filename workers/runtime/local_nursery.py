@@ -20,22 +20,26 @@ from typing import Any
 
 
 class ForkedWorker:
-    """A worker process that the nursery forked, as far as a local agent handles one."""
+    """A worker process that the nursery forked, as far as a local agent handles one.
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    It is known by its number: the system gives the process id of one that ended to another.
+    """
+
+    def __init__(self, nursery: Nursery, number: int, pid: int) -> None:
         self._nursery = nursery
+        self._number = number
         self.pid = pid
 
     def poll(self) -> int | None:
         """The exit code, None while the worker runs."""
-        return self._nursery.exit_codes.get(self.pid)
+        return self._nursery.exit_codes.get(self._number)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the worker's end."""
         with self._nursery.changed:
             if not self._nursery.changed.wait_for(lambda: self.poll() is not None, timeout):
                 raise subprocess.TimeoutExpired("worker", timeout or 0)
-        return self._nursery.exit_codes[self.pid]
+        return self._nursery.exit_codes[self._number]
 
     def kill(self) -> None:
         """End the worker with SIGKILL."""
@@ -49,8 +53,10 @@ class Nursery:
 
     def __init__(self, packages: Path) -> None:
         self.changed = threading.Condition()
+        #: Of the workers that ended, by their number.
         self.exit_codes: dict[int, int] = {}
-        self._born: list[int] = []
+        #: Process ids of the workers, by their number, in the order in which they were asked for.
+        self._born: dict[int, int] = {}
         self._asking = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__],
@@ -58,17 +64,18 @@ class Nursery:
             stdout=subprocess.PIPE,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"},
         )
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def start_worker(self, box: Path, _environment: Mapping[str, str]) -> ForkedWorker:
         """Fork a worker for `box`."""
         assert self._process.stdin is not None
         with self._asking, self.changed:
-            self._process.stdin.write(json.dumps({"box": str(box)}).encode() + b"\n")
+            number = len(self._born)
+            self._process.stdin.write(json.dumps({"box": str(box), "number": number}).encode() + b"\n")
             self._process.stdin.flush()
-            assert self.changed.wait_for(lambda: self._born, 60), "the nursery does not answer"
-            return ForkedWorker(self, self._born.pop())
+            assert self.changed.wait_for(lambda: number in self._born, 60), "the nursery does not answer"
+            return ForkedWorker(self, number, self._born[number])
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -76,7 +83,7 @@ class Nursery:
             news: dict[str, Any] = json.loads(line)
             with self.changed:
                 if "born" in news:
-                    self._born.append(news["born"])
+                    self._born[news["born"]] = news["pid"]
                 else:
                     self.exit_codes[news["died"]] = news["code"]
                 self.changed.notify_all()
@@ -119,23 +126,23 @@ def serve() -> None:
         sys.stdout.flush()
 
     requests = open(0, "rb", buffering=0)  # noqa: SIM115
-    living: set[int] = set()
+    living: dict[int, int] = {}
     asked = True
     while asked or living:
         readable, _, _ = select.select([requests] if asked else [], [], [], 0.02)
         if readable:
             line = requests.readline()
-            box: str | None = json.loads(line)["box"] if line else None
-            asked = box is not None
-            if box is not None:
-                pid = _fork_worker(Path(box))
-                living.add(pid)
-                tell(born=pid)
-        for pid in list(living):
+            request: dict[str, Any] = json.loads(line) if line else {"box": None}
+            asked = request["box"] is not None
+            if asked:
+                pid = _fork_worker(Path(request["box"]))
+                living[request["number"]] = pid
+                tell(born=request["number"], pid=pid)
+        for number, pid in list(living.items()):
             gone, status = os.waitpid(pid, os.WNOHANG)
             if gone:
-                living.discard(pid)
-                tell(died=pid, code=os.waitstatus_to_exitcode(status))
+                del living[number]
+                tell(died=number, code=os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":
