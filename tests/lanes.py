@@ -4,7 +4,7 @@ The decision core is compiled, a database made, code linted and checked, and the
 folders each, by a pytest of their own. The end-to-end tests spend most of their time waiting for emulated
 accelerators, those of agents and pages for workers, servers and browsers; what computes runs meanwhile, at a
 lower priority than what is done by a clock. One more than there are processors computes at a time, so that
-none is idle while a lane waits, and three more once nothing is done by a clock; what takes longest begins
+none is idle while a lane waits, and two more once nothing is done by a clock; what takes longest begins
 first. What each prints comes when it ends, whole.
 """
 
@@ -146,7 +146,7 @@ class Run:
 
     def _most_at_once(self) -> int:
         """Of lanes that compute. Once nothing is done by a clock, those that are left wait now and then."""
-        return MOST_AT_ONCE + 2 * (not any(one.lane.by_the_clock for one in self.running))
+        return MOST_AT_ONCE + (not any(one.lane.by_the_clock for one in self.running))
 
     def _computing(self) -> int:
         return sum(not one.lane.by_the_clock for one in self.running)
