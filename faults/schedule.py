@@ -167,7 +167,8 @@ def _drawn(
     at = min(chance.expovariate(1 / mean_seconds), seconds * 0.5)
     while at < seconds and len(faults) < MOST_FAULTS:
         fault = _fault(chance, at, seconds, targets)
-        if busy_until.get(fault.target, 0.0) <= at:
+        # Two at the same moment would have no order.
+        if busy_until.get(fault.target, -1.0) < fault.at_seconds:
             faults.append(fault)
             busy_until[fault.target] = fault.ends_at
         at += chance.expovariate(1 / mean_seconds)

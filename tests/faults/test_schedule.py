@@ -4,7 +4,7 @@ right."""
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from faults.coverage import Charge, is_covered, stops_training
@@ -48,6 +48,7 @@ def test_everything_is_over_when_the_schedule_is(seed, seconds, processes):
 
 
 @given(seeds, lengths, st.lists(targets, min_size=1, max_size=3))
+@example(74, 1.0, [Target(part, "one") for part in (Part.AGENT, Part.LAUNCHER, Part.NURSERY)])
 def test_two_faults_never_overlap_on_one_target(seed, seconds, processes):
     """A process that is continued by one of two who froze it would hide the other."""
     ends: dict[Target, float] = {}
