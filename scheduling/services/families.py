@@ -25,7 +25,7 @@ def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> 
     if not GradientProfile.objects.filter(key=function).exists():
         return PlanFamily.DENSE
     family = family_name(lossy=lossy, codecs=codecs)
-    if codecs:
+    if family not in tuple(PlanFamily):
         ask_for_family(function, family)
     if not has_winning_plan(function, family):
         return PlanFamily.DENSE

@@ -296,12 +296,22 @@ def test_a_lossless_plan_that_wins_is_for_everybody(servers: tuple[Server, Serve
 def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) -> None:
     job, _ = measured(servers[0], 1, 2)
     make_plans(9)
-    assert asked(job, lossy="allowed", codecs=("fp16",)).plan_family == PlanFamily.DENSE
+    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == PlanFamily.DENSE
     # Who asked has them planned.
     make_plans(9)
-    plan = GradientPlan.objects.get(family="lossy(fp16)", profile__gpus=2)
-    assert plan.codec in ("fp16", "none")
-    assert asked(job, lossy="allowed", codecs=("fp16",)).plan_family == "lossy(fp16)"
+    plan = GradientPlan.objects.get(family="lossy(random-k)", profile__gpus=2)
+    assert plan.codec in ("random-k", "none")
+    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == "lossy(random-k)"
+
+
+def test_who_names_the_codecs_that_are_used_anyhow_has_the_same_family(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    unnamed = asked(job, lossy="allowed")
+    assert (unnamed.plan_family, asked(job, lossy="allowed", codecs=FAITHFUL)) == ("lossy", unnamed)
+    assert not any(GradientProfile.objects.values_list("families", flat=True))
 
 
 def test_codecs_that_change_what_optimizers_see_are_for_those_who_name_them(

@@ -31,10 +31,13 @@ class PlanFamily(StrEnum):
 
 def family_name(*, lossy: bool, codecs: Sequence[str] = ()) -> str:
     """The family of a job's plans. ``codecs``: the only ones that it allows; empty for those that are used
-    where nobody names any."""
+    where nobody names any. Who names just these has the same plans, and so the same family."""
     if not lossy:
         return PlanFamily.LOSSLESS.value
-    return f"{PlanFamily.LOSSY}({'+'.join(sorted(set(codecs)))})" if codecs else PlanFamily.LOSSY.value
+    named = sorted(set(codecs))
+    if not named or named == sorted(FAITHFUL):
+        return PlanFamily.LOSSY.value
+    return f"{PlanFamily.LOSSY}({'+'.join(named)})"
 
 
 def codecs_of_family(family: str) -> tuple[str, ...]:
