@@ -162,6 +162,7 @@ class EnvironmentState(models.TextChoices):
 class OfferState(models.TextChoices):
     OPEN = "open", "Open"
     ACCEPTED = "accepted", "Accepted"
+    DECLINED = "declined", "Declined"  # by a person, before it ran out
     EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
 

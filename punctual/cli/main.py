@@ -98,8 +98,8 @@ def _own_version() -> str:
 
 
 for command in (
-    login.login, login.logout, login.whoami, submit.submit, submit.what_if, submit.accept, submit.clone,
-    submit.follow,
+    login.login, login.logout, login.whoami, submit.submit, submit.what_if, submit.accept, submit.decline,
+    submit.clone, submit.follow,
     jobs.jobs, jobs.job, jobs.logs, jobs.events, jobs.cancel, jobs.pause, jobs.resume, jobs.deadline,
     results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan,
     recoveries.recoveries, recoveries.memory_point, cluster.cluster,

@@ -201,6 +201,16 @@ def accept(
     raise typer.Exit(code)
 
 
+def decline(job_id: options.JobId, as_json: options.Json = False) -> None:
+    """Decline the deadline that was offered to a declined job: what is held for it goes to others at once."""
+    with session.client() as client:
+        job = client.job(job_id).decline_offer()
+    if as_json:
+        output.print_json(job.raw)
+    else:
+        output.say(f"The offer to job {job.id} is declined; nothing is held for it any more.")
+
+
 def clone(
     job_id: options.JobId,
     deadline: options.DeadlineOption = None,

@@ -174,6 +174,14 @@ class Job(JobFacts):
             self.client, self.client.transport.send("POST", f"{self.path}accept-offer/", {})
         )
 
+    def decline_offer(self) -> Job:
+        """Let go of what is held for the offered deadline, before it runs out by itself.
+
+        Raises:
+            ConflictError: the offer has lapsed or was accepted already.
+        """
+        return self._act("decline-offer")
+
     def clone(self, **overrides: Unpack[JobOptions]) -> Job:
         """Submit the same again with some options changed. A job with a deadline needs a new one."""
         answer = self.client.transport.send("POST", f"{self.path}clone/", override_body(overrides))

@@ -25,6 +25,7 @@ urlpatterns = [
     path("jobs/<job:job_id>/pause/", jobs.JobPauseView.as_view(), name="job-pause"),
     path("jobs/<job:job_id>/resume/", jobs.JobResumeView.as_view(), name="job-resume"),
     path("jobs/<job:job_id>/accept-offer/", jobs.JobAcceptOfferView.as_view(), name="job-accept-offer"),
+    path("jobs/<job:job_id>/decline-offer/", jobs.JobDeclineOfferView.as_view(), name="job-decline-offer"),
     path("jobs/<job:job_id>/clone/", jobs.JobCloneView.as_view(), name="job-clone"),
     path("jobs/<job:job_id>/deadline/", jobs.JobDeadlineView.as_view(), name="job-deadline"),
     path("jobs/<job:job_id>/events/", job_records.EventsView.as_view(), name="job-events"),

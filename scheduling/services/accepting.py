@@ -83,6 +83,8 @@ def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | N
         raise Conflict(f"Job {job.pk} has no offer.")
     if offer.state == OfferState.ACCEPTED:
         raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}.")
+    if offer.state == OfferState.DECLINED:
+        raise Conflict("The offer was declined; submit the job again to get a new one.")
     if offer.state != OfferState.OPEN or offer.valid_until <= now:
         raise Conflict("The offer has run out; submit the job again to get a new one.")
     terms = sooner or _as_offered(offer)
@@ -146,7 +148,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
     copied = (
         "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
         "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",
-        "service_class", "protection_class",
+        "service_class", "protection_class", "lossy", "codecs",
     )  # fmt: skip
     verdict = promised_on(
         terms.plan,

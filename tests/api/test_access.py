@@ -76,6 +76,7 @@ LINES = [
     Line("job-pause", "post", WRITERS, (200,), {}),
     Line("job-resume", "post", WRITERS, (409,), {}),
     Line("job-accept-offer", "post", WRITERS, (409,), {}),
+    Line("job-decline-offer", "post", WRITERS, (409,), {}),
     Line("job-clone", "post", WRITERS, (201,), {}),
     Line("job-deadline", "post", WRITERS, (200,), {"deadline_at": None}),
     Line("job-events", "get", MEMBERS),

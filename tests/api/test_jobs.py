@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from cluster.models import Cluster
 from projects.models import Quota
 from scheduling.api import waiting
-from scheduling.models import Job
+from scheduling.models import Job, JobEvent
 from tests import factories as make
 from tests.api.conftest import World
 
@@ -297,6 +298,51 @@ def test_an_offer_is_accepted_into_a_job_of_its_own(world: World) -> None:
     for told in (successor, verdict):
         assert datetime.fromisoformat(told["planned_start_at"]).timestamp() == pytest.approx(plan["start"][1])
     assert client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json").status_code == 409
+
+
+def test_an_offer_is_let_go_of_by_those_who_may_steer(world: World) -> None:
+    declined = make.JobFactory.create(
+        project=world.project, owner=world.owner, function_version=world.version, state="declined",
+        service_class="slo", deadline_at=timezone.now() + timedelta(minutes=1),
+        verdict={"decision": "declined", "reason_code": "capacity", "reason": "Full."},
+    )  # fmt: skip
+    plan = make.stored_plan([(0, 60, 2)], 60)
+    offer = make.OfferFactory.create(job=declined, plan=plan)
+    path = f"/api/v1/jobs/{declined.pk}/decline-offer/"
+    version = Cluster.objects.get(pk=declined.cluster_id).planning_version
+    for who in (world.owner, world.colleague):
+        answer = world.client(who).post(path, format="json")
+        assert (answer.status_code, answer.json()["state"]) == (200, "declined")
+    offer.refresh_from_db()
+    assert offer.state == "declined"
+    assert Cluster.objects.get(pk=declined.cluster_id).planning_version == version + 1
+    (event,) = JobEvent.objects.filter(job=declined, kind="offer_declined")
+    assert (event.actor, world.owner.username in event.message) == (world.owner.username, True)
+    taken = world.client(world.owner).post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json")
+    assert (taken.status_code, "was declined" in taken.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"state": "accepted"}, "accepted already"),
+        ({"state": "withdrawn"}, "run out"),
+        ({"valid_until": timezone.now() - timedelta(seconds=1)}, "run out"),
+        (None, "has no offer"),
+    ],
+)
+def test_an_offer_that_holds_nothing_cannot_be_let_go_of(
+    world: World, changes: dict[str, Any] | None, problem: str
+) -> None:
+    declined = make.JobFactory.create(
+        project=world.project, owner=world.owner, function_version=world.version, state="declined"
+    )
+    if changes is not None:
+        plan = make.stored_plan([(0, 60, 2)], 60)
+        make.OfferFactory.create(job=declined, plan=plan, **changes)
+    answer = world.client(world.owner).post(f"/api/v1/jobs/{declined.pk}/decline-offer/", format="json")
+    assert (answer.status_code, problem in answer.json()["detail"]) == (409, True)
+    assert not JobEvent.objects.filter(job=declined, kind="offer_declined").exists()
 
 
 def test_an_unknown_curve_makes_what_if_pending(world: World) -> None:

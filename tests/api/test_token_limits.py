@@ -29,7 +29,8 @@ LINES = [
 ]
 #: What changes something and is not named here needs ``manage``; what operators alone may needs ``operate``.
 SUBMITTING = {"functions", "jobs", "what-if"} | {
-    f"job-{verb}" for verb in ("cancel", "pause", "resume", "accept-offer", "clone", "deadline")
+    f"job-{verb}"
+    for verb in ("cancel", "pause", "resume", "accept-offer", "decline-offer", "clone", "deadline")
 }
 #: A token may always say whose it is. (That it may end and replace itself is tested below.)
 OPEN_TO_ANY = {("me", "get")}

@@ -204,6 +204,14 @@ def test_a_person_is_asked_whether_to_accept_the_offer(
     assert platform.counted[f"POST jobs/{JOB}/accept-offer/"] == (code == 0)
 
 
+def test_an_offer_is_declined(platform: FakePlatform, run: Run) -> None:
+    platform.answers |= {f"GET jobs/{JOB}/": offered(), f"POST jobs/{JOB}/decline-offer/": offered()}
+    outcome = run("decline", JOB)
+    assert (outcome.code, "nothing is held" in outcome.out) == (0, True)
+    assert run("decline", JOB, "--json").code == 0
+    assert platform.counted[f"POST jobs/{JOB}/decline-offer/"] == 2
+
+
 def test_a_script_is_not_asked_but_told(platform: FakePlatform, run: Run) -> None:
     platform.answers["POST jobs/"] = offered()
     outcome = run(*SUBMIT)

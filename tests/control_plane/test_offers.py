@@ -9,9 +9,10 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import CurveState, JobState, OfferState
+from scheduling.choices import CurveState, JobState, Lossy, OfferState
 from scheduling.models import CurveLevel, Job, Offer, ScalingCurve
 from scheduling.services.accepting import job_accept_offer
+from scheduling.services.declining_offers import job_decline_offer
 from scheduling.services.jobs import request_of
 from scheduling.services.planning import run_planner
 from scheduling.services.what_if import what_if
@@ -93,6 +94,27 @@ def test_the_offered_deadline_holds_where_others_were_promised_the_time_before(
     for job in (accepted, rival):
         job.refresh_from_db()
         assert not job.at_risk
+
+
+@pytest.mark.parametrize("let_go", [False, True])
+def test_what_is_held_goes_to_others_once_the_offer_is_declined(
+    declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, let_go: bool
+) -> None:
+    if let_go:
+        job_decline_offer(job=declined, actor=declined.owner)
+    rival = submit(seconds=WORK_SECONDS + MORE_SECONDS, iterations=3400)
+    settle(owned)
+    rival.refresh_from_db()
+    assert rival.promised == let_go
+
+
+def test_the_successor_sends_its_gradients_as_the_declined_job_would_have(
+    declined: Job, clock: SimulatedTime
+) -> None:
+    declined.lossy, declined.codecs = Lossy.ALLOWED, ["onebit"]
+    declined.save(update_fields=["lossy", "codecs"])
+    accepted = job_accept_offer(job=declined, actor=declined.owner)
+    assert (accepted.lossy, accepted.codecs) == (Lossy.ALLOWED, ["onebit"])
 
 
 def test_facts_that_move_while_a_better_deadline_is_sought_are_looked_at_again(

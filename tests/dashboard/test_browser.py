@@ -17,7 +17,7 @@ from pytest_django.live_server_helper import LiveServer
 from redis import Redis
 
 from cluster.models import Server
-from scheduling.choices import JobState
+from scheduling.choices import JobState, OfferState
 from scheduling.models import Job
 from tests import factories
 from tests.dashboard.chromium import open_chromium
@@ -364,6 +364,21 @@ def test_an_offer_is_accepted_from_the_page_and_leads_to_the_new_job(site: Site)
     page.get_by_role("button", name="Accept the offer").click()
     page.get_by_role("button", name="Accept", exact=True).click()
     page.wait_for_url(f"**/jobs/{promised.id}/")
+
+
+def test_an_offer_is_declined_from_the_page_once_that_is_confirmed(site: Site) -> None:
+    declined = site.scenario.declined
+    page = site.visit(site.scenario.owner).go(f"/jobs/{declined.id}/")
+    page.get_by_role("button", name="Decline the offer").click()
+    page.get_by_role("button", name="Back").click()
+    declined.offer.refresh_from_db()
+    assert declined.offer.state == OfferState.OPEN
+    page.get_by_role("button", name="Decline the offer").click()
+    page.get_by_role("button", name="Decline", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("nothing is held")
+    expect(page.get_by_role("button", name="Accept the offer")).to_be_hidden()
+    declined.offer.refresh_from_db()
+    assert declined.offer.state == OfferState.DECLINED
 
 
 def test_a_deadline_is_changed_from_the_page(site: Site) -> None:

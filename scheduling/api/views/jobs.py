@@ -33,6 +33,7 @@ from scheduling.models import Job
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
 from scheduling.services.accepting import job_accept_offer
+from scheduling.services.declining_offers import job_decline_offer
 from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from scheduling.services.what_if import job_change_deadline, what_if
 
@@ -271,6 +272,24 @@ class JobAcceptOfferView(JobAnswerView):
     def _accept(self, job_id: str) -> Response:
         successor = job_accept_offer(job=job_to_steer(self.user, job_id), actor=self.user)
         return self.answer(successor.pk, 201)
+
+
+@extend_schema(tags=["jobs"])
+class JobDeclineOfferView(JobActionView):
+    """Letting go of an offered deadline."""
+
+    @extend_schema(
+        operation_id="job_decline_offer",
+        summary="Decline the deadline offered to a declined job",
+        description="What is held for it goes to others at once, before it runs out by itself.",
+        request=None,
+        responses={200: shapes.JobSerializer},
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        return self.act(job_id)
+
+    def run_service(self, job: Job, actor: User) -> Job:
+        return job_decline_offer(job=job, actor=actor)
 
 
 @extend_schema(tags=["jobs"])
