@@ -5,15 +5,18 @@ PY := .venv/bin/python
 # Tests that a developer wants to single out: make test T=tests/core
 T ?= tests
 export PYTHONDONTWRITEBYTECODE :=
+# Kept for the next clone: nothing is checked again that has not changed.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/punctual
+export MYPY_CACHE_DIR ?= $(CACHE)/mypy
+export RUFF_CACHE_DIR ?= $(CACHE)/ruff
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 # Of attacks in `make hostile`, and the seed of their order: make hostile MINUTES=3 SEED=7
 MINUTES ?= 10
 # Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone.
 SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run demo status down test test-all chaos hostile images test-images lint format check bench clean lock openapi
+.PHONY: help setup setup-dev run demo status down test test-live test-all test-gpu chaos hostile images test-images lint style types contracts check drift format openapi screenshots bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,26 +39,32 @@ status: ## Show the processes of the running platform
 down: ## Stop the running platform from another terminal
 	@$(PY) -m launch down
 
-# Everything runs, whatever failed before. Pytest's closing line is the last one of a good run.
-define all_tests
-$(if $(filter tests,$(T)),@$(PY) -m tests.lanes $(1),$(call some_tests,$(1)))
-endef
-
-define some_tests
+# Computing processes at once: one for each core, since some tests time out on a crowded machine.
+LANES ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)
+PARALLEL := -n $(LANES) --dist worksteal
+# Whatever fails, the rest runs. Pytest's closing line is the last one of a good run.
+define gate
 @failed=; \
-echo "compiling the decision core beside the checks (once, a minute)"; $(PY) -m launch.compile_core & compiling=$$!; \
-$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
-$(MAKE) --no-print-directory check || failed="$$failed check"; \
-wait $$compiling || failed="$$failed compilation"; \
-$(PY) -m pytest $(1) $(T) || failed="$$failed pytest"; \
+echo "== compiling the decision core"; $(PY) -m launch.compile_core || failed="$$failed compilation"; \
+echo "== lint, types, contracts, drift"; \
+$(MAKE) --no-print-directory -k -j$(LANES) --output-sync=target types style contracts drift || failed="$$failed checks"; \
+$(if $(filter tests,$(T)),echo "== smoke"; $(PY) -m pytest -m smoke tests/end_to_end || failed="$$failed smoke";) \
+echo "== tests"; $(PY) -m pytest $(PARALLEL) $(1) $(T) || failed="$$failed tests"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
 endef
 
-test: setup-dev ## Lint, types, contracts, drift checks and all tests but the slow ones
-	$(call all_tests,)
+test: setup-dev ## Lint, types, contracts, drift, one life cycle on a running platform, all quick tests
+	$(call gate,)
 
-test-all: setup-dev ## The same with the slow tests
-	$(call all_tests,-m 'not images')
+test-live: setup-dev ## What lives by the real clock, one test after the other: leave the machine alone meanwhile
+	@$(PY) -m tests.live $(T)
+
+# Random tests draw new examples, by a seed that is printed: make test-all SEED=7 draws the same again.
+test-all: setup-dev ## Both, with the slow tests and ten times as many random examples
+	$(eval SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')))
+	@echo "random tests draw with SEED=$(SEED)"
+	$(call gate,-m 'not live and not smoke and not images' --hypothesis-profile=thorough --hypothesis-seed=$(SEED))
+	@$(PY) -m tests.live --slow $(T)
 
 # Sets nothing up: it runs with the torch that is found on a machine with a GPU, and without a network.
 test-gpu: ## The tests on a real GPU, where there is one
@@ -73,14 +82,22 @@ images: setup ## Build the images without a container engine, by buildah and mmd
 test-images: setup-dev ## Build the images and train a job with them, in a quarter of an hour
 	$(PY) -m pytest -m images tests/images
 
-lint: setup-dev ## Style, types and import contracts
+lint: style types contracts ## Style, types and import contracts
+
+style: setup-dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: setup-dev
 	$(PY) -m mypy
+
+contracts: setup-dev
 	.venv/bin/lint-imports
 
+check: drift
+
 # The database is not needed here: a warning that it does not answer is no finding. Django checks itself once.
-check: setup-dev ## Django's own checks, forgotten migrations, drift of the OpenAPI document
+drift: setup-dev ## Django's own checks, forgotten migrations, drift of the OpenAPI document
 	$(PY) manage.py check --fail-level WARNING
 	$(PY) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run --skip-checks
 	@mkdir -p .tool && $(PY) manage.py spectacular --skip-checks --validate --fail-on-warn > .tool/openapi.yaml

@@ -13,14 +13,17 @@ from django.test import override_settings
 from hypothesis import settings
 
 from tests.plugins.embedded_servers import template
+from tests.plugins.examples import QUICK_EXAMPLES
 
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying"]
 
 
-# No test is about how long an example takes: lanes of tests run beside each other, and some have little of
-# the processors.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# `make test` draws the same few examples in every run: a change is not refused for an example that the last
+# one was spared. `make test-all` draws many new ones (--hypothesis-profile=thorough --hypothesis-seed=N).
+# No test is about how long an example takes.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=QUICK_EXAMPLES)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=200)
+settings.load_profile("quick")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test

@@ -1,10 +1,11 @@
-"""Starts a throwaway PostgreSQL and Valkey before Django's settings are read, and ends them with the test
-run.
+"""Starts a throwaway PostgreSQL and Valkey before Django reads its settings, and ends them with the test run.
 
 Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_load_initial_conftests`, so a
-conftest would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to be
-used instead; `DATABASE_URL` is deliberately not read, for tests must never reach a database that somebody
-works with.
+conftest would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to use
+instead. `DATABASE_URL` is deliberately not read: tests must never reach a database that somebody works with.
+
+Under pytest-xdist each worker process has servers of its own. The controller runs no tests: it applies the
+migrations once, to a cluster that the workers copy.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from launch.folders import PROJECT
 from launch.postgresql import USER, EmbeddedPostgres
 from launch.privileges import child_setup, unprivileged_identity
 from launch.valkey import EmbeddedValkey
 from launch.waiting import wait_until
 
-#: Names the folder of a cluster to be copied, which has the platform's database with the schema in place
-#: (migrated_cluster.py): not every lane of tests, and not every platform, makes its own and applies all
-#: migrations.
+#: Names a folder with a PostgreSQL cluster whose database has all migrations applied. Workers of pytest-xdist
+#: and platforms under test copy it; applying the migrations takes ten times as long.
 CLUSTER_VARIABLE = "PUNCTUAL_TEST_CLUSTER"
+
+SECRET_KEY = "only-for-tests-0123456789-0123456789-0123456789-0123456789"
 
 _template: str | None = None
 _folder: Path | None = None
@@ -35,18 +39,22 @@ _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests() -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start what is not given, and tell Django where it is."""
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not is_worker and getattr(early_config.known_args_namespace, "numprocesses", None):
+        _prepare_for_workers()
+        return
     database_url = os.environ.get("PUNCTUAL_TEST_DATABASE_URL")
     redis_url = os.environ.get("PUNCTUAL_TEST_REDIS_URL")
     if database_url is None or redis_url is None:
         folder = _make_folder()
         database_url = database_url or _own_postgresql(folder)
         redis_url = redis_url or _start_valkey(folder)
-    # For processes that a test starts or xdist forks as well.
+    # For processes that a test starts as well.
     os.environ["PUNCTUAL_TEST_DATABASE_URL"] = os.environ["DATABASE_URL"] = database_url
     os.environ["PUNCTUAL_TEST_REDIS_URL"] = os.environ["REDIS_URL"] = redis_url
-    os.environ.setdefault("SECRET_KEY", "only-for-tests-0123456789-0123456789-0123456789-0123456789")
+    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
     if _folder is not None:
         (_folder / "data" / "static").mkdir(parents=True)
         os.environ["PUNCTUAL_DATA"] = str(_folder / "data")
@@ -57,9 +65,32 @@ def pytest_unconfigure() -> None:
     stop_servers()
 
 
+def _prepare_for_workers() -> None:
+    """Make the cluster that workers copy. The controller itself only collects results: it needs no server."""
+    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
+    if "PUNCTUAL_TEST_DATABASE_URL" not in os.environ and CLUSTER_VARIABLE not in os.environ:
+        folder = _make_folder() / "migrated"
+        make_migrated_cluster(folder)
+        os.environ[CLUSTER_VARIABLE] = str(folder)
+    # The settings want addresses. Workers set theirs.
+    os.environ |= {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
+
+
+def make_migrated_cluster(folder: Path) -> None:
+    """Make a cluster in `folder/postgresql` whose database has all migrations applied, and end its server."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "SECRET_KEY": SECRET_KEY, "DATABASE_URL": start_postgresql(folder)}
+    try:
+        migrate = [sys.executable, "manage.py", "migrate", "--no-input", "-v", "0"]
+        subprocess.run(migrate, cwd=PROJECT, env=environment, check=True)
+    finally:
+        _end_servers()
+
+
 def _make_folder() -> Path:
     global _folder
     _folder = Path(tempfile.mkdtemp(prefix="punctual-test-"))
+    _folder.chmod(0o711)
     atexit.register(stop_servers)
     return _folder
 
@@ -129,6 +160,13 @@ def _start(name: str, server: EmbeddedPostgres | EmbeddedValkey, folder: Path) -
 def stop_servers() -> None:
     """End what this plugin started, newest first, and remove its folder. Harmless when repeated."""
     global _folder
+    _end_servers()
+    if _folder is not None:
+        shutil.rmtree(_folder, ignore_errors=True)
+        _folder = None
+
+
+def _end_servers() -> None:
     while _servers:
         child, stop_signal = _servers.pop()
         child.send_signal(stop_signal)
@@ -137,6 +175,3 @@ def stop_servers() -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
-    if _folder is not None:
-        shutil.rmtree(_folder, ignore_errors=True)
-        _folder = None

@@ -1,0 +1,127 @@
+"""`python -m tests.live [--slow] [paths]`: runs the tests marked `live`, one after the other.
+
+They depend on the real clock and need an otherwise idle machine. A test that fails runs once more, alone, in
+a pytest of its own. If it passes then, both outputs are printed and `tests/flaky.json` counts it as flaky.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+TESTS = Path(__file__).parent
+FLAKY = TESTS / "flaky.json"
+QUICK = "live and not slow and not images"
+ALL = "live and not images"
+PYTEST_NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one run of pytest: its exit status, its closing line, and the failed tests with their outputs."""
+
+    status: int
+    passed: int
+    skipped: int
+    failures: dict[str, str]
+
+
+def run(markers: str, selected: Sequence[str], python: Sequence[str] = (sys.executable,)) -> Outcome:
+    """Run pytest on ``selected`` paths or node ids, printing as it goes."""
+    with tempfile.TemporaryDirectory(prefix="punctual-live-") as folder:
+        report, cache = Path(folder) / "report.xml", Path(folder) / "cache"
+        command = [*python, "-m", "pytest", "-m", markers, f"--junitxml={report}", "-o", f"cache_dir={cache}"]
+        command += ["-o", "junit_logging=all", *selected]
+        status = subprocess.run(command, check=False).returncode
+        failed = cache / "v" / "cache" / "lastfailed"
+        names = list(json.loads(failed.read_text())) if failed.exists() else []
+        return _outcome(status, report, names)
+
+
+def _outcome(status: int, report: Path, failed: Sequence[str]) -> Outcome:
+    if not report.exists():
+        return Outcome(status or 1, 0, 0, dict.fromkeys(failed, "pytest wrote no report"))
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    outputs = {(case.get("classname", ""), case.get("name", "")): _output(case) for case in cases}
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    broken = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    return Outcome(
+        status,
+        len(cases) - skipped - broken,
+        skipped,
+        {name: outputs.get(_key(name), "no output was recorded") for name in failed},
+    )
+
+
+def _key(node_id: str) -> tuple[str, str]:
+    """How a junit report names the test."""
+    path, _, name = node_id.partition("::")
+    return path.removesuffix(".py").replace("/", "."), name
+
+
+def _output(case: ET.Element) -> str:
+    return "\n".join(part.text or "" for part in case)
+
+
+def record_flaky(flaky: dict[str, tuple[str, str]], file: Path = FLAKY) -> None:
+    """Count each flaky test, with the day and the last line of its failure."""
+    counts = json.loads(file.read_text()) if file.exists() else {}
+    for name, (first, _) in sorted(flaky.items()):
+        lines = [line.strip() for line in first.splitlines() if line.startswith("E ")]
+        counts[name] = {
+            "times": counts.get(name, {}).get("times", 0) + 1,
+            "last": datetime.now(UTC).date().isoformat(),
+            "failure": (lines or first.strip().splitlines() or [""])[-1][:300],
+        }
+    if flaky:
+        file.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all live tests, then each failed one alone; returns 0 when every test passed, at last alone."""
+    parser = argparse.ArgumentParser(prog="python -m tests.live", description=__doc__)
+    parser.add_argument("--slow", action="store_true", help="run the slow ones too")
+    parser.add_argument("paths", nargs="*", default=["tests"], help="folders, files or node ids")
+    asked = parser.parse_args(arguments)
+    markers = ALL if asked.slow else QUICK
+    whole = run(markers, asked.paths)
+    if whole.status not in (0, 1, PYTEST_NO_TESTS):
+        print(f"FAILED: pytest ended with status {whole.status}", file=sys.stderr)
+        return 1
+    flaky: dict[str, tuple[str, str]] = {}
+    failed = []
+    for name, first in whole.failures.items():
+        print(f"== once more, alone: {name}", flush=True)
+        again = run(ALL, [name])
+        if again.status == 0:
+            flaky[name] = (first, f"{again.passed} passed alone")
+        else:
+            failed.append(name)
+    record_flaky(flaky)
+    return _summary(whole, flaky, failed)
+
+
+def _summary(whole: Outcome, flaky: dict[str, tuple[str, str]], failed: Sequence[str]) -> int:
+    for name, (first, second) in flaky.items():
+        print(f"== flaky: {name}\n-- first\n{first}\n-- alone\n{second}")
+    for name in failed:
+        print(f"FAILED {name} (twice)")
+    for name in flaky:
+        print(f"FLAKY {name}")
+    if flaky:
+        print(f"{len(flaky)} flaky: see tests/flaky.json")
+    passed = whole.passed + len(flaky)
+    print(f"{passed} passed, {len(failed)} failed, {whole.skipped} skipped")
+    return int(bool(failed) or whole.status not in (0, 1))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
