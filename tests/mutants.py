@@ -1,0 +1,329 @@
+"""`python -m tests.mutants draw|reach|run`: which defects, planted at random, do the tests notice?
+
+    python -m tests.mutants draw mutants.json --count 60 --seed 31
+    python -m tests.mutants reach mutants.json reached.json
+    python -m tests.mutants run mutants.json reached.json result.json
+
+`draw` picks places in the product's syntax trees. `reach` runs the tests once, with a probe in the function
+of each place, and lists the tests that ran it. `run` plants one defect after the other and runs the tests of
+its room that reach it, up to the first failure. Both work on a copy of the checkout, which `--copy` keeps.
+A defect is identified by function, text and ordinal: the same ones can be planted in another version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from scheduling.core.kernels import INTERPRET_VARIABLE
+
+PROJECT = Path(__file__).resolve().parent.parent
+#: Folders of tests by the start of a product path; the first that fits counts.
+ROOMS = {
+    "scheduling/core": ("core", "policies"),
+    "scheduling/policies": ("policies", "core"),
+    "scheduling": ("control_plane", "api"),
+    "simulation": ("simulation",),
+    "lending": ("lending",),
+    "communication": ("communication",),
+    "recovery": ("recovery", "control_plane/recoveries"),
+    "workers/agent": ("agent",),
+    "workers/runtime": ("runtime",),
+    "workers/links": ("links",),
+    "workers": ("workers", "control_plane"),
+    "cluster": ("control_plane", "api"),
+    "projects": ("api",),
+    "punctual/cli": ("cli",),
+    "punctual/client": ("cli",),
+    "punctual": ("runtime", "agent", "cli"),
+    "dashboard": ("dashboard",),
+    "streams": ("streams",),
+    "faults": ("faults",),
+    "launch": ("platform",),
+    "config": ("platform", "api"),
+}
+OPPOSITES = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+)
+COMPARISONS = {**dict(OPPOSITES), **{second: first for first, second in OPPOSITES}}
+OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div}
+KERNELS = {"kernel", "leaf"}
+PROBE = "__import__('mutant_probe').hit({number})"
+PROBE_MODULE = """
+import contextlib, os
+_FILE = {file!r}
+_seen = set()
+def hit(number):
+    key = (number, os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0])
+    if key not in _seen:
+        _seen.add(key)
+        with contextlib.suppress(OSError), open(_FILE, "a") as file:
+            file.write(f"{{number}} {{key[1]}}\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect: the ``ordinal``-th place in the function ``scope`` of ``path``, and what its text becomes."""
+
+    path: str
+    scope: str
+    ordinal: int
+    was: str
+    becomes: str
+    in_kernel: bool
+
+
+@dataclass
+class Place:
+    """Where a defect can be planted in a parsed file."""
+
+    node: ast.AST
+    replacement: str
+    scope: str
+    in_kernel: bool
+    first_statement: ast.stmt | None
+
+
+def places(tree: ast.Module) -> Iterator[Place]:
+    """All places of a file, in the order of the text."""
+
+    def visit(node: ast.AST, scope: str, in_kernel: bool, first: ast.stmt | None) -> Iterator[Place]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {getattr(one, "id", getattr(one, "attr", "")) for one in node.decorator_list}
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            scope, in_kernel = f"{scope}.{node.name}", in_kernel or bool(names & KERNELS)
+            children: Sequence[ast.AST] = body
+            first = body[0] if body else None
+        elif isinstance(node, ast.ClassDef):
+            scope, children = f"{scope}.{node.name}", node.body
+        else:
+            if first is not None and (replacement := _mutated(node)) is not None:
+                yield Place(node, replacement, scope, in_kernel, first)
+            children = list(ast.iter_child_nodes(node))
+        for child in children:
+            yield from visit(child, scope, in_kernel, first)
+
+    yield from visit(tree, "", False, None)
+
+
+def _mutated(node: ast.AST) -> str | None:
+    """The text of the defect, or None where this kind of node has none."""
+    changed = copy.deepcopy(node)
+    if isinstance(changed, ast.Compare) and type(changed.ops[0]) in COMPARISONS:
+        changed.ops[0] = COMPARISONS[type(changed.ops[0])]()
+    elif isinstance(changed, ast.BinOp) and type(changed.op) in OPERATORS:
+        changed.op = OPERATORS[type(changed.op)]()
+    elif isinstance(changed, ast.BoolOp):
+        changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
+    elif isinstance(changed, ast.UnaryOp) and isinstance(changed.op, ast.Not):
+        changed = changed.operand  # type: ignore[assignment]
+    elif isinstance(changed, ast.Return) and changed.value is not None:
+        changed.value = ast.Constant(None)
+    elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call):
+        changed = ast.Pass()  # type: ignore[assignment]
+    elif isinstance(changed, ast.Constant) and type(changed.value) in (int, float):
+        changed.value = changed.value + 1
+    else:
+        return None
+    text = ast.unparse(changed)
+    return text if isinstance(node, ast.stmt) else f"({text})"
+
+
+def product_files(project: Path = PROJECT) -> list[Path]:
+    """Files of the product, without migrations."""
+    found = (
+        path
+        for room in sorted({name.split("/")[0] for name in ROOMS})
+        for path in project.joinpath(room).rglob("*.py")
+    )
+    return sorted(path for path in found if "migrations" not in path.parts)
+
+
+def draw(count: int, seed: int) -> list[Mutant]:
+    """``count`` defects, each place of the product as likely as any other."""
+    found = []
+    for path in product_files():
+        ordinals: dict[str, int] = {}
+        for place in places(ast.parse(path.read_text())):
+            ordinal = ordinals[place.scope] = ordinals.get(place.scope, -1) + 1
+            name = path.relative_to(PROJECT).as_posix()
+            found.append(
+                Mutant(
+                    name, place.scope, ordinal, ast.unparse(place.node), place.replacement, place.in_kernel
+                )
+            )
+    return random.Random(seed).sample(found, count)
+
+
+def find(mutant: Mutant, text: str) -> Place | None:
+    """The place in this version of the file; None where it is gone."""
+    same = [place for place in places(ast.parse(text)) if place.scope == mutant.scope]
+    near = sorted(range(len(same)), key=lambda ordinal: abs(ordinal - mutant.ordinal))
+    return next((same[ordinal] for ordinal in near if ast.unparse(same[ordinal].node) == mutant.was), None)
+
+
+def planted(mutant: Mutant, text: str) -> str | None:
+    """The file's text with the defect; None where its place is gone."""
+    place = find(mutant, text)
+    if place is None:
+        return None
+    node = place.node
+    lines = text.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+    end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+    whole = text.encode()
+    return (whole[:begin] + mutant.becomes.encode() + whole[end:]).decode()
+
+
+def probed(numbers: dict[int, Mutant], text: str) -> str:
+    """The file's text with a probe at the start of each mutant's function. Kernels get none."""
+    lines = text.splitlines(keepends=True)
+    wanted: dict[int, list[int]] = {}
+    for number, mutant in numbers.items():
+        place = None if mutant.in_kernel else find(mutant, text)
+        if place is not None and place.first_statement is not None:
+            wanted.setdefault(place.first_statement.lineno, []).append(number)
+    for line in sorted(wanted, reverse=True):
+        indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
+        lines[line - 1 : line - 1] = [f"{indent}{PROBE.format(number=number)}\n" for number in wanted[line]]
+    return "".join(lines)
+
+
+@contextlib.contextmanager
+def copied_checkout(kept: Path | None) -> Iterator[Path]:
+    """A copy of the tree that uses the same environment: ``kept``, which is made if it is not there, or a
+    temporary one."""
+    with tempfile.TemporaryDirectory(prefix="punctual-mutants-") as folder:
+        copied = kept or Path(folder) / "punctual"
+        if not copied.exists():
+            left_out = shutil.ignore_patterns(".venv", ".tool", ".git", "data", ".hypothesis")
+            shutil.copytree(PROJECT, copied, ignore=left_out)
+            (copied / ".venv").symlink_to((PROJECT / ".venv").resolve())
+        Path(folder).chmod(0o755)
+        yield copied
+
+
+def rooms_tests(mutant: Mutant) -> list[str]:
+    """The folders of tests of the mutant's room."""
+    folders = next(folders for start, folders in ROOMS.items() if mutant.path.startswith(start + "/"))
+    return [f"tests/{folder}" for folder in folders]
+
+
+def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str, list[str]]:
+    """Node ids of the tests that run each mutant's function, in this process or in children."""
+    with copied_checkout(kept) as copied, tempfile.TemporaryDirectory(prefix="punctual-hits-") as folder:
+        Path(folder).chmod(0o755)
+        hits = Path(folder) / "hits"
+        hits.touch()
+        hits.chmod(0o666)
+        originals = {name: (copied / name).read_text() for name in {mutant.path for mutant in mutants}}
+        (copied / "mutant_probe.py").write_text(PROBE_MODULE.format(file=str(hits)))
+        for name, text in originals.items():
+            own = {number: mutant for number, mutant in enumerate(mutants) if mutant.path == name}
+            (copied / name).write_text(probed(own, text))
+        folders = sorted({folder for mutant in mutants for folder in rooms_tests(mutant)})
+        command = [sys.executable, "-m", "pytest", "-q", *(["-n", str(lanes)] if lanes else []), *folders]
+        subprocess.run(command, cwd=copied, check=False, env={**os.environ, "PYTHONPATH": str(copied)})
+        for name, text in originals.items():
+            (copied / name).write_text(text)
+        found: dict[str, set[str]] = {}
+        for line in hits.read_text().splitlines():
+            number, _, name = line.partition(" ")
+            if name:
+                found.setdefault(number, set()).add(name)
+    return {number: sorted(names) for number, names in found.items()}
+
+
+def is_killed(mutant: Mutant, tests: Sequence[str], copied: Path) -> bool | None:
+    """Whether one of the tests fails with the defect; None where its place is gone."""
+    file = copied / mutant.path
+    text = file.read_text()
+    changed = planted(mutant, text)
+    if changed is None:
+        return None
+    file.write_text(changed)
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=300", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(copied)}
+        if mutant.in_kernel:
+            environment[INTERPRET_VARIABLE] = "1"
+        done = subprocess.run(command, cwd=copied, check=False, env=environment, stdout=subprocess.DEVNULL)
+        return done.returncode != 0
+    finally:
+        file.write_text(text)
+
+
+def run(
+    mutants: Sequence[Mutant], reached: dict[str, list[str]], kept: Path | None
+) -> list[dict[str, object]]:
+    """Each mutant with what became of it: killed, survived, unreached or gone."""
+    results = []
+    with copied_checkout(kept) as copied:
+        for number, mutant in enumerate(mutants):
+            folders = rooms_tests(mutant)
+            own = [
+                name
+                for name in reached.get(str(number), ())
+                if name.startswith(tuple(f + "/" for f in folders))
+            ]
+            tests = folders if mutant.in_kernel else own
+            killed = is_killed(mutant, tests, copied) if tests else False
+            outcome = (
+                "gone" if killed is None else "killed" if killed else "survived" if tests else "unreached"
+            )
+            print(
+                f"{number} {outcome} {mutant.path}{mutant.scope}: {mutant.was} -> {mutant.becomes}",
+                flush=True,
+            )
+            results.append({**asdict(mutant), "outcome": outcome, "tests": len(tests)})
+    return results
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one of the three commands."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("command", choices=("draw", "reach", "run"))
+    parser.add_argument("files", nargs="+", type=Path, help="mutants, then reached tests, then results")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=31)
+    parser.add_argument("--lanes", type=int, default=os.cpu_count())
+    parser.add_argument("--copy", type=Path, help="keep the copy of the checkout in this folder")
+    asked = parser.parse_args(arguments)
+    if asked.command == "draw":
+        asked.files[0].write_text(
+            json.dumps([asdict(one) for one in draw(asked.count, asked.seed)], indent=1)
+        )
+        return 0
+    mutants = [Mutant(**entry) for entry in json.loads(asked.files[0].read_text())]
+    if asked.command == "reach":
+        asked.files[1].write_text(json.dumps(reach(mutants, asked.lanes, asked.copy), indent=1))
+        return 0
+    results = run(mutants, json.loads(asked.files[1].read_text()), asked.copy)
+    asked.files[2].write_text(json.dumps(results, indent=1))
+    killed, alive = (sum(one["outcome"] == what for one in results) for what in ("killed", "survived"))
+    print(f"{killed} killed, {alive} survived, {len(results) - killed - alive} unreached or gone")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
