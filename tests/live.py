@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -26,63 +26,55 @@ PYTEST_NO_TESTS = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run of pytest: its exit status, its closing line, and the failed tests with their outputs."""
+    """Of one run of pytest: its exit status, the counts of its closing line, and what its tests printed."""
 
     status: int
-    passed: int
-    skipped: int
-    failures: dict[str, str]
+    passed: int = 0
+    skipped: int = 0
+    #: Node ids.
+    failed: Sequence[str] = ()
+    #: By class name and name, as a junit report has them.
+    outputs: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def output_of(self, node_id: str) -> str:
+        """Traceback and captured output of a test."""
+        path, _, name = node_id.partition("::")
+        return self.outputs.get((path.removesuffix(".py").replace("/", "."), name), "no output was recorded")
 
 
-def run(markers: str, selected: Sequence[str], python: Sequence[str] = (sys.executable,)) -> Outcome:
+def run(markers: str, selected: Sequence[str]) -> Outcome:
     """Run pytest on ``selected`` paths or node ids, printing as it goes."""
     with tempfile.TemporaryDirectory(prefix="punctual-live-") as folder:
         report, cache = Path(folder) / "report.xml", Path(folder) / "cache"
-        command = [*python, "-m", "pytest", "-m", markers, f"--junitxml={report}", "-o", f"cache_dir={cache}"]
-        command += ["-o", "junit_logging=all", *selected]
+        command = [sys.executable, "-m", "pytest", "-m", markers, f"--junitxml={report}"]
+        command += ["-o", f"cache_dir={cache}", "-o", "junit_logging=all", *selected]
         status = subprocess.run(command, check=False).returncode
-        failed = cache / "v" / "cache" / "lastfailed"
-        names = list(json.loads(failed.read_text())) if failed.exists() else []
-        return _outcome(status, report, names)
-
-
-def _outcome(status: int, report: Path, failed: Sequence[str]) -> Outcome:
-    if not report.exists():
-        return Outcome(status or 1, 0, 0, dict.fromkeys(failed, "pytest wrote no report"))
-    cases = list(ET.parse(report).getroot().iter("testcase"))
-    outputs = {(case.get("classname", ""), case.get("name", "")): _output(case) for case in cases}
+        if not report.exists():
+            return Outcome(status or 1)
+        last_failed = cache / "v" / "cache" / "lastfailed"
+        failed = list(json.loads(last_failed.read_text())) if last_failed.exists() else []
+        cases = list(ET.parse(report).getroot().iter("testcase"))
     skipped = sum(case.find("skipped") is not None for case in cases)
     broken = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
-    return Outcome(
-        status,
-        len(cases) - skipped - broken,
-        skipped,
-        {name: outputs.get(_key(name), "no output was recorded") for name in failed},
-    )
+    outputs = {
+        (case.get("classname", ""), case.get("name", "")): "\n".join(part.text or "" for part in case)
+        for case in cases
+    }
+    return Outcome(status, len(cases) - skipped - broken, skipped, failed, outputs)
 
 
-def _key(node_id: str) -> tuple[str, str]:
-    """How a junit report names the test."""
-    path, _, name = node_id.partition("::")
-    return path.removesuffix(".py").replace("/", "."), name
-
-
-def _output(case: ET.Element) -> str:
-    return "\n".join(part.text or "" for part in case)
-
-
-def record_flaky(flaky: dict[str, tuple[str, str]], file: Path = FLAKY) -> None:
-    """Count each flaky test, with the day and the last line of its failure."""
-    counts = json.loads(file.read_text()) if file.exists() else {}
+def record_flaky(flaky: dict[str, tuple[str, str]]) -> None:
+    """Count each flaky test, with the day and the first line of its failure."""
+    counts = json.loads(FLAKY.read_text()) if FLAKY.exists() else {}
     for name, (first, _) in sorted(flaky.items()):
         lines = [line.strip() for line in first.splitlines() if line.startswith("E ")]
         counts[name] = {
             "times": counts.get(name, {}).get("times", 0) + 1,
             "last": datetime.now(UTC).date().isoformat(),
-            "failure": (lines or first.strip().splitlines() or [""])[-1][:300],
+            "failure": (lines or first.strip().splitlines() or [""])[0][:300],
         }
     if flaky:
-        file.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+        FLAKY.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -98,11 +90,11 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     flaky: dict[str, tuple[str, str]] = {}
     failed = []
-    for name, first in whole.failures.items():
+    for name in whole.failed:
         print(f"== once more, alone: {name}", flush=True)
         again = run(ALL, [name])
         if again.status == 0:
-            flaky[name] = (first, f"{again.passed} passed alone")
+            flaky[name] = (whole.output_of(name), again.output_of(name))
         else:
             failed.append(name)
     record_flaky(flaky)
