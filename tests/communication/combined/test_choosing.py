@@ -52,7 +52,7 @@ def of(choice: PlanChoice, planner: str) -> float:
 
 
 @pytest.mark.parametrize("lossy", [False, True])
-@pytest.mark.parametrize("model", ["LSTM", "VGG16"])
+@pytest.mark.parametrize("model", [pytest.param("LSTM", marks=pytest.mark.slow), "VGG16"])
 @pytest.mark.parametrize("placement", [FOUR_SERVERS, PlacementShape(1, 4)])
 def test_nothing_that_was_asked_is_predicted_faster(
     model: str, lossy: bool, placement: PlacementShape

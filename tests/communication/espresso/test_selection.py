@@ -24,13 +24,25 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from tests.communication.espresso.questions import PCIE, PLATFORMS, WORKLOADS, codecs_of, question_for
 
+#: Searches among many tensors take seconds each on several servers.
+MANY_TENSORS = {"BERT-base", "GPT2", "ResNet101"}
 #: One server, and as many as in the published evaluation; `make test-all` takes those between as well.
-SIZES = (1, *(pytest.param(servers, marks=pytest.mark.slow) for servers in (2, 4)), 8)
+CASES = [
+    pytest.param(
+        workload,
+        servers,
+        id=f"{workload.model}-{servers}",
+        marks=[pytest.mark.slow]
+        if servers in (2, 4) or (servers > 1 and workload.model in MANY_TENSORS)
+        else [],
+    )
+    for workload in WORKLOADS
+    for servers in (1, 2, 4, 8)
+]
 
 
-@pytest.mark.parametrize("servers", SIZES)
 @pytest.mark.parametrize("links", PLATFORMS.values(), ids=PLATFORMS)
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.model)
+@pytest.mark.parametrize(("workload", "servers"), CASES)
 def test_it_is_never_worse_than_any_baseline(workload, links, servers) -> None:
     question = question_for(workload, links, PlacementShape(servers, 8))
     selection = select(question)
