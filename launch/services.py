@@ -46,6 +46,8 @@ _INHERITED = (
     "LANG",
     "LC_ALL",
     "TMPDIR",
+    "XDG_CACHE_HOME",
+    "NUMBA_CACHE_DIR",
     "SSL_CERT_FILE",
     "HTTP_PROXY",
     "HTTPS_PROXY",

@@ -1,9 +1,10 @@
-"""How the hot loops are compiled: by numba, with a disk cache named by a digest of all kernel sources.
+"""How the hot loops are compiled: by numba, with a disk cache named by a digest of all kernels.
 
-Numba's own cache checks only the file of a function. A kernel that calls a kernel of another file, or uses a
-constant from there, would keep the old version after an update. The name of the cache folder therefore
-contains a digest of every source file of this package and of the policies, so any change compiles all kernels
-anew.
+Numba's own cache knows a function by the path, the time and the bytes of its file. A kernel that calls a
+kernel of another file, or uses a constant from there, would keep the old version after an update. A copied
+checkout or an edited comment would compile everything again. The machine code therefore lies in a folder
+whose name contains a digest of what the compiler reads (`kernel_digest`). The folder is in the user's cache,
+where all checkouts with the same kernels share it.
 
 Compiling all kernels takes a minute. A process with the environment variable `INTERPRET_VARIABLE` runs the
 kernels as plain Python if the machine code is not complete when it starts. Its answers are the same; for a
@@ -12,18 +13,28 @@ small cluster a decision takes some milliseconds longer.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import pickle
+import platform
 import re
-import tempfile
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
+import llvmlite
 import numba
 import numpy as np
 from llvmlite import binding
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
 
+from scheduling.core import kernel_digest
 from scheduling.core.interpreting import interpreted
 
 # Numba fills in its settings at run time, and its stubs name few of the compiler's options.
@@ -34,73 +45,157 @@ _JIT: Any = numba.njit
 _CONFIG.LLVM_REFPRUNE_PASS = 0
 _PACKAGE = Path(__file__).resolve().parent
 PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
-"""The packages whose kernels may call each other. A kernel elsewhere may call only these and those of its own
-file."""
+"""The packages whose kernels may call each other. A kernel elsewhere uses only these and its own folder."""
+_ROOT = _PACKAGE.parents[1]
+_COMPILING = _ROOT / "launch" / "compile_core.py"
+_KEPT_VERSIONS = 8
+"""How many folders of machine code lie beside each other before the oldest are removed."""
 
 
-def source_digest(folders: Iterable[Path]) -> str:
-    """Digest of all Python sources under the folders and of numba's settings: sixteen hexadecimal digits.
+def source_digest(folders: Iterable[Path], known: Path | None = None) -> str:
+    """Digest of what the compiler reads below the folders: sixteen hexadecimal digits.
 
-    It reads every file, because a rule that selected files with kernels once missed one.
+    It covers every file, because a rule that selected files with kernels once missed one. Parsing them takes
+    a second. So the digest is kept in the folder ``known``, under a digest of the files to the byte.
     """
-    digest = hashlib.sha256(f"{numba.__version__} bounds checked: {_CONFIG.BOUNDSCHECK}".encode())
-    for folder in folders:
-        for source in sorted(folder.rglob("*.py")):
-            for part in (
-                f"{folder.name}/{source.relative_to(folder).as_posix()}".encode(),
-                source.read_bytes(),
-            ):
-                digest.update(len(part).to_bytes(8))
-                digest.update(part)
-    return digest.hexdigest()[:16]
+    sources = _sources(folders)
+    kept = None if known is None else known / f"sources-{_exact_digest(sources)}"
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            if digest := kept.read_text():
+                return digest
+    digest = kernel_digest.source_digest(sources)
+    if kept is not None:
+        _write(kept, digest.encode())
+        _remove_oldest(kept.parent.glob("sources-*"), beyond=16 * _KEPT_VERSIONS)
+    return digest
+
+
+def _sources(folders: Iterable[Path]) -> dict[str, bytes]:
+    return {
+        f"{folder.name}/{source.relative_to(folder).as_posix()}": source.read_bytes()
+        for folder in folders
+        for source in sorted(folder.rglob("*.py"))
+    }
+
+
+def _exact_digest(sources: Mapping[str, bytes]) -> str:
+    reader = Path(kernel_digest.__file__).read_bytes()
+    digest = hashlib.sha256(f"{platform.python_version()} {len(reader)}".encode() + reader)
+    for name, source in sources.items():
+        digest.update(f"\n{name} {len(source)}\n".encode())
+        digest.update(source)
+    return digest.hexdigest()[:32]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the file so that no other process sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _remove_oldest(paths: Iterable[Path], *, beyond: int) -> None:
+    """Remove the least recently used files or folders. Other processes may do the same meanwhile."""
+    with contextlib.suppress(OSError):
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)[beyond:]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _compiler() -> str:
+    """What machine code depends on beside the sources."""
+    options = ("BOUNDSCHECK", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "DEBUGINFO_DEFAULT", "ENABLE_AVX")
+    settings = [getattr(_CONFIG, option, None) for option in options]
+    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
+    processor = (binding.get_process_triple(), binding.get_host_cpu_name(), *_features())
+    return repr((versions, settings, processor))
+
+
+def _features() -> list[str]:
+    return sorted(name for name, exists in binding.get_host_cpu_features().items() if exists)
 
 
 def _kept_folder() -> Path | None:
-    """A writable folder for compiled code: the configured one, or one beside the sources."""
-    name = f"kernels-{source_digest(PACKAGES)}"
+    """A writable folder for machine code: the configured one, the user's, or one beside the sources."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     configured = os.environ.get("NUMBA_CACHE_DIR")
     candidates = [Path(configured)] if configured else []
-    candidates += [_PACKAGE / "__pycache__", Path.home() / ".cache" / "punctual"]
-    for base in candidates:
+    candidates += [home / "punctual"] if home.is_absolute() else []
+    for base in (*candidates, _PACKAGE / "__pycache__"):
         try:
-            (base / name).mkdir(parents=True, exist_ok=True)
+            base.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256(f"{source_digest(PACKAGES, base)} {_compiler()}".encode()).hexdigest()
+            folder = base / f"kernels-{digest[:16]}"
+            is_new = not folder.exists()
+            folder.mkdir(exist_ok=True)
+            os.utime(folder)
         except OSError:
             continue
-        if os.access(base / name, os.W_OK):
-            return base / name
+        if not os.access(folder, os.W_OK):
+            continue
+        if is_new:
+            _remove_oldest(base.glob("kernels-*"), beyond=_KEPT_VERSIONS)
+        return folder
     return None
 
 
 _KEPT = _kept_folder()
-_FOLDER = str(_KEPT) if _KEPT is not None else tempfile.mkdtemp(prefix="punctual-kernels-")
 
 
-def completion_mark() -> Path | None:
-    """The file that marks the machine code as complete; None where no folder is writable.
+def _completion_mark() -> Path | None:
+    """The file that lists the machine code once it is complete; None where no folder is writable.
 
-    Numba compiles anew for another processor and after any source file was rewritten. The file's name
-    therefore identifies the processor and the sources.
+    An edit of code that calls kernels may need them for other types. The file's name therefore identifies all
+    sources to the byte: after such an edit, `launch.compile_core` looks for what is missing.
     """
     if _KEPT is None:
         return None
-    digest = hashlib.sha256(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features()}".encode())
-    for folder in PACKAGES:
-        for source in sorted(folder.rglob("*.py")):
-            written = source.stat()
-            digest.update(f" {written.st_mtime_ns} {written.st_size}".encode())
-    return _KEPT / f"complete-{digest.hexdigest()[:16]}"
+    caller = {"launch": _COMPILING.read_bytes()} if _COMPILING.exists() else {}
+    return _KEPT / f"complete-{_exact_digest(_sources(PACKAGES) | caller)}"
+
+
+def _entries() -> dict[str, int]:
+    """The size of each file of machine code, by its name."""
+    assert _KEPT is not None
+    return {entry.name: entry.stat().st_size for entry in os.scandir(_KEPT) if entry.name.endswith(_SUFFIX)}
+
+
+_SUFFIX = ".code"
+
+
+def mark_complete() -> None:
+    """Note that no kernel has to be compiled any more."""
+    mark = _completion_mark()
+    if mark is not None:
+        _write(mark, json.dumps(_entries()).encode())
 
 
 def machine_code_is_complete() -> bool:
     """Whether every kernel is compiled, so that no decision waits for the compiler."""
-    mark = completion_mark()
-    return mark is not None and mark.exists()
+    mark = _completion_mark()
+    try:
+        return mark is not None and json.loads(mark.read_bytes()).items() <= _entries().items()
+    except (OSError, ValueError):
+        return False
 
 
 INTERPRET_VARIABLE = "INTERPRET_UNTIL_COMPILED"
 """Set in the environment of a process that must not wait for the compiler. Whoever sets it restarts the
 process once the machine code is complete."""
-INTERPRETED = INTERPRET_VARIABLE in os.environ and _KEPT is not None and not machine_code_is_complete()
+
+
+def _is_interpreted() -> bool:
+    return INTERPRET_VARIABLE in os.environ and _KEPT is not None and not machine_code_is_complete()
+
+
+INTERPRETED = _is_interpreted()
 """Whether this process runs its kernels as plain Python."""
 
 
@@ -154,12 +249,48 @@ _NUMBERS = {"int", "float", "bool", "tuple", "None"}
 def _compiled(function: Callable[Parameters, Result], **options: bool) -> Callable[Parameters, Result]:
     if INTERPRETED:
         return interpreted(function)
-    previous = _CONFIG.CACHE_DIR
-    _CONFIG.CACHE_DIR = _FOLDER
-    try:
-        compiled = _JIT(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(
-            function
-        )
-        return cast(Callable[Parameters, Result], compiled)
-    finally:
-        _CONFIG.CACHE_DIR = previous
+    compiled = _JIT(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    source = Path(function.__code__.co_filename)
+    # A function within another is not known by its name.
+    if _KEPT is not None and source.is_relative_to(_ROOT) and "<locals>" not in function.__qualname__:
+        name = f"{function.__module__}.{function.__qualname__}"
+        compiled._cache = _KeptCode(_KEPT, name, _version(source.parent))
+    return cast(Callable[Parameters, Result], compiled)
+
+
+@lru_cache
+def _version(folder: Path) -> str:
+    """What the name of the folder of machine code does not say of kernels below ``folder``."""
+    assert _KEPT is not None
+    in_packages = any(folder.is_relative_to(package) for package in PACKAGES)
+    return "" if in_packages else source_digest([folder], _KEPT.parent)
+
+
+class _KeptCode(NullCache):  # type: ignore[misc]
+    """The machine code of one kernel: a file for each kind of arguments.
+
+    There is no index: processes that compile at the same time write different files, or the same file twice.
+    """
+
+    def __init__(self, folder: Path, name: str, version: str) -> None:
+        self.folder, self.name, self.version = folder, name, version
+
+    def _path(self, arguments: Any) -> Path:
+        digest = hashlib.sha256(f"{self.version} {arguments}".encode()).hexdigest()
+        return self.folder / f"{self.name}-{digest[:24]}{_SUFFIX}"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled kernel for these types of arguments; None if there is none."""
+        target_context.refresh()
+        try:
+            arguments, code = pickle.loads(self._path(sig).read_bytes())  # noqa: S301 (written by the same user)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return None
+        # Types that differ may have the same name.
+        return CompileResult._rebuild(target_context, *code) if arguments == sig else None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled kernel."""
+        if data.lifted or data.library.has_dynamic_globals:
+            raise TypeError(f"{self.name} cannot be kept: it uses an array of its module, or objects")
+        _write(self._path(sig), dumps((sig, data._reduce())))

@@ -3,6 +3,7 @@ for it. Until it is there, the kernels give the same answers as they stand."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +23,16 @@ import pytest
 from numba.core.errors import TypingError
 from numba.core.registry import CPUDispatcher
 
-from launch.compile_core import compile_core
+from scheduling.core import kernels
 from scheduling.core.elasticflow.expected_demand import ExpectedDemand
 from scheduling.core.interpreting import interpreted
-from scheduling.core.kernels import INTERPRET_VARIABLE, PACKAGES, leaf, source_digest
+from scheduling.core.kernels import (
+    INTERPRET_VARIABLE,
+    PACKAGES,
+    leaf,
+    machine_code_is_complete,
+    mark_complete,
+)
 from scheduling.core.question.decision import Decision, ReasonCode
 from scheduling.core.question.snapshot import (
     Fill,
@@ -38,43 +46,130 @@ from scheduling.core.question.snapshot import (
     Snapshot,
 )
 from scheduling.policies import DEFAULT_POLICY, policy_named
+from workers.tasks.loaded_kernels import LoadedKernels
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def copies(tmp_path: Path) -> tuple[Path, ...]:
-    """The packages that hold kernels, copied to where they may be edited."""
-    return tuple(
-        Path(shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__")))
-        for package in PACKAGES
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of its own with one kernel, whose machine code is kept below ``tmp_path``."""
+    monkeypatch.setattr(kernels, "_ROOT", tmp_path)
+    monkeypatch.setattr(kernels, "_KEPT", tmp_path / "user" / "kernels-0")
+    monkeypatch.setattr(kernels, "PACKAGES", (tmp_path / "project" / "small_kernels",))
+    (tmp_path / "user" / "kernels-0").mkdir(parents=True)
+    folder = tmp_path / "project" / "small_kernels"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "constants.py").write_text("FACTOR = 3\n")
+    (folder / "loops.py").write_text(LOOPS)
+    return folder
+
+
+LOOPS = '''"""A kernel."""
+from scheduling.core.kernels import kernel
+from small_kernels.constants import FACTOR
+
+
+@kernel
+def scaled(number: int) -> int:
+    return number * FACTOR
+'''
+
+
+def _scaled(package: Path) -> tuple[int, int]:
+    """What the kernel of the package makes of 7, and how often the compiler ran for it."""
+    for name in [name for name in sys.modules if name.startswith("small_kernels")]:
+        del sys.modules[name]
+    kernels._version.cache_clear()
+    importlib.invalidate_caches()
+    with patch.object(sys, "path", [str(package.parent), *sys.path]):
+        scaled = importlib.import_module("small_kernels.loops").scaled
+    return scaled(7), sum(scaled.stats.cache_misses.values())
+
+
+def test_edits_are_seen_and_what_stays_the_same_is_kept(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Outside the packages the digest is part of each kernel's file, so one folder holds all versions.
+    monkeypatch.setattr(kernels, "PACKAGES", ())
+    assert _scaled(package) == (21, 1)
+    (package / "loops.py").write_text(
+        LOOPS.replace('"""A kernel."""', '"""A kernel.\n\nAnd lines."""\n# More.')
     )
+    assert _scaled(package) == (21, 0)
+    (package / "constants.py").write_text("FACTOR = 10\n")
+    assert _scaled(package) == (70, 1)
+    (package / "loops.py").write_text(LOOPS.replace("FACTOR\n\n\n@", "FACTOR\n\n\n\n@").replace("* F", "+ F"))
+    assert _scaled(package) == (17, 1)
+    copied = Path(shutil.copytree(package.parent, package.parents[1] / "copied")) / package.name
+    assert _scaled(copied) == (17, 0)
 
 
-def test_an_edit_of_any_file_with_kernels_or_beside_them_changes_the_digest(copies: tuple[Path, ...]) -> None:
-    before = source_digest(copies)
-    assert before == source_digest(PACKAGES)
-    sources = [source for folder in copies for source in sorted(folder.rglob("*.py"))]
-    with_kernels = [source for source in sources if _has_kernels(source)]
-    assert len(with_kernels) > 30
-    for source in sources:
-        text = source.read_bytes()
-        source.write_bytes(text + b"# edited\n")
-        assert source_digest(copies) != before, f"an edit of {source.name} went unseen"
-        source.write_bytes(text)
-    assert source_digest(copies) == before
+def test_damaged_machine_code_is_compiled_anew(package: Path) -> None:
+    assert _scaled(package) == (21, 1)
+    (kept,) = (package.parents[1] / "user" / "kernels-0").glob("small_kernels.loops.scaled-*")
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert _scaled(package) == (21, 1)
+    assert _scaled(package) == (21, 0)
 
 
-def test_a_renamed_file_and_one_in_a_folder_further_down_are_seen(copies: tuple[Path, ...]) -> None:
-    before = source_digest(copies)
-    (copies[0] / "deeper").mkdir()
-    (copies[0] / "deeper" / "more.py").write_text("")
-    with_more = source_digest(copies)
-    (copies[0] / "deeper" / "more.py").rename(copies[0] / "deeper" / "other.py")
-    assert len({before, with_more, source_digest(copies)}) == 3
+def test_the_mark_holds_only_while_what_it_lists_is_there(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not machine_code_is_complete()
+    _scaled(package)
+    mark_complete()
+    assert machine_code_is_complete()
+    copied = Path(shutil.copytree(package, package.parents[1] / "copied" / package.name))
+    monkeypatch.setattr(kernels, "PACKAGES", (copied,))
+    assert machine_code_is_complete()
+    (copied / "loops.py").write_text(LOOPS.replace("A kernel", "One kernel"))
+    assert not machine_code_is_complete(), "callers may need it for other types"
+    (copied / "loops.py").write_text(LOOPS)
+    (kept,) = (package.parents[1] / "user" / "kernels-0").glob("small_kernels.loops.scaled-*")
+    kept.unlink()
+    assert not machine_code_is_complete()
 
 
-def test_kernels_outside_the_digested_packages_use_nothing_but_these_and_their_own_file() -> None:
+def test_kernels_are_interpreted_only_where_told_and_code_is_missing(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(INTERPRET_VARIABLE, raising=False)
+    assert not kernels._is_interpreted()
+    monkeypatch.setenv(INTERPRET_VARIABLE, "1")
+    assert kernels._is_interpreted()
+    mark_complete()
+    assert not kernels._is_interpreted()
+
+
+@pytest.mark.parametrize("writable", ["configured", "cache", "tree"])
+def test_machine_code_lies_in_the_first_folder_that_is_writable(
+    writable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    places = {name: tmp_path / name if name == writable else blocked for name in ("configured", "cache")}
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(places["configured"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(places["cache"]))
+    monkeypatch.setattr(kernels, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(kernels, "PACKAGES", ())
+    folder = kernels._kept_folder()
+    assert folder is not None
+    expected = {"configured": "configured", "cache": "cache/punctual", "tree": "__pycache__"}[writable]
+    assert folder.parent == tmp_path / expected
+    assert kernels._kept_folder() == folder
+
+
+def test_the_oldest_versions_of_machine_code_are_removed(tmp_path: Path) -> None:
+    for age in range(5):
+        (tmp_path / f"kernels-{age}").mkdir()
+        os.utime(tmp_path / f"kernels-{age}", (1e9 - age, 1e9 - age))
+    kernels._remove_oldest(tmp_path.glob("kernels-*"), beyond=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels-0", "kernels-1"]
+
+
+def test_kernels_outside_the_packages_use_only_these_and_their_folder() -> None:
     names = {".".join(folder.relative_to(ROOT).parts) for folder in PACKAGES}
     outside = [
         source
@@ -82,12 +177,35 @@ def test_kernels_outside_the_digested_packages_use_nothing_but_these_and_their_o
         for source in (ROOT / folder).rglob("*.py")
         if _has_kernels(source) and not any(package in source.parents for package in PACKAGES)
     ]
+    assert len(outside) > 2
     for source in outside:
-        module = importlib.import_module(".".join(source.relative_to(ROOT).with_suffix("").parts))
-        for one in _kernels_of(module.__name__):
-            used = [one.py_func.__globals__.get(name) for name in one.py_func.__code__.co_names]
-            homes = {callee.py_func.__module__ for callee in used if isinstance(callee, CPUDispatcher)}
-            assert all(home == module.__name__ or home.rpartition(".")[0] in names for home in homes), source
+        own = ".".join(source.parent.relative_to(ROOT).parts)
+        foreign = {
+            name: home
+            for name, home in _imported_by_kernels(source).items()
+            if (ROOT / home.partition(".")[0]).is_dir()
+            and not f"{home}.".startswith((f"{own}.", *(f"{n}." for n in names)))
+        }
+        assert not foreign, source
+
+
+def _imported_by_kernels(source: Path) -> dict[str, str]:
+    """The names that kernels of the file import, with the modules that these come from."""
+    tree = ast.parse(source.read_bytes())
+    homes = {
+        alias.asname or alias.name: node.module or ""
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    used = {
+        node.id
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef) and function.decorator_list
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name)
+    }
+    return {name: home for name, home in homes.items() if name in used}
 
 
 def test_a_leaf_returns_no_array_and_makes_none() -> None:
@@ -105,16 +223,6 @@ def test_a_leaf_returns_no_array_and_makes_none() -> None:
         leaf(makes)(3)
 
 
-def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
-    compile_core()
-    compiled = _signatures()
-    for seed in range(12):
-        _live_through(np.random.default_rng(seed), **_kind_of_life(seed))
-    _decide_a_burst(np.random.default_rng(0))
-    late = {name: kinds for name, kinds in _signatures().items() if kinds != compiled.get(name, 0)}
-    assert not late, f"compiled only when a decision needed them: {late}"
-
-
 def test_the_lives_that_kernels_are_compiled_for_keep_room_back_and_let_jobs_in() -> None:
     """Otherwise the tests around this one would not see what prudent newcomers need compiled."""
     reasons = Counter(
@@ -129,11 +237,20 @@ def test_the_lives_that_kernels_are_compiled_for_keep_room_back_and_let_jobs_in(
 
 def test_the_planners_worker_loads_all_kernels_before_its_pool_begins() -> None:
     """Otherwise the first pass over a burst takes seconds more. Workers that decide nothing load none."""
-    told = {queue: json.loads(_run_here(f"tell_loaded({queue!r})")) for queue in ("planner", "control")}
-    assert told["planner"]["loaded"] > 50
-    assert not told["planner"]["late"], "loaded only when a decision needed them"
-    assert told["control"]["loaded"] == 0
-    assert told["control"]["late"], "this test would not see what is loaded late"
+    told = json.loads(_run_here("tell_loaded('planner')"))
+    assert told["loaded"] > 50
+    assert not told["late"], "loaded only when a decision needed them"
+
+
+def test_workers_that_decide_nothing_load_no_kernels() -> None:
+    def parent(queue: str) -> Any:
+        return SimpleNamespace(
+            app=SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from={queue})))
+        )
+
+    step = object.__new__(LoadedKernels)
+    assert step.include_if(parent("planner"))
+    assert not step.include_if(parent("control"))
 
 
 def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) -> None:
@@ -143,16 +260,6 @@ def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) 
     assert meanwhile["interpreted"]
     assert sum(map(len, meanwhile["decisions"])) > 90
     assert meanwhile["decisions"] == _decisions()
-
-
-def test_a_process_interprets_kernels_only_where_it_is_told_to_and_machine_code_is_missing(
-    tmp_path: Path,
-) -> None:
-    asked = "from scheduling.core import kernels; print(kernels.INTERPRETED, kernels.completion_mark())"
-    missing, mark = _run(tmp_path, asked).split()
-    assert (missing, _run(tmp_path, asked, told=False).split()) == ("True", ["False", mark])
-    Path(mark).touch()
-    assert _run(tmp_path, asked).split() == ["False", mark]
 
 
 def test_a_kernel_that_is_interpreted_takes_and_gives_what_a_compiled_one_does() -> None:
@@ -204,7 +311,7 @@ def tell_loaded(queue: str) -> None:
     with patch("scheduling.core.kernels.machine_code_is_complete", return_value=True):
         app.Worker(queues=[queue], concurrency=1)
     loaded = _signatures()
-    for seed in range(0, 12, 2):
+    for seed in range(12):
         _live_through(np.random.default_rng(seed), **_kind_of_life(seed))
     _decide_a_burst(np.random.default_rng(0))
     late = [name for name, kinds in _signatures().items() if kinds != loaded.get(name, 0)]
