@@ -23,10 +23,12 @@ import numpy as np
 
 from lending.core.lending_rule import LendingRule
 from lending.core.replay import follow
+from lending.forecasting.errors import ForecasterError
 from lending.forecasting.evaluation import forecast_errors, margin_covering, reclaims_ahead
-from lending.forecasting.forecaster import SAMPLES_PER_DAY, Forecaster, ForecasterError
+from lending.forecasting.forecaster import Forecaster
 from lending.forecasting.registry import FORECASTERS, make_forecaster
 from lending.forecasting.rolling import rolling_forecasts
+from lending.forecasting.sampling import SAMPLES_PER_DAY
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import FloatArray, UsageSeries
 from simulation.workloads.errors import TraceError

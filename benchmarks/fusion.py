@@ -23,7 +23,8 @@ from communication.cupcake.exchange import Exchange, ExchangeSettings
 from communication.cupcake.pareto_program import best_fusion
 from communication.cupcake.plan import plan_fusion
 from communication.cupcake.problem import FusionProblem
-from communication.library.codecs import LOSSY, gpu_codec
+from communication.library.codec_names import LOSSY
+from communication.library.codecs import gpu_codec
 from communication.library.models import measured_model
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape

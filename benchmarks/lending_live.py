@@ -32,7 +32,7 @@ from launch import Platform, PlatformSettings
 from launch.agents import INFERENCE_CLUSTER
 from launch.waiting import wait_until
 from lending.core.lending_rule import HEADROOM_FRACTION, LendingRule
-from lending.forecasting.forecaster import SAMPLES_PER_DAY
+from lending.forecasting.sampling import SAMPLES_PER_DAY
 
 SEED = 1
 LIVE_DAY = 14

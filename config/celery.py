@@ -11,6 +11,7 @@ from workers.tasks import broker
 from workers.tasks.database_connections import keep_connections
 from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
+from workers.tasks.queue_tasks import QueueTasks
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Whoever starts the platform has Django check itself, with the migrations. For doing it again each worker and
@@ -21,9 +22,7 @@ broker.use()
 keep_connections()
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.steps["worker"].update((LoadedKernels, PoolWatch))
-for _module in ("periodic", "long_tasks", "simulations", "lending"):
-    app.autodiscover_tasks(["workers.tasks"], related_name=_module)
+app.steps["worker"].update((QueueTasks, LoadedKernels, PoolWatch))
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from communication.library.codecs import WIRE_FORMATS
+from communication.library.codec_names import LOSSY
+from communication.library.codecs import WIRE_FORMATS, gpu_codec
 from communication.profiles.codec import CodecProfile, Device
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.model import ModelProfile
 from communication.zen.densification import Densification, Skew
 from communication.zen.profile import SparsityProfile
-
-#: Of itself that a figure may move before plans are made anew (Cupcake 7).
-MOST_DRIFT = 0.2
-#: Seconds that make no difference to any plan.
-NEGLIGIBLE_SECONDS = 1e-4
+from scheduling.link_drift import NEGLIGIBLE_SECONDS
 
 
 def model_of(content: Mapping[str, Any], name: str = "job") -> ModelProfile:
@@ -72,6 +69,12 @@ def codecs_of(content: Mapping[str, Any]) -> tuple[CodecProfile, ...]:
     )
 
 
+def known_codecs(measured: Sequence[CodecProfile]) -> tuple[CodecProfile, ...]:
+    """Those that were measured on a worker's device, and the library's for the others."""
+    names = {codec.name for codec in measured}
+    return (*measured, *(gpu_codec(name) for name in LOSSY if name not in names))
+
+
 def links_of(content: Mapping[str, Any], otherwise: LinkProfile) -> LinkProfile:
     """The links that were measured with it; ``otherwise``: in the place of those that were not."""
     told = content.get("links") or {}
@@ -116,12 +119,3 @@ def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
 
 def _moved(before: float, after: float, negligible: float) -> float:
     return abs(after - before) / max(abs(before), negligible)
-
-
-def link_moved(planned: LinkRate, known: LinkRate) -> bool:
-    """Whether a link is so much slower or faster than plans were made for that they are made anew."""
-    latencies = sorted((planned.latency_seconds, known.latency_seconds))
-    slower, faster = sorted((planned.bytes_per_second, known.bytes_per_second))
-    return slower < faster / (1.0 + MOST_DRIFT) or (
-        latencies[1] > latencies[0] * (1.0 + MOST_DRIFT) + NEGLIGIBLE_SECONDS
-    )

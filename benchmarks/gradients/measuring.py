@@ -14,7 +14,7 @@ from communication.combined.choosing import choose
 from communication.combined.grouping import others
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PLANNERS, PlanQuestion
-from communication.library.codecs import LOSSY
+from communication.library.codec_names import LOSSY
 from communication.profiles.link import LinkProfile, LinkRate
 from punctual.protocol.communication import CommunicationProfile
 from punctual.protocol.reports import check

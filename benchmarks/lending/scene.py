@@ -25,7 +25,7 @@ from launch.waiting import wait_until
 from lending.core.lending_rule import HYSTERESIS_FRACTION
 from lending.forecasting.evaluation import forecast_errors, margin_covering
 from lending.forecasting.registry import make_forecaster
-from lending.forecasting.rolling import LONGEST_HISTORY
+from lending.forecasting.sampling import LONGEST_HISTORY
 from punctual.client import Client
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import FloatArray

@@ -16,7 +16,7 @@ from communication.cupcake.merging import merged_neighbours
 from communication.cupcake.pareto_program import best_fusion
 from communication.cupcake.partitions import Boundaries
 from communication.cupcake.timeline import timeline_of
-from communication.library.codecs import KEEPS_MOMENTUM
+from communication.library.codec_names import KEEPS_MOMENTUM
 from communication.plan import Prediction, content_digest
 from communication.profiles.codec import CodecProfile, Device
 from communication.profiles.link import LinkProfile

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from communication.espresso.decision_tree import belongs
 from communication.espresso.operations import Operation, operations
 from communication.espresso.options import Option, compressions, option_code, option_from_code
-from communication.library.codecs import KEEPS_MOMENTUM
+from communication.library.codec_names import KEEPS_MOMENTUM
 from communication.plan import Prediction, content_digest
 from communication.profiles.placement import PlacementShape
 

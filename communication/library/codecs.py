@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from communication.library.codec_names import LOSSY
 from communication.profiles.codec import CodecProfile, Device, WireFormat
 
 #: Up to so many elements (4 MiB of FP32) a GPU takes the same time; in proportion to the size beyond.
@@ -20,18 +21,6 @@ WIRE_FORMATS: dict[str, WireFormat] = {
     "ef-signsgd": WireFormat(value_bits=1, fixed_bytes=4),
     "onebit": WireFormat(value_bits=1, fixed_bytes=8),
 }
-#: Those that lose something.
-LOSSY = tuple(name for name in WIRE_FORMATS if name != "none")
-
-#: Of these the ones that are used where nobody names any: under them the loss is that of training without, at
-#: equal steps and whatever the optimizer. What others leave for later is made up for where an update is in
-#: proportion to the gradient (Karimireddy and others, 2019); optimizers that divide by a mean of its squares
-#: take what a codec adds for a part of it (Tang and others, 2021).
-FAITHFUL = ("fp16",)
-
-#: Those that keep a momentum beside what they have not sent yet.
-KEEPS_MOMENTUM = frozenset({"dgc"})
-
 #: On a V100, in microseconds: encoding and decoding together, and decoding alone.
 _ONE_LEVEL = {
     "random-k": (88.0, 34.0),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from communication.zen.balance import expected_imbalance
+from communication.zen.drift import MOST_IMBALANCE
 from communication.zen.formats import VALUE_BYTES, Format, smallest_format
 from communication.zen.profile import SparsityProfile
 from communication.zen.schemes import Exchange, Scheme, calls, received_bytes
@@ -21,8 +22,6 @@ EXECUTABLE = (
 )  # fmt: skip
 #: Those whose partitions come from a hash.
 HASHED = (Scheme.ZEN, Scheme.BALANCED_COO)
-#: Above it a hashed exchange is given up while it runs, so one that is expected there is not begun.
-MOST_IMBALANCE = 1.2
 
 
 @dataclass(frozen=True)

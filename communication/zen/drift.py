@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import quantiles
 
-import numpy as np
-
-from communication.zen.choosing import MOST_IMBALANCE
-
+#: Above it a hashed exchange is given up while it runs, so one that is expected there is not begun.
+MOST_IMBALANCE = 1.2
 #: Iterations in a row that may take longer than predicted, margin included.
 PATIENCE_ITERATIONS = 50
 #: The margin until so many iterations have been seen; then what 95 % of them stayed below.
 MARGIN = 0.15
 ENOUGH_ITERATIONS = 200
-PERCENTILE = 95.0
+PERCENTILE = 95
 #: A density that has moved by more than this share of itself is profiled again.
 MOST_DRIFT = 0.2
 
@@ -41,7 +40,7 @@ def margin(measured_over_predicted: Sequence[float]) -> float:
     95th percentile; never negative."""
     if len(measured_over_predicted) < ENOUGH_ITERATIONS:
         return MARGIN
-    return max(0.0, float(np.percentile(np.asarray(measured_over_predicted), PERCENTILE)) - 1.0)
+    return max(0.0, quantiles(measured_over_predicted, n=100, method="inclusive")[PERCENTILE - 1] - 1.0)
 
 
 def reason_to_fall_back(

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure, plain_text
-from scheduling.core.problem.reasons import memory_text
+from scheduling.core.question.quantities import memory_text
 from scheduling.models import CurveLevel
 from scheduling.selectors.scaling_curve import Curve, curve
 

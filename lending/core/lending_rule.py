@@ -18,12 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isfinite
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 HEADROOM_FRACTION = 0.02
 """Published share of the cluster that is never lent: about the median rise of usage in five minutes (Lyra
 section 3.7.1)."""
@@ -154,39 +148,6 @@ class LendingRule:
         """Servers missing at home while so many are away. Raises ValueError for usage outside 0 to 1."""
         return max(0, _whole(_checked_usage(usage) * self.servers) - (self.servers - on_loan))
 
-    def targets(self, usage: ArrayLike, forecasts: ArrayLike | None = None) -> IntArray:
-        """`target` at many instants, shape (n,); a forecast that is not a number is none.
-
-        Raises ValueError for usage outside 0 to 1 or shapes that do not fit.
-        """
-        kept = self._whole_servers(self.expected(usage, forecasts) * self.servers)
-        return np.maximum(0, self.servers - self.reserve - kept)
-
-    def all_worth_lending(self, expected: FloatArray, recent_peaks: FloatArray) -> IntArray:
-        """`worth_lending` at many instants, shape (n,), by what `expected` answers and by the recent peaks of
-        it."""
-        kept = self._whole_servers(np.clip(expected, 0.0, 1.0) * self.servers)
-        highest = np.clip(np.maximum(expected, recent_peaks), 0.0, 1.0)
-        careful = self._whole_servers((highest + self.hysteresis_fraction) * self.servers)
-        return np.maximum(0, self.servers - self.reserve - np.maximum(kept, careful))
-
-    def expected(self, usage: ArrayLike, forecasts: ArrayLike | None = None) -> FloatArray:
-        """The larger of usage and forecast with its margin at many instants, shape (n,), as `targets` takes
-        it."""
-        expected = _checked_usages(usage)
-        if forecasts is None:
-            return expected
-        return np.fmax(expected, np.asarray(forecasts, dtype=np.float64) + self.forecast_margin_fraction)
-
-    def shortfalls(self, usage: ArrayLike, on_loan: ArrayLike) -> IntArray:
-        """`shortfall` at many instants, shape (n,). Raises ValueError for usage outside 0 to 1."""
-        at_home = self.servers - np.asarray(on_loan, dtype=np.int64)
-        return np.maximum(0, self._whole_servers(_checked_usages(usage) * self.servers) - at_home)
-
-    def _whole_servers(self, servers: FloatArray) -> IntArray:
-        """Rounded up, from none to all of them."""
-        return np.clip(np.ceil(servers - ROUNDING_GUARD), 0, self.servers).astype(np.int64)
-
 
 @dataclass(frozen=True, slots=True)
 class LendingDecision:
@@ -215,11 +176,3 @@ def _checked_usage(usage: float) -> float:
     if not 0.0 <= usage <= 1.0:
         raise ValueError(f"usage is {usage}; it is a share of GPUs, from 0 to 1")
     return usage
-
-
-def _checked_usages(usage: ArrayLike) -> FloatArray:
-    values = np.asarray(usage, dtype=np.float64)
-    wrong = ~((values >= 0.0) & (values <= 1.0))
-    if wrong.any():
-        raise ValueError(f"usage is {values[wrong][0]}; it is a share of GPUs, from 0 to 1")
-    return values

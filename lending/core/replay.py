@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lending.core.lending_rule import FloatArray, IntArray, LendingRule
+from lending.core.lending_rule import LendingRule
+from lending.core.rule_over_time import (
+    FloatArray,
+    IntArray,
+    expected_usage,
+    shortfalls,
+    targets,
+    worth_lending,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +63,27 @@ def follow(
         raise ValueError(f"servers cannot be back {-periods_to_return} periods before they are asked for")
     if hold_periods < 0:
         raise ValueError(f"servers cannot stay for {hold_periods} periods")
-    expected = rule.expected(usage, forecasts)
+    expected = expected_usage(rule, usage, forecasts)
     peaks = recent_peaks(expected, hold_periods)
-    targets, needed = rule.targets(usage, forecasts).tolist(), rule.targets(usage).tolist()
-    count = len(targets)
+    allowed, needed = targets(rule, usage, forecasts).tolist(), targets(rule, usage).tolist()
+    count = len(allowed)
     on_loan, being_returned, lent, reclaimed = (np.zeros(count, dtype=np.int64) for _ in range(4))
     coming_home = np.zeros(count + periods_to_return + 1, dtype=np.int64)
     staying = returning = 0
-    for instant, worth in enumerate(rule.all_worth_lending(expected, peaks).tolist()):
+    for instant, worth in enumerate(worth_lending(rule, expected, peaks).tolist()):
         returning -= int(coming_home[instant])
         on_loan[instant], being_returned[instant] = staying + returning, returning
         # The first to come back are those that have been away longest.
         fresh = int(lent[max(0, instant - hold_periods) : instant].sum()) if hold_periods else 0
         measured = max(0, staying - needed[instant])
-        foreseen = max(0, staying - targets[instant]) - measured
+        foreseen = max(0, staying - allowed[instant]) - measured
         lent[instant] = max(0, worth - staying - returning)
         reclaimed[instant] = measured + min(foreseen, max(0, staying - fresh - measured))
         staying += int(lent[instant] - reclaimed[instant])
         returning += int(reclaimed[instant])
         # At once means: at home through the whole period that follows.
         coming_home[instant + 1 + periods_to_return] = reclaimed[instant]
-    return LendingHistory(on_loan, being_returned, lent, reclaimed, rule.shortfalls(usage, on_loan))
+    return LendingHistory(on_loan, being_returned, lent, reclaimed, shortfalls(rule, usage, on_loan))
 
 
 def recent_peaks(expected: FloatArray, periods: int) -> FloatArray:

@@ -8,17 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lending.core.lending_rule import IntArray, LendingRule
+from lending.core.lending_rule import LendingRule
 from lending.core.replay import LendingHistory, follow
-from lending.forecasting.forecaster import (
-    WINDOW,
-    FitReport,
-    FloatArray,
-    Forecaster,
-    ForecasterError,
-    Progress,
-    mean_squared_error,
-)
+from lending.core.rule_over_time import IntArray, targets
+from lending.forecasting.errors import ForecasterError
+from lending.forecasting.forecaster import FitReport, FloatArray, Forecaster, Progress, mean_squared_error
+from lending.forecasting.sampling import WINDOW
 
 EVALUATED_SAMPLES = 1_440
 """Five days: what Lyra reports its error on (Lyra section 3.6)."""
@@ -149,7 +144,7 @@ def reclaims_ahead(
     if history.on_loan.shape != samples.shape:
         raise ValueError(f"a history of {history.on_loan.size} decisions does not fit {samples.size} samples")
     staying = history.on_loan - history.being_returned
-    by_usage = rule.targets(samples)
+    by_usage = targets(rule, samples)
     asked_by_usage = np.maximum(0, staying - by_usage)
     asked_next = np.append(staying[:-1] > by_usage[1:], False)
     reclaims = history.reclaimed > 0

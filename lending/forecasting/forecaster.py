@@ -15,25 +15,14 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lending.forecasting.errors import ForecasterError, TooFewSamples
+from lending.forecasting.sampling import SAMPLES_PER_DAY, WINDOW
+
 FloatArray = NDArray[np.float64]
-
-WINDOW = 10
-"""Samples that a forecast looks at (Lyra section 3.6)."""
-
-SAMPLES_PER_DAY = 288
-"""Samples of a day: the least that most models are fitted to, and how many come between two fits."""
 
 Progress = Callable[[int, int], None]
 """Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that
 error and the forecaster stays as it was."""
-
-
-class ForecasterError(ValueError):
-    """A forecaster cannot be had, fitted, read or asked. Its text is one sentence."""
-
-
-class TooFewSamples(ForecasterError):
-    """There are not enough samples to fit a model yet: the last sample is the forecast until there are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from lending.forecasting.errors import ForecasterError
 from lending.forecasting.forecaster import (
-    SAMPLES_PER_DAY,
     FitReport,
     FloatArray,
     Forecaster,
-    ForecasterError,
     Progress,
     mean_squared_error,
     training_windows,
 )
+from lending.forecasting.sampling import SAMPLES_PER_DAY
 from lending.forecasting.storage import pack, unpack
 
 HIDDEN_LAYERS, WIDTH = 2, 32

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lending.forecasting.forecaster import Forecaster, ForecasterError
+from lending.forecasting.errors import ForecasterError
 
-# Named, not imported: nobody loads PyTorch who does not ask for its network.
+if TYPE_CHECKING:
+    from lending.forecasting.forecaster import Forecaster
+
+PERSISTENCE = "persistence"
+# Named, not imported: a process loads numpy, or PyTorch, only to use a forecaster.
 FORECASTERS: dict[str, str] = {
-    "persistence": "lending.forecasting.persistence:Persistence",
+    PERSISTENCE: "lending.forecasting.persistence:Persistence",
     "ridge": "lending.forecasting.ridge:Ridge",
     "lstm": "lending.forecasting.lstm:LongShortTermMemory",
 }

@@ -8,11 +8,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lending.forecasting.errors import ForecasterError
 from lending.forecasting.forecaster import (
     FitReport,
     FloatArray,
     Forecaster,
-    ForecasterError,
     Progress,
     mean_squared_error,
     training_windows,

@@ -8,16 +8,9 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lending.forecasting.forecaster import (
-    SAMPLES_PER_DAY,
-    FloatArray,
-    Forecaster,
-    Progress,
-    TooFewSamples,
-)
-
-LONGEST_HISTORY = 14 * SAMPLES_PER_DAY
-"""Older samples are not learned from any more: two weeks hold every day of the week twice."""
+from lending.forecasting.errors import TooFewSamples
+from lending.forecasting.forecaster import FloatArray, Forecaster, Progress
+from lending.forecasting.sampling import LONGEST_HISTORY, SAMPLES_PER_DAY
 
 
 def rolling_forecasts(

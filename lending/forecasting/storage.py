@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from lending.forecasting.forecaster import ForecasterError
+from lending.forecasting.errors import ForecasterError
 
 Arrays = Mapping[str, NDArray[Any]]
 

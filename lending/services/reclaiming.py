@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db import transaction
@@ -22,7 +23,6 @@ from lending.choices import OrderSource, ReclaimState
 from lending.core.history import MoveKind
 from lending.models import InferenceCluster, ReclaimedServer, ReclaimOrder
 from lending.services.loans import OrderReused, hint_orders, withdraw_offers
-from lending.services.reclaiming_choice import ReclaimChoice, choose
 from lending.services.transitions import move_servers, note_event
 from projects.errors import Conflict, InvalidRequest
 from scheduling.choices import (
@@ -40,6 +40,9 @@ from scheduling.services.generations import retire
 from scheduling.services.lifecycle import break_off_change
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import hint, wake
+
+if TYPE_CHECKING:
+    from lending.services.reclaiming_choice import ReclaimChoice
 
 #: Planning facts may move while servers are chosen; after so many times they are chosen under the lock.
 MAXIMUM_ATTEMPTS = 3
@@ -132,7 +135,7 @@ def _begin(order_id: UUID, inference_cluster: InferenceCluster) -> bool:
         )
         order = ReclaimOrder.objects.get(pk=order_id)
         last = attempt == MAXIMUM_ATTEMPTS - 1
-        choice = None if last else choose(inference_cluster, order.count)
+        choice = None if last else _choose(inference_cluster, order.count)
         with transaction.atomic():
             cluster = lock_cluster(inference_cluster.cluster_id)
             order = ReclaimOrder.objects.select_for_update().get(pk=order_id)
@@ -145,6 +148,13 @@ def _begin(order_id: UUID, inference_cluster: InferenceCluster) -> bool:
     return False
 
 
+def _choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
+    # Imported here: only processes that begin an order need the decision core.
+    from lending.services.reclaiming_choice import choose
+
+    return choose(inference_cluster, count)
+
+
 def _commit(
     order: ReclaimOrder, inference_cluster: InferenceCluster, cluster: Cluster, choice: ReclaimChoice | None
 ) -> None:
@@ -152,7 +162,7 @@ def _commit(
     now = timezone.now()
     order.withdrawn = withdraw_offers(inference_cluster, order.count, now)
     if choice is None or order.withdrawn:
-        choice = choose(inference_cluster, order.count - order.withdrawn)
+        choice = _choose(inference_cluster, order.count - order.withdrawn)
     move_servers(choice.servers, LendingState.RECLAIMING, now)
     ReclaimedServer.objects.bulk_create(
         ReclaimedServer(

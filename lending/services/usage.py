@@ -1,28 +1,24 @@
-"""What inference clusters report of their usage, what is expected of it, and what the platform asks back for
-that (Lyra section 3.6; spec 2.2)."""
+"""What inference clusters report of their usage, and what the platform asks back for what is expected of it
+(Lyra section 3.6; spec 2.2)."""
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 import structlog
 from django.db import transaction
 from django.utils import timezone
 
 from cluster.choices import LendingState
 from lending.choices import OrderSource, ReclaimState
-from lending.forecasting.forecaster import WINDOW, Forecaster, ForecasterError
-from lending.forecasting.persistence import Persistence
-from lending.forecasting.registry import load_forecaster
 from lending.models import (
     InferenceCluster,
     LendingEvent,
     ReclaimOrder,
-    TrainedForecaster,
     UsageForecast,
     UsageSample,
 )
@@ -44,7 +40,6 @@ STALE_PERIODS = 2.5
 #: of the period hardly shows in its mean. Orders for the period's end would wait until only a return's
 #: longest time is left.
 WANTED_WITHIN_PERIODS = 0.1
-PERSISTENCE = Persistence.name
 
 
 @transaction.atomic
@@ -99,7 +94,7 @@ def forget_old_usage(now: datetime) -> None:
     LendingEvent.objects.filter(happened_at__lt=now - OLDEST_SAMPLE).delete()
 
 
-def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[np.ndarray, datetime] | None:
+def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[list[float], datetime] | None:
     """Usage in the last ``periods`` periods, oldest first, and when the newest ended; None without a sample.
 
     A period that was not reported is not a number.
@@ -109,54 +104,14 @@ def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[np.
         return None
     period = inference_cluster.period_seconds
     since = newest.period_ends_at - timedelta(seconds=period * (periods - 0.5))
-    usage = np.full(periods, np.nan)
+    usage = [math.nan] * periods
     rows = inference_cluster.usage_samples.filter(period_ends_at__gt=since)
     for ends_at, value in rows.values_list("period_ends_at", "usage"):
         age = round((newest.period_ends_at - ends_at).total_seconds() / period)
         if 0 <= age < periods:
             usage[periods - 1 - age] = value
-    first = int(np.flatnonzero(np.isfinite(usage))[0])
+    first = next(index for index, value in enumerate(usage) if math.isfinite(value))
     return usage[first:], newest.period_ends_at
-
-
-def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
-    """Say what is expected of the next period, and ask servers back where the platform is to do that.
-
-    Without a trained model, or where it cannot be used, the last sample is the forecast. None before the
-    first sample.
-    """
-    inference_cluster = InferenceCluster.objects.filter(pk=inference_cluster_id).first()
-    found = None if inference_cluster is None else recent_usage(inference_cluster, WINDOW)
-    if inference_cluster is None or found is None:
-        return None
-    usage, ended_at = found
-    forecaster, trained = _forecaster(inference_cluster)
-    forecast, _ = UsageForecast.objects.update_or_create(
-        inference_cluster=inference_cluster,
-        period_ends_at=ended_at + timedelta(seconds=inference_cluster.period_seconds),
-        defaults={
-            "usage": forecaster.forecast(usage),
-            "forecaster": forecaster.name,
-            "trained": trained,
-            "made_at": timezone.now(),
-        },
-    )
-    hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
-    wake("orchestrate")
-    return forecast
-
-
-def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, TrainedForecaster | None]:
-    """The newest model of the cluster's forecaster that is better than none; persistence where there is
-    none."""
-    trained = inference_cluster.trained_forecasters.filter(forecaster=inference_cluster.forecaster).first()
-    if trained is None or trained.error >= trained.persistence_error:
-        return Persistence(), None
-    try:
-        return load_forecaster(trained.forecaster, bytes(trained.content)), trained
-    except ForecasterError as error:
-        log.warning("forecaster not usable", inference_cluster=inference_cluster.name, error=str(error))
-        return Persistence(), None
 
 
 @transaction.atomic

@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from communication.library.codecs import FAITHFUL, LOSSY
+from communication.library.codec_names import FAITHFUL, LOSSY
 from projects.access import require
 from projects.api import fields
 from projects.api.base import StrictSerializer

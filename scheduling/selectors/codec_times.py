@@ -9,7 +9,8 @@ from datetime import datetime
 import numpy as np
 
 from cluster.models import Gpu
-from communication.library.codecs import LOSSY, gpu_codec
+from communication.library.codec_names import LOSSY
+from communication.library.codecs import gpu_codec
 from communication.profiles.codec import CodecProfile
 from scheduling.gradient_records import codecs_of
 from scheduling.models import GradientProfile

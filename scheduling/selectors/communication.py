@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from communication.library.codecs import FAITHFUL
+from communication.library.codec_names import FAITHFUL
 from scheduling.choices import GenerationState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import function_key_on, key_of_family

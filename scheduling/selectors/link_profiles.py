@@ -1,4 +1,4 @@
-"""Links and codecs as plans are made with: what was measured or told, else the library's defaults."""
+"""Links as plans are made with: what was measured or told, else the library's defaults."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from cluster.models import Server
-from communication.library.codecs import LOSSY, gpu_codec
-from communication.profiles.codec import CodecProfile
 from communication.profiles.link import LinkProfile, LinkRate
 from scheduling.selectors.network import DEFAULT_RATE, network_of
 
@@ -44,9 +42,3 @@ def _slowest(rates: Sequence[Mapping[str, Any]]) -> LinkRate | None:
         max(float(rate["latency_seconds"]) for rate in rates),
         min(float(rate["bytes_per_second"]) for rate in rates),
     )
-
-
-def known_codecs(measured: Sequence[CodecProfile]) -> tuple[CodecProfile, ...]:
-    """Those that were measured on a worker's device, and the library's for the others."""
-    names = {codec.name for codec in measured}
-    return (*measured, *(gpu_codec(name) for name in LOSSY if name not in names))

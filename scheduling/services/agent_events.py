@@ -14,7 +14,7 @@ from cluster.models import Agent, Cluster
 from punctual.protocol.events import CopyTraffic
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, PLAN_REFUSED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
-from scheduling.core.problem.reasons import gpus_text, memory_text
+from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork

@@ -18,9 +18,9 @@ from django.db.models import DurationField, ExpressionWrapper, F, Value
 from cluster.models import Cluster, Gpu
 from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.placement.measuring import levels_to_come
-from scheduling.core.problem.reasons import gpus_text
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import ReasonCode, Verdict
+from scheduling.core.question.quantities import gpus_text
 from scheduling.models import Job, ScalingCurve
 from scheduling.models.functions import versions_of_many
 from scheduling.services.borrowed import curves_on

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -35,8 +36,10 @@ from scheduling.services.plan_watch import TOLERANCE
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.renewing import may_be_renewed, renew, renew_locked
-from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 from scheduling.services.wakeups import wake
+
+if TYPE_CHECKING:
+    from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 
 #: Jobs looked at, in the order of submission.
 MOST_LOOKED_AT = 20

@@ -12,8 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-import numpy as np
+from math import ceil
 
 from cluster.models import Cluster
 from scheduling.choices import Purpose
@@ -64,11 +63,16 @@ def _usual_lateness(starts: Sequence[Start]) -> float:
         by_project[one.project].append(one.beyond_seconds)
     if not by_project:
         return 0.0
-    return float(np.quantile([_late(beyond) for beyond in by_project.values()], 0.5, method="higher"))
+    return _quantile([_late(beyond) for beyond in by_project.values()], 0.5)
 
 
 def _late(seconds: Sequence[float]) -> float:
-    return float(np.quantile(seconds, SHARE, method="higher")) if seconds else 0.0
+    return _quantile(seconds, SHARE) if seconds else 0.0
+
+
+def _quantile(seconds: Sequence[float], share: float) -> float:
+    """The least of the values that at least so many of the others do not exceed."""
+    return sorted(seconds)[ceil(share * (len(seconds) - 1))]
 
 
 def _starts(cluster: Cluster, now: datetime) -> Iterator[Start]:

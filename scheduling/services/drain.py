@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 from django.db import transaction
-from django.utils import timezone
 
 from cluster.choices import DrainState
 from cluster.models import Server
@@ -17,9 +16,7 @@ from projects.models import User
 from scheduling.choices import AssignmentState
 from scheduling.core.question.snapshot import ServerSnapshot
 from scheduling.models import Assignment, Job
-from scheduling.services.isolating import answered_now
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
-from scheduling.services.snapshots import Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -57,25 +54,10 @@ def promises_broken_by(
     Raises:
         Unavailable: no plan can be computed at present.
     """
-    cluster = server.cluster
-    now = timezone.now()
-    broken: set[str] = set()
-    policy = cluster_policy(cluster)
+    # Imported here: processes that only offer the question need not load the decision core.
+    from scheduling.services.broken_promises import jobs_newly_at_risk
 
-    def at_risk(pool: Pool) -> set[str]:
-        return set(policy.replan(pool.snapshot).at_risk)
-
-    for kind in pool_kinds(cluster):
-        pool = pool_snapshot(cluster, kind, now)
-        if all(known.id != server.name for known in pool.snapshot.servers):
-            continue
-        before = answered_now(pool, at_risk)
-        without = tuple(
-            change(known) if known.id == server.name else known for known in pool.snapshot.servers
-        )
-        changed = dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, servers=without))
-        broken |= answered_now(changed, at_risk) - before
-    jobs = Job.objects.filter(pk__in=broken).order_by("deadline_at")
+    jobs = Job.objects.filter(pk__in=jobs_newly_at_risk(server, change)).order_by("deadline_at")
     return [
         {"job": job.pk, "name": job.name, "project": job.project.name, "deadline_at": job.deadline_at}
         for job in jobs

@@ -25,10 +25,10 @@ from recovery.costs.protection_class import (
 from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.plans.reserve import seconds_to_place_again
-from scheduling.core.problem.reasons import duration_text
+from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import ScalingCurve
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.gradient_records import MOST_DRIFT
+from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.services.protection import Stores

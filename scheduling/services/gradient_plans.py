@@ -7,29 +7,22 @@ tried and measured; no promise rests on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from django.db import transaction
-from django.utils import timezone
 
 from cluster.models import Gpu, Server
-from communication.combined.choosing import PlanChoice, choose
-from communication.combined.grouping import others
-from communication.combined.plan import CandidatePlan
-from communication.combined.question import PlanQuestion
-from communication.combined.timeline import predicted_spans
-from communication.plan import PredictedSpan, content_digest
+from communication.plan import content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
-from scheduling.core.runtime_plans.plan import PlanFamily, codecs_of_family
+from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import key_of_family
-from scheduling.gradient_records import codecs_of, link_moved, model_of, sparse_of
+from scheduling.link_drift import link_moved
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile
-from scheduling.selectors.link_profiles import known_codecs, known_links
+from scheduling.selectors.link_profiles import known_links
 
 log = structlog.get_logger(__name__)
 
@@ -38,14 +31,10 @@ COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
 MOST_PROFILES = 1
 #: Device memory for buffers is counted in these.
 MEMORY_STEP_BYTES = 64 << 20
-#: Of a predicted timeline.
-MOST_SPANS = 512
-#: Gradients travel as FP32.
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True)
-class _Inputs:
+class Inputs:
     """What all plans of a profile are made of. ``digest``: of all of it."""
 
     shape: PlacementShape
@@ -69,8 +58,11 @@ def make_plans(most: int = MOST_PROFILES) -> int:
         if made >= most:
             break
         made += 1
+        # Imported here: most runs find nothing to plan, and the planners take more memory than all the rest.
+        from scheduling.services.gradient_choices import choices
+
         try:
-            found = list(_choices(profile, inputs))
+            found = list(choices(profile, inputs))
         except (ArithmeticError, LookupError, ValueError):
             log.exception("gradients_not_planned", key=profile.key, gpus=profile.gpus)
             found = []
@@ -101,7 +93,7 @@ def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
     return None
 
 
-def _inputs(profile: GradientProfile, size: int | None) -> _Inputs | None:
+def _inputs(profile: GradientProfile, size: int | None) -> Inputs | None:
     shape = shape_of_level(profile.gpus, size or 0)
     if shape is None:
         return None
@@ -118,7 +110,7 @@ def _inputs(profile: GradientProfile, size: int | None) -> _Inputs | None:
             "planners": list(CARRIED_OUT),
         }
     )
-    return _Inputs(shape, links, families, memory, digest)
+    return Inputs(shape, links, families, memory, digest)
 
 
 def _links(profile: GradientProfile) -> LinkProfile:
@@ -147,32 +139,7 @@ def _memory_left(profile: GradientProfile) -> int | None:
     return max(0, left - left % MEMORY_STEP_BYTES)
 
 
-def _choices(profile: GradientProfile, inputs: _Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The choice of each family, as its row has it. Models whose gradients do not travel as they are computed
-    have none."""
-    content = profile.content
-    if content["bytes_per_element"] != FP32_BYTES:
-        return
-    model, sparse = model_of(content), sparse_of(content)
-    codecs = known_codecs(codecs_of(content))
-    for family in inputs.families:
-        named = codecs_of_family(family)
-        question = PlanQuestion(
-            profile.key,
-            model,
-            inputs.shape,
-            inputs.links,
-            sparse,
-            codecs,
-            lossy=bool(named),
-            codec_names=named,
-            memory_bytes=inputs.memory_bytes,
-            planners=CARRIED_OUT,
-        )
-        yield family, _row(question, choose(question))
-
-
-def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dict[str, Any]]]) -> None:
+def _store(profile: GradientProfile, inputs: Inputs, found: list[tuple[str, dict[str, Any]]]) -> None:
     with transaction.atomic():
         current = GradientProfile.objects.select_for_update().get(pk=profile.pk)
         if current.measured_at != profile.measured_at or current.families != profile.families:
@@ -192,42 +159,3 @@ def _store(profile: GradientProfile, inputs: _Inputs, found: list[tuple[str, dic
             if known is not None and known.question == row["question"]:
                 continue
             GradientPlan.objects.update_or_create(**place, defaults=row)
-
-
-def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
-    """A choice as its row has it. What lost before may be tried again under other inputs."""
-    chosen = choice.chosen
-    rest = others(question, chosen)
-    #: Names of those that are not sparse, in order of readiness.
-    gradients = () if rest is None else rest.tensor_names
-    messages = {name: dict(message) for name, message in chosen.messages.items()}
-    return {
-        "question": choice.question,
-        "planner": chosen.planner,
-        "codec": chosen.codec,
-        "chosen": candidate_as_json(chosen),
-        "messages": {**messages, "gradients": list(gradients)} if messages else {},
-        "beaten": [candidate_as_json(each) for each in choice.beaten],
-        "spans": spans_as_json(predicted_spans(question, chosen)),
-        "speedup": choice.speedup,
-        "made_at": timezone.now(),
-        "measured_seconds": None,
-        "given_up": "",
-    }
-
-
-def spans_as_json(spans: Sequence[PredictedSpan]) -> list[dict[str, Any]]:
-    """A predicted timeline in order of begin; of one with more spans than are kept the longest."""
-    kept = sorted(spans, key=lambda span: span.begin_seconds - span.end_seconds)[:MOST_SPANS]
-    return [asdict(span) for span in sorted(kept, key=lambda span: span.begin_seconds)]
-
-
-def candidate_as_json(candidate: CandidatePlan) -> dict[str, Any]:
-    """What a plan is, for people: not what ranks carry out."""
-    return {
-        "planner": candidate.planner,
-        "codec": candidate.codec,
-        "lossless": candidate.lossless,
-        "buffer_bytes": candidate.buffer_bytes,
-        "predicted": asdict(candidate.predicted),
-    }

@@ -11,7 +11,7 @@ from django.utils import timezone
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from scheduling.choices import Purpose
 from scheduling.curve_keys import function_key_on
-from scheduling.gradient_records import MOST_DRIFT, codecs_of, drift, model_of, sparse_of
+from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job
 from scheduling.services.report_refusals import RefusedEvent
 
@@ -28,6 +28,9 @@ def note_profile(job: Job, generation: Generation, event: Mapping[str, Any]) -> 
         RefusedEvent: it is of no number of GPUs that the generation trains on, or of no gradients that there
             can be.
     """
+    # Imported here: few reports hold a record, and the agents' API computes nothing else with arrays.
+    from scheduling.gradient_records import codecs_of, drift, model_of, sparse_of
+
     possible = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
     if event["gpus"] not in {*possible, generation.world_size}:
         raise RefusedEvent(f"gpus: {event['gpus']}, but the generation trains on {generation.world_size}")

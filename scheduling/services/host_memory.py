@@ -14,7 +14,7 @@ from django.db.models import Count, Max
 from cluster.models import Cluster, Gpu, Server
 from punctual.protocol.limits import LARGEST_COUNT
 from scheduling.choices import GenerationState, JobState, Purpose
-from scheduling.core.problem.reasons import gpus_text, memory_text
+from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.models import CurveLevel, Generation, Job, JobMetric
 from scheduling.services.records import record
 

@@ -18,14 +18,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import UNDECIDED_STATES
-from scheduling.core.question.recording import pack_snapshot
-from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Incident, Job
-from scheduling.services.declining import decline
 from scheduling.services.records import record
 from scheduling.services.wakeups import hint
-from scheduling.stored_verdict import AnswerCode
 
 log = structlog.get_logger(__name__)
 
@@ -34,15 +29,6 @@ TRY_AGAIN_AFTER = timedelta(minutes=10)
 #: After so long a job is measured again for which a server had no port.
 PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
-#: Being planned does not put these right.
-NOT_OF_PLANNING = (
-    Incident.Kind.NO_PORT,
-    Incident.Kind.UNRECOVERED,
-    Incident.Kind.UNPROTECTED,
-    Incident.Kind.NO_STANDBY,
-    Incident.Kind.TOO_OLD,
-)
-NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 
 def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
@@ -56,49 +42,12 @@ def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
     return {job_id: message for job_id, message in recent.values_list("job_id", "message") if job_id}
 
 
-def note_set_aside(
-    cluster: Cluster,
-    unplannable: Mapping[str, str],
-    breaking: Mapping[str, str],
-    planned: set[str],
-    now: datetime,
-    questions: Mapping[str, Snapshot] = NO_QUESTIONS,
-) -> None:
-    """Write down who was set aside in a pass and why, and who takes part again. The caller holds the
-    cluster's row.
-
-    ``planned``: all jobs that took part. ``questions``: what had no answer with a breaking job.
-    """
-    reasons = {**dict.fromkeys(unplannable, Incident.Kind.UNPLANNABLE)}
-    reasons |= dict.fromkeys(breaking, Incident.Kind.BREAKS_PLANS)
-    known = set(breaking_jobs(cluster, now))
-    messages = {**unplannable, **breaking}
-    for job in Job.objects.filter(pk__in=reasons).select_related("cluster"):
-        if job.finished():
-            continue  # since the question was read
-        kind, message = reasons[job.pk], messages[job.pk]
-        if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
-            continue  # left out by what was found before: not seen anew
-        if _saw(cluster, kind, message, job=job, question=questions.get(job.pk), now=now):
-            _set_aside(job, message, now)
-    # Few are open, and thousands may take part: the database need not be told of all of these.
-    for incident in Incident.objects.filter(cluster=cluster, resolved_at__isnull=True).select_related("job"):
-        taking_part = incident.job_id in planned and incident.kind not in NOT_OF_PLANNING
-        ended = incident.job is not None and incident.job.finished()
-        if not (taking_part or ended):
-            continue
-        incident.resolved_at = now
-        incident.save(update_fields=["resolved_at"])
-        if incident.job is not None and not incident.job.finished():
-            record(incident.job, "planned_again", "It can be planned again.")
-
-
 def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> None:
     """Write down that a job was not started or moved because a server has no port left for its workers.
 
     The caller holds the cluster's row.
     """
-    if _saw(cluster, Incident.Kind.NO_PORT, message, job=job, now=now):
+    if saw(cluster, Incident.Kind.NO_PORT, message, job=job, now=now):
         log.error("no_free_port", job=job.pk, reason=message)
         record(job, "no_port", f"It cannot be started or moved now: {message}. It is tried again.")
 
@@ -127,7 +76,7 @@ def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job | None, now:
     open_ones = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True)
     if not open_ones.exists():
         log.error(kind, job=None if job is None else job.pk, reason=message)
-        _saw(cluster, kind, message, job=job, now=now)
+        saw(cluster, kind, message, job=job, now=now)
 
 
 def resolve(cluster: Cluster, but: Mapping[str, Collection[str]], now: datetime) -> None:
@@ -140,32 +89,6 @@ def resolve(cluster: Cluster, but: Mapping[str, Collection[str]], now: datetime)
         open_ones.filter(pk__in=over).update(resolved_at=now)
 
 
-def note_not_measured(
-    cluster: Cluster, job: Job, error: BaseException, question: Snapshot, now: datetime
-) -> None:
-    """Write down that no plan could be computed beside a measurement of the job's function."""
-    detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
-    message = f"{type(error).__name__}: {error}"[:500].replace("\0", "")
-    kind = Incident.Kind.NOT_MEASURED
-    with transaction.atomic():
-        _saw(cluster, kind, message, job=job, detail=detail, question=question, now=now)
-
-
-def _set_aside(job: Job, message: str, now: datetime) -> None:
-    log.error("job_set_aside", job=job.pk, reason=message)
-    if job.state in UNDECIDED_STATES:
-        decline(job, AnswerCode.CANNOT_BE_PLANNED, f"It cannot be planned: {message}.", now)
-        return
-    if job.promised and not job.at_risk:
-        job.at_risk = True
-        job.save(update_fields=["at_risk"])
-    record(
-        job,
-        "set_aside",
-        f"It cannot be planned and is set aside; it keeps the GPUs that it has. {message}.",
-    )
-
-
 def note_failed_pass(cluster_id: int, error: BaseException) -> None:
     """Write down that a pass failed, in a transaction of its own. Never raises: the failure itself must be
     heard."""
@@ -175,7 +98,7 @@ def note_failed_pass(cluster_id: int, error: BaseException) -> None:
             cluster = Cluster.objects.get(pk=cluster_id)
             detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
             message = f"{type(error).__name__}: {error}"[:2000].replace("\0", "")
-            _saw(cluster, Incident.Kind.PASS_FAILED, message, detail=detail, now=timezone.now())
+            saw(cluster, Incident.Kind.PASS_FAILED, message, detail=detail, now=timezone.now())
     except Exception:
         log.exception("failed_pass_not_recorded", cluster=cluster_id)
 
@@ -188,7 +111,7 @@ def note_good_pass(cluster_id: int) -> None:
     open_ones.update(resolved_at=timezone.now())
 
 
-def _saw(
+def saw(
     cluster: Cluster,
     kind: str,
     message: str,
@@ -196,10 +119,10 @@ def _saw(
     now: datetime,
     job: Job | None = None,
     detail: str = "",
-    question: Snapshot | None = None,
+    snapshot: bytes | None = None,
 ) -> bool:
-    """Note one thing that is wrong. Returns whether it is new. Of the questions without an answer the first
-    is kept."""
+    """Note one thing that is wrong. Returns whether it is new. ``snapshot``: the question without an answer,
+    packed; of several the first is kept."""
     seen = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True).update(
         message=message, detail=detail, last_at=now, count=F("count") + 1
     )
@@ -211,7 +134,7 @@ def _saw(
         job=job,
         message=message,
         detail=detail,
-        snapshot=None if question is None else pack_snapshot(question),
+        snapshot=snapshot,
         first_at=now,
         last_at=now,
     )

@@ -17,9 +17,9 @@ from projects.errors import Unavailable
 from scheduling.core.plans.release import UNKNOWN_SECONDS
 from scheduling.core.question.snapshot import BlockedGpus, JobSnapshot, Snapshot
 from scheduling.models import Job
-from scheduling.services.incidents import note_set_aside
 from scheduling.services.planner_lease import Moved, SetAside
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.setting_aside import note_set_aside
 from scheduling.services.snapshots import Pool
 
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
 from scheduling.core.runtime_plans.plan import codecs_of_family
-from scheduling.gradient_records import codecs_of, model_of, sparse_of
+from scheduling.gradient_records import codecs_of, known_codecs, model_of, sparse_of
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, ScalingCurve
-from scheduling.selectors.link_profiles import known_codecs, known_links
+from scheduling.selectors.link_profiles import known_links
 from scheduling.services.gradient_plans import shape_of_level
 
 #: Planners that answer within a request; Espresso takes seconds.

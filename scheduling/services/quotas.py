@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,6 @@ from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, OfferState, Purpose, ServiceClass
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Bundle, Generation, Job, Offer
-from scheduling.services.plan_json import plan_from_json
 from scheduling.stored_verdict import DECLINED, AnswerCode, StoredVerdict
 
 
@@ -166,8 +165,7 @@ class PromiseQuotas:
         offers = Offer.objects.filter(project__in=limit.project_ids, state=OfferState.OPEN)
         offers = offers.filter(valid_until__gt=self._now).exclude(job=self._asking)
         held = (*promises.values_list("plan", flat=True), *offers.values_list("plan", flat=True))
-        plans = (plan_from_json(stored) for stored in held)
-        return sum(gpu_hours(plan, self._now.timestamp()) for plan in plans if plan is not None)
+        return sum(_stored_gpu_hours(stored, self._now.timestamp()) for stored in held if stored)
 
 
 def refused_by_quota(answer: StoredVerdict, refusal: str, service_class: str) -> StoredVerdict:
@@ -188,9 +186,23 @@ def refused_by_quota(answer: StoredVerdict, refusal: str, service_class: str) ->
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:
     """GPU hours that the plan still holds after ``since``, up to its finish."""
+    return _gpu_hours(zip(plan.start, plan.end, plan.gpus, strict=True), plan.finish_at, since)
+
+
+def _stored_gpu_hours(stored: Mapping[str, Any], since: float) -> float:
+    """The same of a plan as its row has it (`plan_json.plan_to_json`)."""
+    pieces = zip(stored["start"], stored["end"], stored["gpus"], strict=True)
+    return _gpu_hours(pieces, stored["finish_at"], since)
+
+
+def _gpu_hours(
+    pieces: Iterable[tuple[float, float | None, int]], finish_at: float | None, since: float
+) -> float:
+    """``pieces``: start, end and GPUs of each; None is never."""
+    finish = math.inf if finish_at is None else float(finish_at)
     hours = 0.0
-    for start, end, gpus in zip(plan.start, plan.end, plan.gpus, strict=True):
-        until = min(float(end), float(plan.finish_at))
+    for start, end, gpus in pieces:
+        until = finish if end is None else min(float(end), finish)
         if math.isfinite(until):
             hours += max(0.0, until - max(float(start), since)) * int(gpus) / 3600
     return hours

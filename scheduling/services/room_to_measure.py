@@ -20,8 +20,8 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curve_made_on, curve_on
-from scheduling.services.incidents import note_not_measured
 from scheduling.services.isolating import FAILURES
+from scheduling.services.setting_aside import note_not_measured
 from scheduling.services.snapshots import Pool, pool_snapshot
 from scheduling.services.unfit_levels import largest_unfit_level
 

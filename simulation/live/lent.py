@@ -78,10 +78,10 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
     """Usage from now on as it was in its last whole days, at most a week, or in all of the time where that is
     less than a day."""
     most = min(MOST_SAMPLES, round(LONGEST_SECONDS / row.period_seconds))
-    found = recent_usage(row, most)
-    if found is None or np.isfinite(found[0]).sum() < FEWEST_SAMPLES:
+    samples, ended_at = recent_usage(row, most) or ([], now)
+    usage = np.array(samples, dtype=np.float64)
+    if np.isfinite(usage).sum() < FEWEST_SAMPLES:
         return (), f"The live inference cluster {row.name} has too few samples of its usage to go by."
-    usage, ended_at = found
     known = np.flatnonzero(np.isfinite(usage))
     whole = np.interp(np.arange(usage.size), known, usage[known])
     a_day = round(DAY_SECONDS / row.period_seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from communication.library.codecs import LOSSY
+from communication.library.codec_names import LOSSY
 from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job, ScalingCurve
 from scheduling.selectors.communication import communication_of

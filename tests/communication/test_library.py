@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from communication.library.codecs import LOSSY, WIRE_FORMATS, cpu_codec, gpu_codec
+from communication.library.codec_names import LOSSY
+from communication.library.codecs import WIRE_FORMATS, cpu_codec, gpu_codec
 from communication.library.models import MODELS, measured_model
 from communication.profiles.codec import Device
 
@@ -44,6 +45,10 @@ CODECS = {
     "onebit": (620, 1 / 32),
     "fp16": (26, 0.5),
 }
+
+
+def test_every_codec_but_none_loses_something() -> None:
+    assert ("none", *LOSSY) == tuple(WIRE_FORMATS)
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from communication.library.codecs import LOSSY
+from communication.library.codec_names import LOSSY
 from scheduling.core.runtime_plans.plan import family_name
 from scheduling.curve_keys import key_of_family
 from tests.lending.test_migrations import migrate

@@ -11,7 +11,7 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
-from communication.library.codecs import FAITHFUL, LOSSY
+from communication.library.codec_names import FAITHFUL, LOSSY
 from communication.plan import content_digest
 from scheduling.choices import CurveState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name

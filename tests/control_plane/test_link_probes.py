@@ -12,7 +12,7 @@ from cluster.link_pairs import MOST_WITH_ALL_PAIRS, apart, pairs_of
 from cluster.models import Agent, Gpu, Server, ServerLink
 from communication.profiles.link import LinkRate
 from scheduling.choices import AssignmentState, GenerationState
-from scheduling.gradient_records import link_moved
+from scheduling.link_drift import link_moved
 from scheduling.models import Assignment
 from scheduling.selectors.desired_state import desired_state
 from scheduling.selectors.link_matrix import link_matrix

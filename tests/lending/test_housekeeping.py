@@ -12,7 +12,7 @@ from lending.models import InferenceCluster, LendingEvent, UsageForecast, UsageS
 from lending.services.inference_clusters import inference_cluster_create
 from lending.services.transitions import note_event
 from tests.factories import UserFactory
-from workers.tasks.periodic import keep_house
+from workers.tasks.control import keep_house
 
 pytestmark = pytest.mark.django_db
 

@@ -22,6 +22,7 @@ from lending.choices import LoanState, ReclaimState
 from lending.forecasting.persistence import Persistence
 from lending.models import InferenceCluster, LoanOrder, ReclaimOrder, UsageSample
 from lending.services import usage as lending_usage
+from lending.services.forecasts import forecast_usage
 from lending.services.orchestrator import orchestrate
 from punctual.client import Client
 from simulation.inference.usage import UsageSeries
@@ -116,7 +117,7 @@ def live(emulated: Emulator, periods: int, inference: InferenceCluster) -> None:
     for _ in range(periods):
         for _ in range(2):
             emulated.step()
-            lending_usage.forecast_usage(inference.pk)
+            forecast_usage(inference.pk)
             orchestrate()
             clock.now += timedelta(seconds=PERIOD_SECONDS / 2)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from communication.library.codecs import LOSSY, WIRE_FORMATS, gpu_codec
+from communication.library.codec_names import LOSSY
+from communication.library.codecs import WIRE_FORMATS, gpu_codec
 from communication.profiles.codec import CodecProfile, Device
 from workers.runtime.emulated_codecs import CodecTable
 

@@ -11,9 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from scheduling.core.question.snapshot import Snapshot
+
+#: The types of arrays that a snapshot's fields name.
+_ARRAYS = {"IntArray": NDArray[np.int64], "FloatArray": NDArray[np.float64]}
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
@@ -51,7 +55,7 @@ def _restore(kind: Any, plain: Any) -> Any:
     if origin is tuple:
         return tuple(_restore(arguments[0], item) for item in plain)
     if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
+        hints = typing.get_type_hints(kind, localns=_ARRAYS)
         return kind(**{name: _restore(hints[name], item) for name, item in plain.items()})  # type: ignore[operator]
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(plain)

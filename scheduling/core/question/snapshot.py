@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Text, so that processes that hand snapshots' names around and compute nothing load no numpy.
+IntArray: TypeAlias = "NDArray[np.int64]"
+FloatArray: TypeAlias = "NDArray[np.float64]"
 
 NO_DEADLINE = float("inf")
 AGEING_WEIGHT = 0.5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from communication.library.codecs import FAITHFUL
+from communication.library.codec_names import FAITHFUL
 
 
 class PlanFamily(StrEnum):

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from communication.hooks.codecs.names import codec_named
 from communication.hooks.feedback import ErrorFeedback
 from communication.hooks.residuals import Row
-from communication.library.codecs import FAITHFUL, LOSSY
+from communication.library.codec_names import FAITHFUL, LOSSY
 from punctual import TrainingFunction
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "image_classifier.py"

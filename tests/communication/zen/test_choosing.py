@@ -11,12 +11,12 @@ from communication.profiles.placement import PlacementShape
 from communication.zen.choosing import (
     EXECUTABLE,
     HASHED,
-    MOST_IMBALANCE,
     OperationTimes,
     choose_scheme,
     exchange_of,
 )
 from communication.zen.densification import Densification, Skew, beta_between
+from communication.zen.drift import MOST_IMBALANCE
 from communication.zen.formats import Format
 from communication.zen.profile import SparsityProfile
 from communication.zen.schemes import Scheme, received_bytes

@@ -14,9 +14,9 @@ from communication.plan import CommunicationPlan, content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
-from communication.zen.choosing import MOST_IMBALANCE, OperationTimes
+from communication.zen.choosing import OperationTimes
 from communication.zen.densification import Densification
-from communication.zen.drift import WindowReport, has_drifted, margin, reason_to_fall_back
+from communication.zen.drift import MOST_IMBALANCE, WindowReport, has_drifted, margin, reason_to_fall_back
 from communication.zen.iteration import BUCKET_BYTES, FIRST_BUCKET_BYTES, dense_traffic
 from communication.zen.plan import plan_sparse
 from communication.zen.profile import SparsityProfile

@@ -22,16 +22,17 @@ from lending.models import (
     UsageForecast,
     UsageSample,
 )
-from lending.services import trainings as lending_trainings
+from lending.services import learning
+from lending.services.forecasts import forecast_usage
+from lending.services.learning import training_run
 from lending.services.orchestrator import orchestrate
 from lending.services.trainings import (
     TRAININGS,
     start_due_trainings,
     training_cancel,
-    training_run,
     training_start,
 )
-from lending.services.usage import forecast_usage, recent_usage, usage_report
+from lending.services.usage import recent_usage, usage_report
 from projects.errors import Conflict
 from scheduling.models import OutboxMessage
 from tests import factories as make
@@ -152,13 +153,13 @@ def test_a_cancelled_training_stops_at_its_next_epoch(
 ) -> None:
     report(inference, wave(4))
     training = training_start(inference_cluster=inference)
-    train = lending_trainings._train
+    train = learning._train
 
     def cancelled_meanwhile(attempt: Any) -> bool:
         training_cancel(training=training)
         return train(attempt)
 
-    monkeypatch.setattr(lending_trainings, "_train", cancelled_meanwhile)
+    monkeypatch.setattr(learning, "_train", cancelled_meanwhile)
     assert training_run(training.pk) is False
     training.refresh_from_db()
     assert training.state == WorkState.CANCELLED
@@ -170,14 +171,14 @@ def test_a_worker_that_lost_its_lease_stores_nothing(
 ) -> None:
     report(inference, wave(4))
     training = training_start(inference_cluster=inference)
-    store = lending_trainings._store
+    store = learning._store
 
     def given_away(*arguments: Any) -> bool:
         ForecasterTraining.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
         TRAININGS.sweep()
         return store(*arguments)
 
-    monkeypatch.setattr(lending_trainings, "_store", given_away)
+    monkeypatch.setattr(learning, "_store", given_away)
     assert training_run(training.pk) is False
     training.refresh_from_db()
     assert training.state == WorkState.QUEUED

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lending.core.lending_rule import LendingRule
 from lending.core.replay import LendingHistory, follow
+from lending.forecasting.errors import ForecasterError, TooFewSamples
 from lending.forecasting.evaluation import (
     PERFECT,
     PERSISTENCE,
@@ -16,7 +17,6 @@ from lending.forecasting.evaluation import (
     margin_covering,
     reclaims_ahead,
 )
-from lending.forecasting.forecaster import ForecasterError, TooFewSamples
 from lending.forecasting.persistence import Persistence
 from lending.forecasting.ridge import Ridge
 from simulation.inference.daily_curve import DailyCurve, daily_usage

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lending.forecasting.forecaster import (
-    Forecaster,
-    ForecasterError,
-    Progress,
-    TooFewSamples,
-    windows_of,
-)
+from lending.forecasting.errors import ForecasterError, TooFewSamples
+from lending.forecasting.forecaster import Forecaster, Progress, windows_of
 from lending.forecasting.lstm import LongShortTermMemory, Training
 from lending.forecasting.persistence import Persistence
 from lending.forecasting.registry import FORECASTERS, load_forecaster, make_forecaster

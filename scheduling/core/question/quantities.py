@@ -1,0 +1,40 @@
+"""Durations, GPUs and memory as sentences for people write them."""
+
+from __future__ import annotations
+
+MEBIBYTE, GIBIBYTE = 1024**2, 1024**3
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in its two largest units: ``1 h 20 min``, ``12.5 s``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    total = round(seconds)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        amount, total = divmod(total, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def gpus_text(gpus: int) -> str:
+    """``1 GPU``, ``4 GPUs``."""
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def gpu_hours_text(gpu_seconds: float) -> str:
+    """GPU time in GPU hours: ``1.5 GPU hours``, ``12,345 GPU hours``."""
+    hours = gpu_seconds / 3600.0
+    if hours >= 100.0:
+        return f"{round(hours):,} GPU hours"
+    return "1 GPU hour" if hours == 1.0 else f"{hours:.3g} GPU hours"
+
+
+def memory_text(size_bytes: float) -> str:
+    """``1.5 GiB``, ``300 MiB``."""
+    if size_bytes >= GIBIBYTE:
+        return f"{size_bytes / GIBIBYTE:.3g} GiB"
+    return f"{size_bytes / MEBIBYTE:.0f} MiB"

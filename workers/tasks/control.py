@@ -1,0 +1,105 @@
+"""Tasks of the queue `control`: short wake-ups, few of which find anything to do."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from lending.services import orchestrator, trainings
+from lending.services.usage import forget_old_usage
+from scheduling.services import (
+    better_plans,
+    curves,
+    drain,
+    environments,
+    housekeeping,
+    leases,
+    link_probes,
+    plan_watch,
+    wakeups,
+)
+from simulation.services import runs
+from workers.tasks.common import RETRY
+
+#: Of every kind of long task (`scheduling/services/long_tasks.py`).
+SWEEPS = (environments.BUILDS.sweep, trainings.TRAININGS.sweep, runs.sweep_runs)
+
+
+@shared_task(name="workers.tasks.reconcile", **RETRY)
+def reconcile() -> None:
+    """Close the difference between what should be and what is."""
+    leases.reconcile()
+    drain.finish_drains()
+
+
+@shared_task(name="workers.tasks.expire_leases", **RETRY)
+def expire_leases() -> None:
+    """Suspect and fence silent servers."""
+    leases.expire_leases()
+
+
+@shared_task(name="workers.tasks.sweep_outbox", **RETRY)
+def sweep_outbox() -> None:
+    """Send the messages that their writers did not."""
+    wakeups.sweep_outbox()
+
+
+@shared_task(name="workers.tasks.refine_curves", **RETRY)
+def refine_curves() -> None:
+    """Sharpen scaling curves by what running jobs show, give communication plans up that lose, and take those
+    up that were measured to win."""
+    curves.refine_curves()
+    plan_watch.watch_plans()
+    better_plans.take_up_better_plans()
+    better_plans.follow_newer_plans()
+
+
+@shared_task(name="workers.tasks.measure_links", **RETRY)
+def measure_links() -> None:
+    """Have the agents of idle servers measure the links between them."""
+    link_probes.ask_for_measurements()
+
+
+@shared_task(name="workers.tasks.housekeeping", **RETRY)
+def keep_house() -> None:
+    """Delete what its time is up for."""
+    housekeeping.keep_house()
+    forget_old_usage(timezone.now())
+
+
+@shared_task(name="workers.tasks.sweep_long_tasks", **RETRY)
+def sweep_long_tasks() -> None:
+    """Queue work again whose worker is gone, and repeat messages that were lost. No kind waits for
+    another's."""
+    failures = []
+    for sweep in SWEEPS:
+        try:
+            sweep()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised below
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+@shared_task(name="workers.tasks.orchestrate", **RETRY)
+def orchestrate() -> None:
+    """Ask back what forecasts want, work off loan and reclaim orders."""
+    orchestrator.orchestrate()
+
+
+@shared_task(name="workers.tasks.work_off_orders", **RETRY)
+def work_off_orders() -> None:
+    """Begin orders whose time has come, and send home the servers that hold no work any more."""
+    orchestrator.work_off_orders()
+
+
+@shared_task(name="workers.tasks.start_trainings", **RETRY)
+def start_trainings() -> None:
+    """Queue the trainings whose day has come."""
+    trainings.start_due_trainings()
+
+
+@shared_task(name="workers.tasks.delete_simulation_orphans", **RETRY)
+def delete_simulation_orphans() -> None:
+    """Delete files of studies that exist no more."""
+    runs.delete_orphans()

@@ -1,0 +1,14 @@
+"""Tasks of the queue `long`: builds of environments."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from scheduling.services import environments
+from workers.tasks.common import RETRY
+
+
+@shared_task(name="workers.tasks.build_environment", time_limit=3600, soft_time_limit=3500, **RETRY)
+def build_environment(digest: str) -> None:
+    """Install the requirements that functions wait for."""
+    environments.build_environment(digest)
