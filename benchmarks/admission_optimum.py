@@ -41,8 +41,9 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_p
 from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
 from scheduling.policies import POLICIES
 from scheduling.policies.punctual import Punctual
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
+from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 from tests.core.exact import ExactJob, Feasibility, job_from, job_of, solve

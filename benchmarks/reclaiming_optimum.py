@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from simulation.workloads.synthetic_lyra import GPU_SHARES
 from tests.core.reclaim_layouts import GPUS_PER_SERVER, Mix, asking_for, best_fit_question
 

@@ -14,7 +14,6 @@ from dashboard.views.rendering import Fragment, render_page
 from projects.errors import NotFound
 from simulation.choices import TraceKind
 from simulation.models import SimulationStudy
-from simulation.selectors import choices
 from simulation.selectors.pages import comparison_figure, comparison_table, run_rows, studies_page
 from simulation.selectors.studies import COMPARISON_FIGURES, figures_of, study_get
 
@@ -49,6 +48,9 @@ def _list(request: HttpRequest) -> dict[str, Any]:
 def simulations(request: HttpRequest) -> HttpResponse:
     """All studies, and the form for a new one."""
     _operators_only(request)
+    # Imported here: it loads the simulator.
+    from simulation.selectors import choices
+
     traces, problem = choices.traces_offered()
     context = {
         "groups": [

@@ -27,7 +27,7 @@ from lending.models.usage import MOST_SOURCE_CHARACTERS
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 
 LARGEST_BATCH = 2016
 """Samples of a report: a week of five minutes."""

@@ -17,13 +17,8 @@ from cluster.models import Server
 from lending.models import InferenceCluster
 from scheduling.choices import TERMINAL_STATES, AssignmentState, GenerationState, Purpose
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.lyra.reclaiming.choosing import (
-    Reclaim,
-    ReclaimGroup,
-    ReclaimMethod,
-    ReclaimQuestion,
-    choose_servers,
-)
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.models import Assignment, CurveLevel, Job
 
 #: What the chosen method is shown next to.

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from cluster.models import Gpu
 from communication.library.codec_names import LOSSY
-from communication.library.codecs import gpu_codec
-from communication.profiles.codec import CodecProfile
-from scheduling.gradient_records import codecs_of
 from scheduling.models import GradientProfile
+
+if TYPE_CHECKING:
+    from communication.profiles.codec import CodecProfile
 
 #: Sizes of gradients at which times are told where nobody measured any.
 DEFAULT_SIZES = (1 << 12, 1 << 16, 1 << 19)
@@ -49,6 +48,10 @@ def codec_times() -> list[CodecTime]:
 
 
 def _of_kind(kind: str, emulated: bool) -> Iterable[CodecTime]:
+    # Imported here: tables of times are arrays, and few people look at them.
+    from communication.library.codecs import gpu_codec
+    from scheduling.gradient_records import codecs_of
+
     newest = (
         GradientProfile.objects.filter(gpu_kind=kind)
         .exclude(content__codecs=[])
@@ -68,7 +71,6 @@ def _row(
     kind: str, emulated: bool, codec: CodecProfile, sizes: Iterable[int], profile: GradientProfile | None
 ) -> CodecTime:
     elements = list(sizes)
-    asked = np.array(elements)
     return CodecTime(
         kind,
         emulated,
@@ -77,6 +79,6 @@ def _row(
         None if profile is None else profile.measured_at,
         None if profile is None else profile.confirmed_at,
         elements,
-        codec.seconds_to_encode(asked).tolist(),
-        codec.seconds_to_decode(asked).tolist(),
+        codec.seconds_to_encode(elements).tolist(),
+        codec.seconds_to_decode(elements).tolist(),
     )

@@ -16,7 +16,6 @@ from projects.api.filters import read_filters
 from simulation.api import serializers as shapes
 from simulation.api.examples import STUDY_EXAMPLES
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.selectors import choices
 from simulation.selectors.studies import (
     comparison_of,
     report_open,
@@ -25,8 +24,7 @@ from simulation.selectors.studies import (
     studies,
     study_get,
 )
-from simulation.services.asking import StudyRequest
-from simulation.services.studies import run_cancel, study_cancel, study_delete, study_start
+from simulation.services.ending_studies import run_cancel, study_cancel, study_delete
 
 
 class OperatorsView(ApiView):
@@ -50,6 +48,9 @@ class ChoicesView(OperatorsView):
         responses=shapes.ChoicesSerializer,
     )
     def get(self, request: Request) -> Response:
+        # Imported here, as below: the simulator takes more memory than all that most operators ask for.
+        from simulation.selectors import choices
+
         traces, problem = choices.traces_offered()
         answer = {
             "policies": choices.policies_offered(),
@@ -99,6 +100,9 @@ class StudiesView(OperatorsView):
         return self.idempotently(self._start)
 
     def _start(self) -> Response:
+        from simulation.services.asking import StudyRequest
+        from simulation.services.studies import study_start
+
         body = self.read(shapes.StudyRequestSerializer)
         lists = {
             name: tuple(body[name]) for name in ("policies", "servers", "inference_servers", "newcomers")

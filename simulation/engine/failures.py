@@ -12,7 +12,8 @@ from recovery.costs.failures import FailureCost, failures_cost_seconds
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.plans.reserve import seconds_to_place_again
 from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.settings import Pauses, Recovery, SimulationSettings
+from simulation.engine.pauses import Pauses
+from simulation.engine.settings import Recovery, SimulationSettings
 from simulation.workloads.workload import Workload
 
 SECONDS_PER_DAY = 86_400.0

@@ -7,7 +7,7 @@ import numpy as np
 from lending.forecasting.registry import NO_FORECASTER, make_forecaster
 from lending.forecasting.rolling import rolling_forecasts
 from scheduling.core.question.snapshot import FloatArray
-from simulation.engine.sharing import Lending
+from simulation.engine.lending import Lending
 
 
 def forecasts_of(lending: Lending) -> FloatArray:

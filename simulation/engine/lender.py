@@ -9,22 +9,18 @@ import numpy as np
 
 from lending.core.lending_rule import LendingRule
 from scheduling.core.lyra.fleet import NO_ROLE
-from scheduling.core.lyra.reclaiming.choosing import (
-    Reclaim,
-    ReclaimGroup,
-    ReclaimQuestion,
-    ReclaimRules,
-    choose_servers,
-)
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimRules
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.options import chosen
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.curve_ranges import curve_ranges
 from simulation.engine.forecasts import forecasts_of
+from simulation.engine.lending import Lending
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.settings import PoolSize
 from simulation.engine.shared_pool import SharedPool
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.sharing import SharingSettings
 from simulation.engine.tables import CurveTables, curve_tables
 from simulation.engine.worker_tables import speeds_of_rows, worker_tables
 from simulation.engine.world import World

@@ -7,14 +7,8 @@ from enum import StrEnum
 
 from scheduling.core.question.snapshot import AGEING_WEIGHT, AdmissionRule, Fill, Newcomers
 from scheduling.policies import policies_where, policy_named
+from simulation.engine.pauses import Pauses
 from simulation.engine.sharing import SharingSettings
-
-
-class Pauses(StrEnum):
-    """Whether starts, moves and rescales cost time: the published measurements, or nothing."""
-
-    MEASURED = "measured"
-    NONE = "none"
 
 
 class Recovery(StrEnum):

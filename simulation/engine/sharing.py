@@ -5,46 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from lending.core.lending_rule import HEADROOM_FRACTION
-from lending.forecasting.registry import FORECASTERS, NO_FORECASTER
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimRules
-from scheduling.core.question.options import option, share
+from scheduling.core.question.options import option
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
-from simulation.inference.usage import UsageSeries
+from simulation.engine.lending import Lending
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import RULES, ScenarioRules, WorkerRanges
-
-USUAL_GPU_TYPE = "T4"
-"""Of inference servers, unless told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lending(ReclaimRules):
-    """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
-
-    ``usage``: share of its GPUs in use over time. ``hysteresis`` and ``hold_seconds`` are 0 as published
-    (`LendingRule.decide`). ``inference_gpu_type``: of its servers.
-    """
-
-    servers: int
-    usage: UsageSeries
-    reclaim: ReclaimMethod = option(ReclaimMethod.LYRA, "how servers are chosen that go back")
-    headroom: float = share(HEADROOM_FRACTION, "share of its servers that is never lent")
-    forecast_margin: float = share(0.0, "share of the cluster added to each forecast")
-    hysteresis: float = share(
-        0.0, "lend only where usage could rise by this share before a server had to be asked back",
-        offered_as="lending_hysteresis",
-    )  # fmt: skip
-    hold_seconds: float = option(
-        0.0, "least time that a server stays where it is", offered_as="lending_hold_seconds"
-    )
-    forecaster: str = option(
-        "persistence", "who says what is expected of it next", words=(*FORECASTERS, NO_FORECASTER)
-    )
-    period_seconds: float = option(
-        300.0, "time between two looks", offered_as="orchestrator_seconds", above_least=True
-    )
-    inference_gpu_type: str = USUAL_GPU_TYPE
 
 
 @dataclass(frozen=True, slots=True)

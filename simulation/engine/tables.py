@@ -12,7 +12,8 @@ from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curve
 from scheduling.core.question.curves import curve_from_measurements, power_of_two
 from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels, workers_by_gpus
-from simulation.engine.settings import Pauses, PoolSize
+from simulation.engine.pauses import Pauses
+from simulation.engine.settings import PoolSize
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 

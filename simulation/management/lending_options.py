@@ -19,7 +19,8 @@ from scheduling.policies.base import Policy
 from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.punctual import Punctual
 from scheduling.policies.shares_workers import SharesWorkers
-from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
+from simulation.engine.lending import USUAL_GPU_TYPE, Lending
+from simulation.engine.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.workloads.linear import is_linear
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules

@@ -12,7 +12,7 @@ from cluster.models import Gpu
 from cluster.selectors.machines import cluster_shown
 from lending.forecasting.registry import FORECASTERS, NO_FORECASTER
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.kinds import main_kind
 from scheduling.core.question.snapshot import Newcomers
 from scheduling.models import Job

@@ -16,8 +16,9 @@ from simulation import store
 from simulation.choices import StudySource
 from simulation.engine.beginning import begin_under_way
 from simulation.engine.failures import drawn_failures
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.engine.settings import Imperfections, PoolSize, SimulationSettings
 from simulation.live.state import unpack, workload_of
 from simulation.live.under_way import under_way
 from simulation.models import SimulationRun, SimulationStudy

@@ -1,4 +1,4 @@
-"""Starting, cancelling and deleting studies."""
+"""Starting studies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
 from scheduling.core.question.snapshot import Newcomers
 from scheduling.services.jobs import default_cluster
-from simulation import store
 from simulation.choices import StudySource
 from simulation.live.capture import capture, live_settings
 from simulation.live.lent import serving_now
@@ -186,41 +185,3 @@ def _check_waiting(more: int) -> None:
             f"{waiting} runs are unfinished already and there may be {most}; wait, or cancel some.",
             extra={"retry_after_seconds": 60},
         )
-
-
-@transaction.atomic
-def study_cancel(*, study: SimulationStudy) -> int:
-    """Cancel what of the study is unfinished. Returns how many runs that were.
-
-    Raises:
-        Conflict: every run is finished.
-    """
-    open_runs = list(study.runs.exclude(state__in=FINAL_WORK_STATES).select_for_update().order_by("id"))
-    if not open_runs:
-        raise Conflict(f"Every run of study {study.pk} is finished.")
-    for run in open_runs:
-        RUNS.cancel(run)
-    return len(open_runs)
-
-
-@transaction.atomic
-def run_cancel(*, run: SimulationRun) -> SimulationRun:
-    """Cancel one run: at once while it is queued, else as soon as its worker looks.
-
-    Raises:
-        Conflict: it is finished.
-    """
-    current = SimulationRun.objects.select_for_update().get(pk=run.pk)
-    if current.finished():
-        raise Conflict(f"Run {run.pk} is {current.state} already.")
-    return RUNS.cancel(current)
-
-
-@transaction.atomic
-def study_delete(*, study: SimulationStudy) -> None:
-    """Delete the study with its runs and files. A worker on one of its runs stops and leaves nothing."""
-    key = store.study_folder(study.pk)
-    study.delete()
-    tell_pages()
-    # Files that stay because the store is away are swept up later (`runs.delete_orphans`).
-    transaction.on_commit(lambda: store.remove(key))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
-from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, choose_servers
 from scheduling.core.lyra.reclaiming.greedy import greedy_picks
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.lyra.reclaiming.question import costs, gpu_fraction, layout_of, server_fraction
 from tests.core.reclaim_layouts import asking_for, inelastic, question_of
 

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.lyra.reclaiming.optimum import fewest_preemptions
 from scheduling.core.lyra.reclaiming.question import consequences, layout_of
 from tests.core.reclaim_layouts import (

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, choose_servers
 from scheduling.core.lyra.reclaiming.effects import effects_of
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.together.sharing import usable_workers
 from tests.core.reclaim_layouts import Mix, asking_for, best_fit_question, inelastic, random_question
 

@@ -32,10 +32,8 @@ from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
-from scheduling.services.accepting import job_accept_offer
 from scheduling.services.declining_offers import job_decline_offer
 from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
-from scheduling.services.what_if import job_change_deadline, what_if
 
 WAIT = OpenApiParameter(
     "wait",
@@ -270,6 +268,9 @@ class JobAcceptOfferView(JobAnswerView):
         return self.idempotently(lambda: self._accept(job_id))
 
     def _accept(self, job_id: str) -> Response:
+        # Imported here: answering loads the decision core, which nothing else of this process needs.
+        from scheduling.services.accepting import job_accept_offer
+
         successor = job_accept_offer(job=job_to_steer(self.user, job_id), actor=self.user)
         return self.answer(successor.pk, 201)
 
@@ -360,6 +361,8 @@ class JobDeadlineView(JobAnswerView):
         keeps_soft = (
             job.service_class == ServiceClass.SOFT and body.get("deadline_at") is not None and not named
         )
+        from scheduling.services.what_if import job_change_deadline
+
         changed_job, verdict, changed = job_change_deadline(
             job=job,
             actor=self.user,
@@ -397,6 +400,8 @@ class WhatIfView(ApiView):
         body = self.read(WhatIfRequestSerializer)
         project, job_request = request_from(self.user, body)
         link = body.get("link_bytes_per_second")
+        from scheduling.services.what_if import what_if
+
         verdict = what_if(project=project, request=job_request, link_bytes_per_second=link)
         mask = mask_for(self.user, [verdict.reason])
         return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from scheduling.core.question.snapshot import AdmissionRule, FloatArray
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Progress
-from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
+from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.reproduction.elasticflow import generator, results
 from simulation.reproduction.runs import simulated
 from simulation.reproduction.sources import code_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from simulation.reproduction.lyra.specs import LyraSpec, Size
 from simulation.workloads.scenarios import Scenario
 

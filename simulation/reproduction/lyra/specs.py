@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.options import options_of
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
+from simulation.engine.lending import Lending
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Progress
-from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.engine.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.reproduction.lyra import results
 from simulation.reproduction.runs import simulated

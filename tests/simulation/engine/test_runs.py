@@ -12,8 +12,9 @@ import pytest
 from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceClass
 from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.invariants import InvariantViolation
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, Pauses, PoolSize
+from simulation.engine.settings import Imperfections, PoolSize
 from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
 

@@ -8,11 +8,13 @@ from random import Random
 
 import numpy as np
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.snapshot import Fill, ServiceClass
 from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.lending import Lending
+from simulation.engine.pauses import Pauses
+from simulation.engine.settings import Imperfections, PoolSize, SimulationSettings
+from simulation.engine.sharing import SharingSettings
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
+from simulation.engine.lending import Lending
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.engine.sharing import SharingSettings
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import JobEnd
 from simulation.workloads.linear import TRAINING_GPU, linear_workload

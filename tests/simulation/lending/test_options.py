@@ -18,7 +18,8 @@ from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
 from scheduling.core.question.snapshot import PlannerSettings, Snapshot
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies.shares_workers import chosen_rules
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.lending import Lending
+from simulation.engine.sharing import SharingSettings
 from simulation.management.lending_options import add_options
 from simulation.reproduction.lyra.specs import values_of
 from simulation.workloads.scenarios import ScenarioRules

@@ -20,8 +20,8 @@ from simulation.reports.parquet import read_parquet
 from simulation.selectors.studies import COMPARISON_FIGURES, comparison_of, report_open, study_get
 from simulation.services import executing, runs
 from simulation.services.comparing import refresh_comparison
+from simulation.services.ending_studies import run_cancel, study_cancel, study_delete
 from simulation.services.executing import execute_run, workload_for
-from simulation.services.studies import run_cancel, study_cancel, study_delete
 from tests.dashboard.waiting import wait_until
 from tests.factories import SimulationRunFactory, SimulationStudyFactory
 from tests.simulation.product.conftest import runs_of

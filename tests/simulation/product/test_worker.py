@@ -23,7 +23,7 @@ from launch.process import ManagedProcess, ProcessSpecification
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, study_get
 from simulation.services import runs
-from simulation.services.studies import run_cancel
+from simulation.services.ending_studies import run_cancel
 from tests.dashboard.waiting import wait_until
 from tests.simulation.product.conftest import runs_of
 

@@ -9,12 +9,14 @@ random.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
 import numpy as np
 
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.greedy import Picks, greedy_picks
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod as ReclaimMethod  # noqa: PLC0414 - reexported
+from scheduling.core.lyra.reclaiming.methods import ReclaimRules
 from scheduling.core.lyra.reclaiming.question import (
     Layout,
     consequences,
@@ -25,7 +27,6 @@ from scheduling.core.lyra.reclaiming.question import (
 )
 from scheduling.core.lyra.reclaiming.release import release_flexible
 from scheduling.core.question.arrays import BoolArray
-from scheduling.core.question.options import option
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_NODES = 20_000
@@ -36,22 +37,6 @@ MOST_NODES_OF_IMPROVED = 1
 (decision 0011)."""
 
 
-class ReclaimMethod(StrEnum):
-    """How servers are chosen once jobs have to be preempted.
-
-    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, improved by a
-    0/1 program within a small limit on work; never worse than ``lyra``. ``random`` and ``scf`` (smallest
-    count of jobs first) choose among all servers at once and look for neither idle nor flexible ones.
-    ``optimal``: the fewest preemptions there can be.
-    """
-
-    LYRA = "lyra"
-    IMPROVED = "improved"
-    RANDOM = "random"
-    SCF = "scf"
-    OPTIMAL = "optimal"
-
-
 class ReclaimGroup(IntEnum):
     """What a returned server hosted when it was chosen: no workers, only flexible workers, or base
     workers."""
@@ -59,22 +44,6 @@ class ReclaimGroup(IntEnum):
     IDLE = 0
     FLEXIBLE = 1
     PREEMPTION = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReclaimRules:
-    """Choices about reclaims that the Lyra paper leaves open."""
-
-    #: The last server is chosen by the number of jobs it preempts, which is exact. The paper does so only
-    #: where one server is reclaimed.
-    exact_last_pick: bool = option(True, "the last server by count of jobs")
-    #: Spec A4.
-    count_owned_servers: bool = option(False, "whether owned servers too share the cost of preempting a job")
-    #: Spec A5. Otherwise servers whose workers save the least time go first.
-    fewest_workers_first: bool = option(
-        False, "which servers with flexible workers alone go back first", offered_as="release",
-        words=("least_lost", "fewest_workers"),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulation.engine.settings import Pauses
+from simulation.engine.pauses import Pauses
 from simulation.reproduction.elasticflow.comparing import (
     BASELINES,
     ELASTICFLOW,

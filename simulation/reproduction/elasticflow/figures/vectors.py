@@ -10,8 +10,9 @@ import numpy as np
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.question.snapshot import AdmissionRule, ServiceClass
+from simulation.engine.pauses import Pauses
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
+from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.reports.summary import summary
 from simulation.reproduction.elasticflow.comparing import ELASTICFLOW
 from simulation.reproduction.elasticflow.specs import ElasticFlowSpec

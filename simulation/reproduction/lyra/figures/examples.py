@@ -9,7 +9,8 @@ import numpy as np
 
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.specs import LyraSpec
 
