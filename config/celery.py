@@ -12,6 +12,7 @@ from workers.tasks.database_connections import keep_connections
 from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
 from workers.tasks.queue_tasks import QueueTasks
+from workers.tasks.shared_memory import SharedMemory
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Whoever starts the platform has Django check itself, with the migrations. For doing it again each worker and
@@ -22,7 +23,7 @@ broker.use()
 keep_connections()
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.steps["worker"].update((QueueTasks, LoadedKernels, PoolWatch))
+app.steps["worker"].update((QueueTasks, LoadedKernels, SharedMemory, PoolWatch))
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:

@@ -6,4 +6,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings_agents"
 
 from django.core.wsgi import get_wsgi_application
 
+from config.preloading import import_views
+
 application = get_wsgi_application()
+import_views()

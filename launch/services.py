@@ -216,7 +216,8 @@ class ControlPlane:
         return [
             sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w",
             str(workers),
-            "--threads", "4", "--no-control-socket", "--bind", f"{self._addresses.host}:{port}",
+            "--preload", "--threads", "4", "--no-control-socket",
+            "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip
 

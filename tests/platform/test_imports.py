@@ -1,0 +1,86 @@
+"""What each process of the platform loads when it starts: nothing that it does not compute with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from config.celery import app
+from launch.folders import PROJECT
+from launch.services import CELERY_QUEUES
+
+ARRAYS = {"numpy", "pandas", "pyarrow"}
+COMPILERS = {"numba", "llvmlite", "scipy", "sympy"}
+TRAINING = {"torch"}
+PAGES = {"plotly", "config.urls", "dashboard.views"}
+SERVER = {"django", "celery"}
+COMPUTING = ARRAYS | COMPILERS | TRAINING
+
+CELERY = "from config.celery import app; app.loader.import_default_modules(); app.finalize()"
+#: What a process imports, and what it must not have loaded by then.
+PROCESSES: dict[str, tuple[str, set[str]]] = {
+    "web": ("import config.wsgi", COMPUTING),
+    "agent-api": ("import config.wsgi_agents", COMPUTING | PAGES),
+    "streams": ("import config.asgi, config.urls_streams", COMPUTING | PAGES),
+    "beat": (CELERY, COMPUTING | PAGES),
+    **{
+        queue: (
+            f"{CELERY}; from workers.tasks.queue_tasks import import_tasks; import_tasks([{queue!r}])",
+            TRAINING | PAGES if queue == "planner" else COMPUTING | PAGES,
+        )
+        for queue in CELERY_QUEUES
+    },
+    "supervisor": ("import launch.__main__", COMPUTING | PAGES | SERVER),
+    "agent": ("import workers.agent.command_line", COMPUTING | PAGES | SERVER),
+    "nursery": ("import workers.agent.nursery_process", COMPUTING | PAGES | SERVER),
+    "memory store": ("import recovery.store.process", COMPUTING | PAGES | SERVER),
+    "inference emulator": (
+        "import workers.inference_emulator.__main__",
+        COMPILERS | TRAINING | PAGES | SERVER,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a new process of one kind has once it has started: modules, and Celery tasks of ours."""
+
+    modules: frozenset[str]
+    tasks: frozenset[str]
+
+
+@cache
+def loaded(process: str) -> Loaded:
+    code, _ = PROCESSES[process]
+    show_tasks = "print(*(name for name in app.tasks if name.startswith('workers.tasks.')))"
+    script = f"import sys\n{code}\nprint(*sys.modules)\n{show_tasks if CELERY in code else 'print()'}"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    modules, tasks = ended.stdout.splitlines()[-2:]
+    return Loaded(frozenset(modules.split()), frozenset(tasks.split()))
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_process_loads_only_what_it_computes_with(process: str) -> None:
+    _, unwanted = PROCESSES[process]
+    assert loaded(process).modules & unwanted == set()
+
+
+def test_planner_loads_the_decision_core_at_its_start() -> None:
+    assert {"numba", "scheduling.core.decide"} <= loaded("planner").modules
+
+
+@pytest.mark.parametrize("queue", CELERY_QUEUES)
+def test_module_of_a_queue_defines_the_tasks_routed_there(queue: str) -> None:
+    routes = {name: app.amqp.router.route({}, name)["queue"].name for name in loaded(queue).tasks}
+    assert set(routes.values()) == {queue}
+
+
+def test_every_periodic_or_routed_task_is_defined() -> None:
+    defined = {name for queue in CELERY_QUEUES for name in loaded(queue).tasks}
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} | set(app.conf.task_routes) <= defined
