@@ -1,4 +1,4 @@
-"""Jobs that are set aside: in a pass of the planner, and where none can be computed beside a measurement."""
+"""Sets jobs aside that cannot be planned, and notes measurements beside which no plan can be computed."""
 
 from __future__ import annotations
 
