@@ -1,10 +1,4 @@
-"""Incidents: jobs set aside so that planning goes on for all others, and passes of the planner that failed.
-
-A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one
-can without it. It keeps what it holds (its GPUs are blocked), and it is looked at again: what its rows say at
-every pass, what broke a plan after a while. A newcomer is declined instead, with the reason: it would wait
-for ever.
-"""
+"""Incidents: what is wrong with a job or with the cluster, open until it is over. Operators see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Sets jobs aside that cannot be planned, and notes measurements beside which no plan can be computed."""
+"""Sets jobs aside so that planning goes on for all others, and notes what no plan could be computed with.
+
+A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one
+can without it. It keeps what it holds (its GPUs are blocked) and takes part again later: rows are read again
+in every pass, a job that broke a plan waits for `TRY_AGAIN_AFTER`. A newcomer is declined instead, with the
+reason: it would wait for ever.
+"""
 
 from __future__ import annotations
 
