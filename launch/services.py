@@ -213,10 +213,11 @@ class ControlPlane:
         )
 
     def _gunicorn(self, application: str, port: int, *, workers: int) -> list[str]:
+        # Several workers share what was imported before they were forked (`config/preloading.py`).
+        shared = ["--preload"] if workers > 1 else []
         return [
             sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w",
-            str(workers),
-            "--preload", "--threads", "4", "--no-control-socket",
+            str(workers), *shared, "--threads", "4", "--no-control-socket",
             "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip
