@@ -39,7 +39,8 @@ from recovery.store.sockets import connect
 from recovery.traffic.modes import TrafficMode
 from workers.links.rates import NETWORK, STATE, ServerLinks
 from workers.links.server import LinkServer
-from workers.runtime.local_agent import LocalAgent, free_port
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_ports import free_port
 from workers.runtime.local_worker import Message
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "character_model.py"

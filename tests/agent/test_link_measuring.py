@@ -17,7 +17,6 @@ from recovery.store import peer_wire
 from recovery.store.callers import Callers
 from recovery.store.peer_wire import Channel, Peer, PeerError
 from tests.agent.conftest import wait_until
-from tests.agent.test_with_the_runtime import free_ports
 from workers.agent import clock
 from workers.agent.desired_state import DesiredStateError, LinkProbe, parse_desired_state
 from workers.agent.link_measuring import Pace, Paces, answer, measure
@@ -26,6 +25,7 @@ from workers.agent.main_loop import MainLoop
 from workers.links.client import LinkClient
 from workers.links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
 from workers.links.server import LinkServer
+from workers.runtime.local_ports import free_port
 
 SECRET = "known to the two agents of this measurement alone"
 RATE = 4e6
@@ -46,7 +46,7 @@ def serve() -> Iterator[Callable[[Callable[[Channel], Any]], Callable[[], Channe
     made: list[Callers] = []
 
     def begin(answers: Callable[[Channel], Any]) -> Callable[[], Channel]:
-        (port,) = free_ports(1)
+        port = free_port()
 
         def greet(connection: socket.socket) -> tuple[Channel, str, int]:
             return peer_wire.answer(connection, "b", lambda _name, _number: SECRET, lambda: None)
@@ -159,7 +159,7 @@ def _probes(loop: MainLoop) -> LinkProbes:
 
 def _pair(**changes: Any) -> tuple[LinkProbe, LinkProbe]:
     """What the two agents are told."""
-    (port,) = free_ports(1)
+    port = free_port()
     told = {**TOLD, "port": port, **changes}
     sides = ({**told, "here": "a", "server": "b"}, {**told, "role": "answer", "here": "b", "server": "a"})
     bodies = [parse_desired_state(_desired(side)).link_probe for side in sides]

@@ -15,7 +15,7 @@ from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
 from tests.agent.test_memory_points import Training
 from tests.agent.test_peer_memory import Node
-from tests.agent.test_with_the_runtime import free_ports
+from workers.runtime.local_ports import free_port
 
 #: Smooth, so that sums in another order stay small. It goes slowly while it is moved about.
 FUNCTION = b"""
@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
         (tmp_path / name).mkdir()
         plane = FakeControlPlane()
         plane.bundles[DIGEST] = FUNCTION
-        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_ports(1)[0])
+        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
         made.agent.runtime = PROJECT
         made.agent.settings |= {
             "name": name, "warm_workers": 1, "memory_point_share": 1.0,
@@ -184,7 +184,7 @@ class Moves:
         }  # fmt: skip
 
     def _make(self, ranks: list[Node], keeper: Node, pace: float) -> Members:
-        *ports, master_port = free_ports(len(ranks) + 1)
+        ports, master_port = [free_port() for _ in ranks], free_port()
         entry = wanted("job", len(self._made) + 1, len(ranks), master_port, pace)
         self._made.append(Members(entry, list(ranks), ports, keeper))
         return self._made[-1]
@@ -224,7 +224,7 @@ def test_four_rescales_and_two_lost_servers_change_no_more_than_the_order_of_sum
     start: Callable[[str], Node],
 ) -> None:
     first, keeper, last = start("first"), start("keeper"), start("last")
-    ports = free_ports(2)
+    ports = free_port(), free_port()
     undisturbed = wanted("undisturbed", 1, 1, ports[0], QUICKLY) | {
         "goal": "train", "start": {"from": "nothing"},
         "workers": [{"rank": 0, "gpu_index": 3, "handover_port": ports[1]}],

@@ -14,7 +14,7 @@ import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
-from tests.agent.test_with_the_runtime import free_ports
+from workers.runtime.local_ports import free_port
 
 FUNCTION = b'''
 import torch
@@ -52,7 +52,7 @@ class Training:
         self.agent, self.plane, self.job = agent, plane, job
 
     def wanted(self, number: int, **changes: Any) -> dict[str, Any]:
-        ports = free_ports(3)
+        ports = [free_port() for _ in range(3)]
         return generation(
             self.job,
             number,

@@ -15,7 +15,7 @@ import torch
 from tests.agent.conftest import RunningAgent
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.agent.test_memory_points import ITERATIONS, Training, from_memory
-from tests.agent.test_with_the_runtime import free_ports
+from workers.runtime.local_ports import free_port
 
 SECRET = "known to the stores of this generation alone"
 
@@ -57,7 +57,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
     def begin(name: str) -> Node:
         (tmp_path / name).mkdir()
         plane = FakeControlPlane()
-        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_ports(1)[0])
+        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_port())
         made.agent.settings["name"] = name
         nodes.append(made)
         return made

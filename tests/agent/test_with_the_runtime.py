@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation, recovery_point
+from workers.runtime.local_ports import free_port
 
 FUNCTION = b'''
 import torch
@@ -38,14 +38,6 @@ DEVICE_MODEL = {
 }
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
-
-
 def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -53,7 +45,7 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     agent.settings |= {"warm_workers": 3, "emulate": DEVICE_MODEL}
     digest = hashlib.sha256(FUNCTION).hexdigest()
     plane.bundles[digest] = FUNCTION
-    ports = free_ports(9)
+    ports = [free_port() for _ in range(9)]
 
     def line(number: int, workers: int, iterations: int = 1_000_000, **changes: Any) -> dict[str, Any]:
         return generation(
@@ -121,7 +113,7 @@ def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
     plane.bundles[digest] = FUNCTION
 
     def line(job: str, batch: int, gpu_index: int) -> dict[str, Any]:
-        ports = free_ports(2)
+        ports = free_port(), free_port()
         return generation(
             job,
             workers=[{"rank": 0, "gpu_index": gpu_index, "handover_port": ports[1]}],

@@ -7,7 +7,6 @@ its own. All that an agent sends to the control plane goes through proxies.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from punctual.client import Client
 from punctual.errors import PunctualError
 from tests.faults.network import Networks, NoNetworksError
 from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
+from workers.runtime.local_ports import free_port
 
 FUNCTIONS = Path(__file__).parent / "functions"
 SERVERS = ("node-1", "node-2", "node-3")
@@ -75,7 +75,7 @@ def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> 
         networks = _networks(stack, without)
         disks = _disks(stack, data, without)
         clocks = _clocks(stack) if with_clocks else None
-        agent_port, stream_port = _free_port(), _free_port()
+        agent_port, stream_port = free_port(), free_port()
         proxies = {
             server: [
                 stack.enter_context(
@@ -179,12 +179,6 @@ def _own(server: str, proxies: list[Proxy], networks: Networks | None) -> dict[s
         "stream_url": f"http://{host}:{proxies[1].port}",
     }
     return own | ({"address": networks.address(server)} if networks else {})
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _stop(platform: Platform) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import queue
-import socket
 import struct
 import zlib
 from collections.abc import Callable
@@ -20,15 +19,14 @@ from recovery.store.peer_wire import Peer
 from recovery.store.peers import Peers
 from tests.recovery.test_peers import SECRET, put
 from tests.recovery.test_store import SECONDS
+from workers.runtime.local_ports import free_port
 
 CHUNK = b"0123456789"
 
 
 def test_the_next_copy_is_taken_as_soon_as_the_one_before_was_acknowledged(tmp_path: Path) -> None:
     """What the store still has to note in its own thread by then does not matter."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     works: queue.Queue[Callable[[], None]] = queue.Queue()
     peers = Peers(Holdings(1000), works.put, lambda: None, StoreLinks(tmp_path))
     group = Group(SECRET, keep=frozenset({0}))

@@ -28,6 +28,7 @@ from recovery.store.memory import Region, checksums
 from recovery.store.peer_wire import Peer
 from recovery.store.peers import Peers
 from tests.recovery.test_store import LIMIT_BYTES, SECONDS, Node, content, read, wait_until, write
+from workers.runtime.local_ports import free_port
 
 SECRET = "known to the servers of this generation"
 
@@ -37,9 +38,7 @@ class Server(Node):
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.name = name
         super().__init__(folder)
         self.group: dict[str, Any] = {}

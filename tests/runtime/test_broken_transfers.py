@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.state_pause import PeakGrowth
 from tests.runtime.conftest import emulated
-from workers.runtime.local_agent import LOOPBACK, LocalAgent
+from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_ports import LOOPBACK
 from workers.runtime.local_worker import Message
 from workers.runtime.process_group import listen_on
 

@@ -13,7 +13,8 @@ from punctual import artifact_path
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.checkpoints import write_final
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import LOOPBACK, CheckpointFiles, LocalAgent, free_port
+from workers.runtime.local_agent import CheckpointFiles, LocalAgent
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.process_group import listen_on
 from workers.runtime.state.shards import own_shard, write_shard
 

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 import torch
 
-from workers.runtime.local_agent import LOOPBACK, free_port
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.process_group import listen_on
 from workers.runtime.state.handover import HandoverServer, ReceivedShard, open_handover
 from workers.runtime.state.moves import StateMoves

@@ -14,7 +14,8 @@ import pytest
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.links.rates import WITHIN_SERVER, ServerLinks
-from workers.runtime.local_agent import LOOPBACK, Generation, LocalAgent, free_port
+from workers.runtime.local_agent import Generation, LocalAgent
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.local_worker import Message
 
 TOLERANCE = 1e-5

@@ -24,7 +24,7 @@ from workers.links.rates import (
 from workers.links.server import LinkServer
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import Emulation
-from workers.runtime.local_agent import LOOPBACK, free_port
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.state.handover import HandoverServer, open_handover
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard, own_shard

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from django.db import connection
 
 from tests.dashboard.waiting import wait_until
+from workers.runtime.local_ports import free_port
 
 #: Few, so that the limit is reached quickly.
 STREAMS_PER_CALLER = 8
@@ -28,12 +28,6 @@ class StreamServer:
 
     url: str
     process: subprocess.Popen[bytes]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start_stream_server(folder: Path, redis_url: str) -> StreamServer:

@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 from punctual.protocol.staged import STAGED
 from workers.links.rates import ServerLinks
 from workers.links.server import LinkServer
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.local_worker import (
     Launch,
     LocalWorker,
@@ -28,15 +28,7 @@ from workers.runtime.local_worker import (
 )
 from workers.runtime.synchronisation.plan import content_digest
 
-LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 def stage_packages(target: Path) -> Path:
