@@ -53,11 +53,19 @@ _SET_ASIDE = """
     where f.name = any(%s)
 """
 _LOOKED = "select text from scheduling_logchunk where text like '%%LOOKED %%'"
+_NEWCOMERS = (
+    "select count(*) as number from scheduling_job j join projects_user u on u.id = j.owner_id "
+    "where u.username = %s"
+)
+_ASSIGNED = "select count(distinct gpu_id) as number from scheduling_assignment"
+_TRAINED = (
+    "select count(*) as number from scheduling_generation where purpose = 'training' and live_at is not null"
+)
 
 
 @dataclass
 class Invariant:
-    """One thing that has to hold. ``broken``: what broke it, in words; ``figure``: how much was looked at."""
+    """One thing that has to hold. ``broken``: what broke it, in words; ``figure``: what was looked at."""
 
     text: str
     figure: str
@@ -66,6 +74,11 @@ class Invariant:
     @property
     def holds(self) -> bool:
         return not self.broken
+
+    @classmethod
+    def of(cls, text: str, count: int, what: str, broken: Sequence[str]) -> Invariant:
+        """Of ``count`` things that were looked at: where there was none, nothing was shown."""
+        return cls(text, f"{count} {what}", broken or ([] if count else [f"no {what} to look at"]))
 
 
 @dataclass
@@ -158,7 +171,7 @@ def invariants(
         _refusals(scene),
         Invariant("the honest user is never turned away", f"{len(errors)} errors", list(errors)),
         *_planning(scene, seen, timing=timing),
-        Invariant("no process beyond its memory", f"{seen.looks} looks", seen.beyond_their_memory()),
+        Invariant.of("no process beyond its memory", seen.looks, "looks", seen.beyond_their_memory()),
         _agents(scene, killed),
         *_rows(scene),
         _spies(scene),
@@ -205,7 +218,7 @@ def _doors(scene: Scene) -> Invariant:
     for name in ("web", "agent-api", "streams"):
         with (logs / f"{name}.log").open(errors="replace") as log:
             faults += [f"{name}.log: {line.strip()[:300]}" for line in log if "Internal Server Error" in line]
-    return Invariant("no door has a fault", f"{len(scene.ledger.answers)} answers", faults)
+    return Invariant.of("no door has a fault", len(scene.ledger.answers), "answers", faults)
 
 
 def _refusals(scene: Scene) -> Invariant:
@@ -216,7 +229,7 @@ def _refusals(scene: Scene) -> Invariant:
         for answer in tried
         if answer.status < 400
     ]
-    return Invariant("what must not be taken is refused", f"{len(tried)} requests", taken)
+    return Invariant.of("what must not be taken is refused", len(tried), "requests", taken)
 
 
 def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
@@ -238,9 +251,10 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
             "no pass of the planner fails", f"{failed} failed", (why or [f"{failed} did"]) if failed else []
         ),
         Invariant("no job of a function that is in order is set aside", f"{len(aside)} were", aside),
-        Invariant(
+        Invariant.of(
             "planning goes on: every newcomer of the honest user is decided",
-            f"{len(undecided)} are not",
+            _number(scene, _NEWCOMERS, HONEST),
+            "newcomers",
             [str(row["id"]) for row in undecided],
         ),
     ]
@@ -261,16 +275,23 @@ def _agents(scene: Scene, killed: Mapping[str, int]) -> Invariant:
         starts = log.read_text(errors="replace").count(f"agent {log.stem.removeprefix('agent-')} runs")
         if starts > 1 + killed.get(log.stem, 0):
             ended.append(f"{log.stem} started {starts} times and was killed {killed.get(log.stem, 0)} times")
-    return Invariant("no agent ends by itself", f"{len(logs)} agents", ended)
+    return Invariant.of("no agent ends by itself", len(logs), "agents", ended)
 
 
 def _rows(scene: Scene) -> list[Invariant]:
     twice = [f"GPU {row['gpu_id']}" for row in scene.rows(_TWO_OWNERS)]
     both = [f"{row['job_id']}: {row['number']} and {row['other']}" for row in scene.rows(_BOTH_TRAINED)]
     return [
-        Invariant("no GPU has two owners", f"{len(twice)} have", twice),
-        Invariant("no two generations of a job train at once", f"{len(both)} do", both),
+        Invariant.of("no GPU has two owners", _number(scene, _ASSIGNED), "GPUs", twice),
+        Invariant.of(
+            "no two generations of a job train at once", _number(scene, _TRAINED), "generations", both
+        ),
     ]
+
+
+def _number(scene: Scene, sql: str, *parameters: str) -> int:
+    (row,) = scene.rows(sql, *parameters)
+    return int(row["number"])
 
 
 def _spies(scene: Scene) -> Invariant:
@@ -281,7 +302,7 @@ def _spies(scene: Scene) -> Invariant:
         if "LOOKED {" in line and line.endswith("}")
     ]
     opened = sorted({what for report in reports for what in report["opened"]})
-    return Invariant("spies find nothing open", f"{len(reports)} looked around", opened)
+    return Invariant.of("spies find nothing open", len(reports), "spies", opened)
 
 
 def jobs_by_owner(scene: Scene) -> dict[str, dict[str, int]]:

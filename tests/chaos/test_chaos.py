@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.chaos import users
 from tests.chaos.doors import Answer, Ledger
-from tests.chaos.findings import Invariant, Report, is_kept
+from tests.chaos.findings import Invariant, Report, invariants, is_kept
 from tests.chaos.requests import REQUESTS, Attacker
 from tests.chaos.run import chaos
+from tests.chaos.watching import Seen
 
 SEED = 11
 
 
-@pytest.mark.platform
+@pytest.mark.live
 @pytest.mark.timeout(900)
 def test_a_minute_of_hostile_and_careless_users_breaks_nothing() -> None:
     """Only what no clock decides: promises, answers, memory, rows. `make hostile` judges the length of passes
@@ -90,3 +94,28 @@ def test_a_report_holds_only_if_everything_does() -> None:
     assert not report.holds
     assert report.broken() == ["promises: ada's work 3: missed"]
     assert any(line.startswith("BROKEN  promises") for line in report.lines())
+
+
+class NothingHappened:
+    """A scene in which nobody did anything: no answers, no logs, and only counts have rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = Ledger()
+        self.platform = SimpleNamespace(folders=SimpleNamespace(logs=folder))
+
+    def rows(self, sql: str, *_parameters: Any) -> list[dict[str, Any]]:
+        return [{"number": 0}] if sql.startswith("select count(") else []
+
+
+def test_what_was_not_looked_at_does_not_hold(tmp_path: Path) -> None:
+    for name in ("web", "agent-api", "streams"):
+        (tmp_path / f"{name}.log").touch()
+    seen = Seen(metrics={"punctual_planner_failed_passes_total": 0.0})
+    scene: Any = NothingHappened(tmp_path)
+    found = invariants(scene, seen, [], least_promises=1, timing=False, killed={})
+    assert [one.text for one in found if one.holds] == [
+        "every promise to a function that is in order is kept",  # how many there must be is the next one's
+        "the honest user is never turned away",
+        "no pass of the planner fails",
+        "no job of a function that is in order is set aside",
+    ]

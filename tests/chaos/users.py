@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -232,7 +233,8 @@ def hostile_with_functions(run: Run, chance: random.Random) -> None:
     """Jobs whose code means harm."""
     person = run.scene.people[HOSTILE]
     unfinished: list[Job] = []
-    kinds = deck(chance, (*MISCHIEF, HANGS, HANGS, LARGE, LONG))
+    # The first one is placed while GPUs are free, so that a short run has a spy.
+    kinds = chain(("look_around",), deck(chance, (*MISCHIEF, HANGS, HANGS, LARGE, LONG)))
     number = 0
     while not run.stop.is_set():
         number += 1

@@ -19,7 +19,7 @@ from punctual.client import Client, Job
 from simulation.replay import differences, replay
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 #: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
 SPARE_SECONDS = 10.0

@@ -13,7 +13,7 @@ from punctual.client import Client
 from tests.faults.run import run_schedule
 from tests.faults.scene import Scene, upload
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 #: Two that meet agents, workers and the control plane within so short a time.
 SEEDS = (20, 41)

@@ -12,7 +12,7 @@ import pytest
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for, wait_until
 
-pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 Rows = Callable[..., list[dict[str, Any]]]
 #: The longest that workers may measure in this test.

@@ -18,7 +18,7 @@ from punctual.client import Client, Job
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
 from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
 
-pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SLOW, QUICK = "emulated-slow", "emulated-quick"
 

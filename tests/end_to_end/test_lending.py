@@ -28,7 +28,7 @@ from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
 from workers.inference_emulator.emulator import Emulator
 from workers.inference_emulator.load import RequestLoad
 
-pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PERIOD_SECONDS = 4.0
 SPARE_SECONDS = 10.0

@@ -15,7 +15,7 @@ from tests.end_to_end.conftest import nothing_is_wrong, wait_for, wait_until
 from tests.end_to_end.test_kills import ENDLESS, goes_on, submit, worker_pids
 
 # Slow: the server stays for longer than leaving may take.
-pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Rows = Callable[..., list[dict[str, Any]]]
 #: Shorter than all that leaving may take at most, so that the job has to leave at once.

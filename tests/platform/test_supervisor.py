@@ -25,7 +25,7 @@ from launch.folders import PROJECT
 from launch.waiting import wait_until
 from tests.plugins.running_platform import quick_settings
 
-pytestmark = pytest.mark.platform
+pytestmark = pytest.mark.live
 
 FIRST_PORT = 18600
 

@@ -50,7 +50,7 @@ def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     wait_until(
-        lambda: process.poll() is not None or _answers(url), "the stream server answers", timeout_seconds=40
+        lambda: process.poll() is not None or _answers(url), "the stream server answers", timeout_seconds=120
     )
     assert process.poll() is None, log.read_text()
     return StreamServer(url, process)
@@ -59,7 +59,7 @@ def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(10)
+        process.wait(60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -67,7 +67,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/stream/cluster", timeout=5).status_code == 401
+        return httpx.get(f"{url}/stream/cluster", timeout=60).status_code == 401
     except httpx.TransportError:
         return False
 
