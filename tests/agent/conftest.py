@@ -98,7 +98,7 @@ class RunningAgent:
         self.process.kill()
         self.process.wait()
 
-    def wait_exit(self, seconds: float = 20.0) -> int:
+    def wait_exit(self, seconds: float = 60.0) -> int:
         """The exit code, once the agent has ended by itself."""
         assert self.process is not None
         return self.process.wait(seconds)

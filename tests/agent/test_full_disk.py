@@ -48,6 +48,7 @@ def test_a_bundle_for_which_there_is_no_room_is_not_called_broken(
     assert (data / "again" / "function.py").stat().st_size == 1024**2
 
 
+@pytest.mark.live
 def test_agent_and_workers_outlive_a_full_disk(
     agent_on_a_small_disk: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -82,6 +82,7 @@ def paced(tmp_path: Path) -> Iterator[Callable[[str], tuple[LinkServer, Paces]]]
         server.stop()
 
 
+@pytest.mark.live
 def test_emulated_links_are_found_as_they_are(serve: Any, paced: Any) -> None:
     mine, my_paces = paced("a")
     theirs, their_paces = paced("b")
@@ -117,11 +118,17 @@ def test_an_overrun_is_the_time_in_which_links_were_done_and_the_machine_was_not
     assert found.overrun > 0.3
 
 
-def test_without_emulation_nothing_waits_and_nothing_overruns(serve: Any) -> None:
+def test_without_emulation_nothing_waits_and_nothing_overruns(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_until(at: float) -> None:
+        raise AssertionError(f"waits until {at}")
+
+    monkeypatch.setattr("workers.agent.link_measuring.wait_until", wait_until)
     found = measure(serve(lambda channel: answer(channel, UNPACED)), UNPACED)
     assert found.overrun == 0.0
-    assert found.bytes_per_second > 2 * RATE
-    assert 0 < found.latency_seconds < LATENCY
+    assert found.bytes_per_second > 0
+    assert found.latency_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -198,8 +205,8 @@ def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: p
             loop.run_for(0.05)
         assert first.report() is None, "it is not measured again"
         # Whoever answered listens no more.
-        with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", answers.port), timeout=1).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", answers.port), timeout=60).close()
 
 
 @pytest.mark.parametrize("amiss", ["secret", "lease"])

@@ -51,7 +51,7 @@ class Training:
         plane.bundles[DIGEST] = FUNCTION
         self.agent, self.plane, self.job = agent, plane, job
 
-    def wanted(self, number: int, **changes: Any) -> dict[str, Any]:
+    def wanted(self, number: int, iterations: int = 1_000_000, **changes: Any) -> dict[str, Any]:
         ports = [free_port() for _ in range(3)]
         return generation(
             self.job,
@@ -61,7 +61,7 @@ class Training:
             master_port=ports[2],
             function={"digest": DIGEST, "entry": "noisy:Noisy", "requirements_digest": None},
             hyperparameters={"global_batch_size": 16},
-            termination={"max_iterations": ITERATIONS, "target": None},
+            termination={"max_iterations": iterations, "target": None},
             seed=5,
             **changes,
         )
@@ -108,35 +108,52 @@ def from_memory(number: int, world_size: int = 2) -> dict[str, Any]:
 
 # Three starts of two workers on a busy machine.
 @pytest.mark.timeout(400)
-def test_a_killed_worker_costs_at_most_one_iteration_and_no_bit(
-    agent: RunningAgent, plane: FakeControlPlane
-) -> None:
+def test_a_killed_worker_costs_no_bit(agent: RunningAgent, plane: FakeControlPlane) -> None:
     training = Training(agent, plane)
-    undisturbed = Training(agent, plane, "undisturbed")
     agent.start()
-    plane.want(undisturbed.wanted(1))
-    expected, _ = undisturbed.weights()
-
     plane.want(training.wanted(1))
-    training.wait_for_points(1, 20)
+    training.wait_for_points(1, 5)
     os.kill(training.worker_process(1, 1), signal.SIGKILL)
     (failed, *_others) = wait_until(lambda: plane.events_of("failed"), "the failure is reported")
-    last = max(entry["iteration"] for entry in plane.metrics if entry["job"] == "job")
-    plane.want(training.wanted(2, start=from_memory(1)))
-    first = wait_until(
-        lambda: [e for e in plane.events_of("first_iteration") if e["generation"] == 2], "it goes on", 90
-    )[0]
-    assert first["iteration"] >= last, "at most the iteration that was under way is lost"
     assert failed["generation"] == 1
+    seen = plane.reports[-1]["sequence"]
+    wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "what memory holds is told")
+    kept = training.held(1)
+    end = max(kept.values()) + 15
+    plane.want(training.wanted(2, end, start=from_memory(1)))
     found, completed = training.weights()
-    assert (completed["generation"], completed["iteration"]) == (2, ITERATIONS)
+    (first,) = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
+    assert first["iteration"] == min(kept.values()) + 1
+    assert (completed["generation"], completed["iteration"]) == (2, end)
+
+    undisturbed = Training(agent, plane, "undisturbed")
+    plane.want(undisturbed.wanted(1, end))
+    expected, _ = undisturbed.weights()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     digests = {event["sample_order_digest"] for event in plane.events_of("completed")}
     assert len(digests) == 1, "no sample was trained twice or left out"
     assert not plane.events_of("shard_stored"), "nothing went through the durable store"
 
 
+@pytest.mark.live
 @pytest.mark.timeout(400)
+def test_a_killed_worker_costs_at_most_one_iteration(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    training = Training(agent, plane)
+    agent.start()
+    plane.want(training.wanted(1))
+    training.wait_for_points(1, 20)
+    os.kill(training.worker_process(1, 1), signal.SIGKILL)
+    wait_until(lambda: plane.events_of("failed"), "the failure is reported")
+    last = max(entry["iteration"] for entry in plane.metrics if entry["job"] == "job")
+    plane.want(training.wanted(2, start=from_memory(1)))
+    first = wait_until(
+        lambda: [e for e in plane.events_of("first_iteration") if e["generation"] == 2], "it goes on", 90
+    )[0]
+    assert first["iteration"] >= last, "at most the iteration that was under way is lost"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.live
 def test_a_suspended_job_goes_on_from_the_memory_of_its_server(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -164,6 +181,7 @@ def test_a_suspended_job_goes_on_from_the_memory_of_its_server(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.live
 def test_agent_and_store_die_one_after_the_other_and_the_state_is_there(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -199,6 +217,7 @@ def test_agent_and_store_die_one_after_the_other_and_the_state_is_there(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.live
 def test_a_fenced_server_and_a_job_that_is_over_leave_nothing_in_memory(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -231,6 +250,7 @@ def test_a_fenced_server_and_a_job_that_is_over_leave_nothing_in_memory(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.live
 def test_a_start_from_memory_that_is_not_there_fails_and_says_so(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -72,6 +72,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
 
 # Two starts of two workers, and a third beside them, on a busy machine.
 @pytest.mark.timeout(400)
+@pytest.mark.live
 def test_a_job_goes_on_from_a_peers_memory_without_a_bit_of_difference(start: Callable[[str], Node]) -> None:
     first, peer, other = start("first"), start("peer"), start("other")
     training = Training(first.agent, first.plane)
@@ -80,9 +81,9 @@ def test_a_job_goes_on_from_a_peers_memory_without_a_bit_of_difference(start: Ca
     first.has_to_do_with(send=peer.all_ranks())
     for node in (first, peer, other):
         node.agent.start()
-    first.plane.want(training.wanted(1))
+    first.plane.want(training.wanted(1, ITERATIONS))
     peer.plane.want()
-    beside = undisturbed.wanted(1)
+    beside = undisturbed.wanted(1, ITERATIONS)
     other.plane.want(beside)
 
     kept = Training(peer.agent, peer.plane)
@@ -95,7 +96,7 @@ def test_a_job_goes_on_from_a_peers_memory_without_a_bit_of_difference(start: Ca
     assert copied < ITERATIONS, "it was in the middle of its run"
     elsewhere = Training(other.agent, other.plane)
     other.has_to_do_with(fetch=peer.all_ranks())
-    other.plane.want(beside, elsewhere.wanted(2, start=from_memory(1)))
+    other.plane.want(beside, elsewhere.wanted(2, ITERATIONS, start=from_memory(1)))
     expected, _ = undisturbed.weights()
     found, completed = elsewhere.weights()
     (begun,) = [event for event in other.plane.events_of("first_iteration") if event["job"] == "job"]

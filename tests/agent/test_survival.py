@@ -7,9 +7,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
 from workers.agent.clock import boot_time_seconds
+from workers.agent.worker_processes import write_lease
 
 
 def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any) -> int:
@@ -20,6 +23,12 @@ def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any
     worker = wait_until(lambda: plane.worker(number=number), "the worker is reported")
     wait_until(lambda: plane.phase(number=number) == "training", "the worker trains")
     return next(int(item["worker_pid"]) for item in agent.launchers() if item["folder"].name == worker["key"])
+
+
+def end_lease(agent: RunningAgent) -> None:
+    """The lease of all workers is over now, as if nobody had renewed it."""
+    for launcher in agent.launchers():
+        write_lease(launcher["folder"], 0.0)
 
 
 def wait_reports(plane: FakeControlPlane, count: int) -> None:
@@ -54,10 +63,10 @@ def test_a_killed_agents_worker_goes_on_and_is_found_again(
 def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    plane.lease_seconds = 3.0
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     agent.kill()
     assert process_alive(worker)
+    end_lease(agent)
     wait_until(lambda: not process_alive(worker), "the worker is dead")
     wait_until(lambda: not agent.launchers(), "its launcher is gone")
     agent.start()
@@ -70,9 +79,9 @@ def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
 def test_a_frozen_agent_cannot_keep_its_workers_alive_and_says_so_when_it_wakes(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    plane.lease_seconds = 3.0
     worker = training_worker(agent, plane)
     agent.signal(signal.SIGSTOP)
+    end_lease(agent)
     wait_until(lambda: not process_alive(worker), "the worker is dead in time")
     seen = len(plane.reports)
     plane.want(generation())
@@ -85,6 +94,7 @@ def test_a_frozen_agent_cannot_keep_its_workers_alive_and_says_so_when_it_wakes(
     )
 
 
+@pytest.mark.live
 def test_workers_die_when_the_control_plane_cannot_be_reached(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -98,6 +108,7 @@ def test_workers_die_when_the_control_plane_cannot_be_reached(
     wait_until(lambda: plane.phase() == "exited", "that is reported")
 
 
+@pytest.mark.live
 def test_a_frozen_launcher_keeps_no_worker_alive_beyond_its_lease(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -118,15 +129,15 @@ def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
     """As a container that is paused, or a machine that has no time for anybody but its workers."""
-    plane.lease_seconds = 3.0
     worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
     (launcher,) = agent.launchers()
     told = float(plane.log_of().rsplit("lease ", 1)[1].split()[0])
-    assert told < boot_time_seconds() + 4.0, "it is told until when it may work"
+    assert 0 < told < boot_time_seconds() + plane.lease_seconds, "it is told until when it may work"
     os.kill(launcher["pid"], signal.SIGSTOP)
     agent.signal(signal.SIGSTOP)
     assert process_alive(worker)
-    wait_until(lambda: not process_alive(worker), "the worker is dead", seconds=10.0)
+    end_lease(agent)
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
     os.kill(launcher["pid"], signal.SIGCONT)
     agent.signal(signal.SIGCONT)
     wait_until(lambda: plane.phase() == "exited", "that is reported")
@@ -293,6 +304,7 @@ def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.live
 def test_a_measurement_that_hangs_is_killed_at_its_bound_with_all_that_it_started(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -308,6 +320,7 @@ def test_a_measurement_that_hangs_is_killed_at_its_bound_with_all_that_it_starte
     wait_until(lambda: plane.phase() == "exited", "it is reported")
 
 
+@pytest.mark.live
 def test_a_measurement_ends_at_its_bound_while_its_agent_is_away(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -316,7 +329,7 @@ def test_a_measurement_ends_at_its_bound_while_its_agent_is_away(
     wait_until(lambda: plane.phase() == "training", "its worker hangs")
     (launcher,) = agent.launchers()
     agent.kill()
-    wait_until(lambda: not process_alive(launcher["worker_pid"]), "its launcher kept the bound", seconds=15.0)
+    wait_until(lambda: not process_alive(launcher["worker_pid"]), "its launcher kept the bound")
     agent.start()
     (failure,) = wait_until(lambda: plane.events_of("failed"), "the truth is reported")
     assert failure["reason"] == "measuring_timeout"

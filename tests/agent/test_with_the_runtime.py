@@ -103,6 +103,7 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
 
 # Its waits may take longer together than a test usually may: two workers import torch on a busy machine.
 @pytest.mark.timeout(400)
+@pytest.mark.live
 def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_new_generation_prepares_while_the_old_one_trains_and_takes_over(
     assert plane.phase(number=1) is None, "an old generation was started again"
 
 
+@pytest.mark.live
 def test_a_generation_that_is_broken_off_while_it_prepares_leaves_the_old_one_training(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -205,6 +206,7 @@ def find_processes(argument: str) -> list[int]:
     return found
 
 
+@pytest.mark.live
 def test_a_malicious_bundle_fails_the_job_with_the_reason(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -330,7 +332,7 @@ def test_two_agents_cannot_share_a_data_folder(agent: RunningAgent, plane: FakeC
     assert json.loads(status.stdout) == {"server_id": "server-1", "running": True, "workers": []}
 
 
-@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("status", [500, pytest.param(503, marks=pytest.mark.live)])
 def test_an_unwell_control_plane_is_asked_again(
     agent: RunningAgent, plane: FakeControlPlane, status: int
 ) -> None:
@@ -341,6 +343,7 @@ def test_an_unwell_control_plane_is_asked_again(
     wait_until(lambda: plane.phase() == "training", "work goes on")
 
 
+@pytest.mark.live
 def test_an_event_that_is_always_refused_does_not_hold_up_the_others(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -74,7 +74,16 @@ def through(start: Message, rank: int, port: int) -> Message:
     return {**start, "shards": shards}
 
 
-@pytest.mark.parametrize(("sender", "end"), [(0, "killed"), (1, "killed"), (0, "silent"), (1, "silent")])
+@pytest.mark.parametrize(
+    ("sender", "end"),
+    [
+        (1, "killed"),
+        *(
+            pytest.param(*one, marks=pytest.mark.live)
+            for one in [(0, "killed"), (0, "silent"), (1, "silent")]
+        ),
+    ],
+)
 def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
     agent: LocalAgent, sender: int, end: str
 ) -> None:
@@ -160,6 +169,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="reads /proc")
 @pytest.mark.parametrize("way", ["hand-over", "suspend and resume"])
+@pytest.mark.live
 def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> None:
     """Beside its model a rank never has as much as the state again."""
     ranks = 4

@@ -36,7 +36,7 @@ def compressed(
     )
 
 
-@pytest.mark.parametrize("device", ["cpu", "emulated"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("emulated", marks=pytest.mark.live)])
 def test_a_lossless_plan_trains_as_all_reduces_do(agent: LocalAgent, device: str) -> None:
     shape = PlacementShape(2, 2) if device == "emulated" else PlacementShape(1, 2)
     changes: dict[str, Any] = {}

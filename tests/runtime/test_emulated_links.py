@@ -24,6 +24,7 @@ from workers.runtime.profiling import VOID_OVERRUN
 
 WIDE = FUNCTIONS / "wide.py"
 WIDTH = 512
+ATTEMPTS = 5
 LAYER_BYTES = 4 * WIDTH**2
 SAME_SERVER = {"servers": [0, 0], "racks": [0, 0]}
 TWO_SERVERS = {"servers": [0, 1], "racks": [0, 0]}
@@ -48,8 +49,26 @@ def _measure(agent: LocalAgent, places: dict[str, list[int]], *, layers: int = 1
     return level
 
 
+def _measure_in_time(*arguments: Any, **options: Any) -> Message:
+    """The level of two GPUs, measured again while this machine does not keep the pace."""
+    for _ in range(ATTEMPTS):
+        level = _measure(*arguments, **options)
+        if level["overrun"] <= VOID_OVERRUN:
+            return level
+    pytest.fail(f"in {ATTEMPTS} measurements the machine kept the pace in none")
+
+
 def _seconds(level: Message) -> float:
     return 1 / level["iterations_per_second"]
+
+
+def test_an_all_reduce_takes_no_less_than_its_links_allow(agent: LocalAgent) -> None:
+    """However slow this machine is. The link that is meant is five times slower than the others."""
+    slow = 2 * (LAYER_BYTES / 2) / 0.1
+    level = _measure(
+        agent, TWO_SERVERS, within_server=5 * slow, network=slow, spine={"bytes_per_second": 1e12}
+    )
+    assert _seconds(level) >= 0.02 + 0.1
 
 
 @pytest.mark.parametrize(
@@ -57,6 +76,7 @@ def _seconds(level: Message) -> float:
     [(SAME_SERVER, "within_server", 2), (TWO_SERVERS, "network", 1), (TWO_RACKS, "spine", 1)],
     ids=["within the server", "to the other server", "through the spine"],
 )
+@pytest.mark.live
 def test_an_all_reduce_takes_as_long_as_the_links_on_its_way(
     agent: LocalAgent, places: dict[str, list[int]], link: str, senders: int
 ) -> None:
@@ -68,26 +88,25 @@ def test_an_all_reduce_takes_as_long_as_the_links_on_its_way(
         changed: dict[str, Any] = {**rates, "spine": {"bytes_per_second": slow}}
     else:
         changed = {**rates, link: slow, "spine": {"bytes_per_second": 1e12}}
-    level = _measure(agent, places, **changed)
-    assert _seconds(level) >= 0.02 + 0.1
-    # Nor does it take more, unless this machine could not keep the pace.
-    assert level["overrun"] > VOID_OVERRUN or _seconds(level) < 1.3 * (0.02 + 0.1)
+    level = _measure_in_time(agent, places, **changed)
+    assert 0.02 + 0.1 <= _seconds(level) < 1.3 * (0.02 + 0.1)
 
 
+@pytest.mark.live
 def test_an_all_reduce_overlaps_with_the_backward_pass(agent: LocalAgent) -> None:
     """Of four layers all but the first computed ones can wait for no computing: the rest is hidden."""
     compute_seconds, sent_seconds = 0.3, 0.2
     network = 4 * LAYER_BYTES / sent_seconds
-    level = _measure(agent, TWO_SERVERS, layers=4, fixed_seconds=compute_seconds, network=network)
-    assert _seconds(level) >= compute_seconds
+    level = _measure_in_time(agent, TWO_SERVERS, layers=4, fixed_seconds=compute_seconds, network=network)
     # The last bucket goes when all is computed; the first has gone meanwhile.
-    assert level["overrun"] > VOID_OVERRUN or _seconds(level) < compute_seconds + 0.9 * sent_seconds
+    assert compute_seconds <= _seconds(level) < compute_seconds + 0.9 * sent_seconds
 
 
+@pytest.mark.live
 def test_ranks_of_a_server_share_its_way_out(agent: LocalAgent) -> None:
     """Four ranks, two on each of two servers: two pairs cross at the same time."""
     network = LAYER_BYTES / 0.05
-    alone = _measure(agent, TWO_SERVERS, network=network)
+    alone = _measure_in_time(agent, TWO_SERVERS, network=network)
     four = {"servers": [0, 1, 0, 1], "racks": [0, 0, 0, 0]}
     assignment = {
         "function": {"entry": "wide:Wide"},
@@ -105,8 +124,8 @@ def test_ranks_of_a_server_share_its_way_out(agent: LocalAgent) -> None:
     seconds = _seconds(dict(together))
     iterations = 1.8 / seconds
     assert seconds * iterations >= (2 * iterations - 0.5) * LAYER_BYTES / network
-    # A pair by itself is through sooner, unless this machine could not keep the pace.
-    assert alone["overrun"] > VOID_OVERRUN or _seconds(alone) < 1.3 * (0.02 + LAYER_BYTES / network)
+    # A pair by itself is through sooner.
+    assert _seconds(alone) < 1.3 * (0.02 + LAYER_BYTES / network)
 
 
 def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAgent) -> None:

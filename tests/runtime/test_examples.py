@@ -17,7 +17,10 @@ SHORT_RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHORT_RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "recommender" else pytest.param(name, marks=pytest.mark.live) for name in SHORT_RUNS],
+)
 def test_an_example_learns_whatever_the_number_of_workers(agent: LocalAgent, name: str) -> None:
     run = SHORT_RUNS[name]
     source = EXAMPLES / f"{name}.py"

@@ -105,7 +105,7 @@ def test_the_others_notice_at_once_when_a_worker_is_killed(agent: LocalAgent) ->
     generation.wait_for_iteration(5)
     generation.workers[2].kill()
     for survivor in generation.workers[:2]:
-        event = survivor.wait_for_event("failed", seconds=30)
+        event = survivor.wait_for_event("failed")
         assert event["reason"] == "peer_lost"
         assert survivor.end() == 1
 

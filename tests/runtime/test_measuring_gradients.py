@@ -41,6 +41,7 @@ def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dic
     return found
 
 
+@pytest.mark.live
 def test_profiling_tells_gradients_in_order_with_the_gaps_of_an_emulated_device(agent: LocalAgent) -> None:
     profiles = told(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
     assert [each["gpus"] for each in profiles] == [1, 2]
@@ -77,6 +78,7 @@ def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
     assert not any(each["name"].startswith("mix") for each in pair["sparse"])
 
 
+@pytest.mark.live
 def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
     """Between servers a call of four is two steps of messages, and ranks of a server share its network."""
     device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)

@@ -44,12 +44,15 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
     return GradientOrders(messages.get("sparse"), messages.get("rest"), rest.tensor_names)
 
 
-@pytest.mark.parametrize("planner", ["cupcake", "espresso", "combined"])
+@pytest.mark.parametrize(
+    "planner", [*(pytest.param(name, marks=pytest.mark.live) for name in ("cupcake", "espresso")), "combined"]
+)
 def test_levels_are_measured_under_the_plan_that_was_made_of_them(agent: LocalAgent, planner: str) -> None:
     profiles = told(agent, REGRESSION, regression())
     _follow(agent, REGRESSION, regression(), profiles, planner)
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("planner", ["zen", "combined"])
 def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner: str) -> None:
     """In small batches few tags are touched, so that none of the tables is dense."""
@@ -59,7 +62,7 @@ def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner
     _follow(agent, EXAMPLES / "recommender.py", few, profiles, planner)
 
 
-@pytest.mark.parametrize("planner", ["zen", "combined"])
+@pytest.mark.parametrize("planner", [pytest.param("zen", marks=pytest.mark.live), "combined"])
 def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: LocalAgent, planner: str) -> None:
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     profiles = told(agent, EXAMPLES / "recommender.py", few)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import log2
 from typing import Any
 
+import pytest
+
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.device_models import DeviceModel
 from workers.runtime.local_agent import LocalAgent
@@ -24,6 +26,7 @@ def _profile(agent: LocalAgent, world_size: int, **changes: Any) -> tuple[list[M
     return [event for event in events if event["kind"] == "profile_level"], done
 
 
+@pytest.mark.live
 def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> None:
     levels, done = _profile(agent, 4, batch=24, device=COMPUTE_BOUND)
     assert [level["gpus"] for level in levels] == [1, 2, 4], "levels beyond the block are not measured"
@@ -53,6 +56,7 @@ def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: L
     assert levels[0]["iterations_per_second"] <= 1.02 / (0.02 + 24 * 0.01)
 
 
+@pytest.mark.live
 def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
     slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)
     levels, done = _profile(agent, 4, device=slow_network)
@@ -66,7 +70,7 @@ def test_what_is_known_of_fewer_gpus_is_not_measured_again(agent: LocalAgent) ->
     levels, done = _profile(agent, 2, device=slow_network, profile={"levels": [2], "known": 1 / 0.03})
     assert [level["gpus"] for level in levels] == [2]
     assert done["reason"] == "no_gain"
-    levels, done = _profile(agent, 2, device=COMPUTE_BOUND, profile={"levels": [2], "known": 1.0})
+    levels, done = _profile(agent, 2, device=COMPUTE_BOUND, profile={"levels": [2], "known": 1e-6})
     assert [level["gpus"] for level in levels] == [2]
     assert done["reason"] == "all_levels"
 
@@ -77,6 +81,7 @@ def test_levels_that_do_not_divide_the_batch_are_left_out(agent: LocalAgent) -> 
     assert done["reason"] == "all_levels"
 
 
+@pytest.mark.live
 def test_time_that_is_up_ends_it(agent: LocalAgent) -> None:
     levels, done = _profile(
         agent, 2, device=COMPUTE_BOUND, profile={"seconds_per_level": 5, "max_seconds": 1}
@@ -85,6 +90,7 @@ def test_time_that_is_up_ends_it(agent: LocalAgent) -> None:
     assert done["reason"] == "time"
 
 
+@pytest.mark.live
 def test_evaluations_are_charged_as_often_as_they_come(agent: LocalAgent) -> None:
     often = regression(hyperparameters={"evaluate_every": 1})["hyperparameters"]
     levels, done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=often)
