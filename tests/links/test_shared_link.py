@@ -16,6 +16,7 @@ from workers.links.rates import (
     SPINE,
     STATE,
     TRAFFIC,
+    WITHIN_SERVER,
     ServerLinks,
 )
 from workers.links.shared_link import SharedLink, Transfer
@@ -154,6 +155,17 @@ def test_a_path_is_as_slow_as_its_slowest_link() -> None:
     arbiter = Arbiter(_links())
     ended = _until_ended(arbiter, Request(GRADIENTS, (NETWORK, SPINE), PIECE_BYTES, 100.0), 100.0)
     assert ended - 100.0 == pytest.approx(PIECE_BYTES / DEFAULT_LINKS[SPINE]["bytes_per_second"], abs=1e-6)
+
+
+def test_another_link_is_not_in_the_way() -> None:
+    arbiter = Arbiter(_links())
+    paths = ((NETWORK,), (WITHIN_SERVER,))
+    pending = [arbiter.begin(Request(GRADIENTS, path, PIECE_BYTES, 100.0), 100.0) for path in paths]
+    while (end := arbiter.next_end()) is not None:
+        arbiter.advance(end)
+    for (link,), one in zip(paths, pending, strict=True):
+        alone = PIECE_BYTES / DEFAULT_LINKS[link]["bytes_per_second"]
+        assert one.ended_at == pytest.approx(100.0 + alone, abs=1e-6)
 
 
 def test_the_past_of_an_idle_link_can_be_used_but_not_for_ever() -> None:

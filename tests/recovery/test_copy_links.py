@@ -125,6 +125,7 @@ def test_a_copy_to_another_rack_takes_the_spine_and_a_fetch_takes_the_links_too(
     assert third.carried(NETWORK_IN) == pytest.approx(SIZE, rel=0.01)
 
 
+@pytest.mark.live
 def test_copies_and_collectives_share_a_link(first: Emulated, second: Emulated, tmp_path: Path) -> None:
     worker = first.worker()
     box = tmp_path / "training"
@@ -161,7 +162,7 @@ def test_a_planned_copy_sends_what_it_is_allowed_and_no_more(first: Emulated, se
     wait_until(lambda: worker.fits(SIZE, 7), "there is room")
     assert worker.write(8, [content(8, SIZE)], size=SIZE, description_bytes=0, committed=7, sending=planned)
     for allowed in (50_000, 90_000):
-        worker.allow(allowed, 10 * SIZE / RATE)
+        worker.allow(allowed, SECONDS)
         before += allowed
         # What is too little for a piece of its own is left.
         wait_until(lambda: first.carried(NETWORK) > before - 4096, "what is allowed is sent")  # noqa: B023

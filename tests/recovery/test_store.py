@@ -21,7 +21,7 @@ from recovery.store.sockets import connect
 PROJECT = Path(__file__).parents[2]
 LIMIT_BYTES = 8 << 20
 WORKER_BYTES = 4 << 20
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

@@ -41,7 +41,6 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
         assert level["pause_seconds"] > 0
         assert level["memory_bytes"] > 0
         assert 2**26 < level["host_memory_bytes"] < 2**36, "PyTorch alone takes more than 64 MiB"
-        assert level["overrun"] >= 0
         # AdamW keeps two values for each of the 289 parameters' own, and the generator's state is 5 kB.
         assert 3 * 4 * 289 + 5000 < level["state_bytes"] < 3 * 4 * 289 + 5000 + 8192 * (1 + level["gpus"])
     rates = [level["iterations_per_second"] for level in levels]
