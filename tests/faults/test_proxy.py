@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ class Upstream(ThreadingHTTPServer):
 
     def wait_for(self, number: int) -> list[str]:
         with self.more:
-            assert self.more.wait_for(lambda: len(self.heard) >= number, 30)
+            assert self.more.wait_for(lambda: len(self.heard) >= number, 60)
             return list(self.heard)
 
 
@@ -64,7 +65,7 @@ def proxy(upstream: Upstream) -> Iterator[Proxy]:
         yield running
 
 
-def send(proxy: Proxy, text: str, seconds: float = 30.0) -> str:
+def send(proxy: Proxy, text: str, seconds: float = 60.0) -> str:
     return httpx.post(
         f"http://127.0.0.1:{proxy.port}/report", content=text, timeout=seconds, trust_env=False
     ).text
@@ -86,11 +87,21 @@ def test_doubled_messages_come_twice_and_are_answered_once(proxy, upstream):
     assert sorted(upstream.wait_for(4)) == ["first", "first", "second", "second"]
 
 
-def test_a_message_held_back_comes_after_a_later_one_though_nobody_waits_any_more(proxy, upstream):
+def test_a_message_held_back_comes_after_a_later_one_though_nobody_waits_any_more(
+    proxy, upstream, monkeypatch
+):
+    sleep, over = asyncio.sleep, threading.Event()
+
+    async def hold_back(seconds: float) -> None:
+        while not over.is_set():
+            await sleep(0.01)
+
+    monkeypatch.setattr("faults.proxy.asyncio.sleep", hold_back)
     proxy.behave(Behaviour(hold_back_seconds=1.0))
     with pytest.raises(httpx.TimeoutException):
-        send(proxy, "early", seconds=0.1)
+        send(proxy, "early", seconds=1.0)
     assert send(proxy, "late") == "late"
+    over.set()
     assert upstream.wait_for(2) == ["late", "early"]
 
 
@@ -99,9 +110,9 @@ def test_nothing_passes_a_cut_and_what_was_on_its_way_is_lost(proxy, upstream):
     with ThreadPoolExecutor() as threads:
         lost = threads.submit(send, proxy, "lost")
         with pytest.raises(httpx.TimeoutException):
-            send(proxy, "also lost", seconds=0.5)
+            send(proxy, "also lost", seconds=1.0)
         proxy.behave(PASSES)
         with pytest.raises(httpx.TransportError):
-            lost.result(30)
+            lost.result(60)
     assert send(proxy, "passes") == "passes"
     assert upstream.heard == ["passes"]

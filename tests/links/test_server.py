@@ -115,7 +115,7 @@ def test_a_worker_finds_a_server_that_came_back(tmp_path: Path) -> None:
     server.start()
     server.listen("worker", tmp_path)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not server.carried()[NETWORK][STATE]:
             assert time.monotonic() < deadline
             client.transfer((NETWORK,), STATE, 1000, time.monotonic())
@@ -139,7 +139,7 @@ def test_nonsense_ends_that_connection_alone(box: Path, client: LinkClient, reco
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hostile:
         hostile.connect(f"/proc/self/fd/{descriptor}/{SOCKET_NAME}")
         hostile.sendall(record)
-        hostile.settimeout(30)
+        hostile.settimeout(60)
         try:
             assert hostile.recv(64) == b""
         except ConnectionResetError:

@@ -39,7 +39,7 @@ class Rank:
             self.sent_bytes += message.tensor.nbytes
             self._mail[self._rank, message.peer, step].put(message.tensor.clone())
         for message in received:
-            message.tensor.copy_(self._mail[message.peer, self._rank, step].get(timeout=30))
+            message.tensor.copy_(self._mail[message.peer, self._rank, step].get(timeout=60))
 
 
 def _on_all_ranks(

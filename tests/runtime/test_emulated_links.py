@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from threading import Thread
 from types import SimpleNamespace
@@ -14,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
+from tests.runtime.test_device_models import FakeTime
+from workers.runtime import emulated_time
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import EmulatedGroup
 from workers.runtime.emulated_time import EmulatedClock, Overrun
@@ -133,13 +134,18 @@ def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAge
     assert level["overrun"] > 0.05
 
 
-def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_time() -> None:
+def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is no time of the device or its links: whoever measures must hear of it, from whichever thread."""
+    host = FakeTime()
+    monkeypatch.setattr(emulated_time, "time", host)
+    monkeypatch.setattr("workers.links.client.time", host)
     clock = EmulatedClock()
     clock.begin(patience_seconds=0.01)
     overrun, began_at = Overrun(clock), clock.at
     clock.spend(0.005)
-    time.sleep(0.2)
+    host.now += 0.2
     threads = [Thread(target=clock.now) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -149,7 +155,7 @@ def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_ti
     assert 0.18 < clock.lost_seconds <= clock.at - began_at
     assert overrun.share() > 1, "a fortieth of a second was emulated"
     # Between iterations nobody is late.
-    time.sleep(0.1)
+    host.now += 0.1
     lost_seconds = clock.lost_seconds
     clock.now()
     assert clock.lost_seconds == lost_seconds

@@ -30,7 +30,7 @@ def _open(
     generation: int = 4,
     wanted: Callable[[], bool] | None = None,
 ) -> ReceivedShard | None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     return open_handover(
         LOOPBACK,
         port,

@@ -49,7 +49,7 @@ def ticket_for(client: Client, stream: str) -> str:
 
 
 def status_of(server: StreamServer, path: str, **headers: str) -> int:
-    with httpx.stream("GET", f"{server.url}/stream/{path}", headers=headers, timeout=20) as response:
+    with httpx.stream("GET", f"{server.url}/stream/{path}", headers=headers, timeout=60) as response:
         return response.status_code
 
 

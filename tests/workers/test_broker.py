@@ -54,7 +54,7 @@ def test_a_message_that_a_dead_broker_cannot_take_back_does_not_end_the_worker(
             Queue(name, no_declare=True), channel, callbacks=[lambda body, message: held.append(message)]
         ).consume()
     while not held:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=60)
     # It waits for the next ones when the broker dies.
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.1)
@@ -85,13 +85,13 @@ def test_a_worker_of_one_child_gets_the_next_message_after_a_broker_did_not_answ
     consumer.qos(prefetch_count=1)
     consumer.consume()
     while not held:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=60)
     broker.send_signal(signal.SIGSTOP)
     # What Celery does when a task has ended: it notes the trouble and goes on.
     getattr(held[0], answer)(logging.getLogger(), connection.connection_errors)
     broker.send_signal(signal.SIGCONT)
     while len(held) < 2:
-        connection.drain_events(timeout=10)
+        connection.drain_events(timeout=60)
     assert held[1].payload == {"task": "second"}
     held[1].ack()
     connection.close()
