@@ -13,9 +13,6 @@ LOOPBACK = "127.0.0.1"
 FIRST, LAST = 10_000, 17_999
 BLOCK = 100
 
-#: The first port of each block of this process, bound for as long as the process lives.
-_held: list[socket.socket] = []
-
 
 def free_port() -> int:
     """Return a port that nobody listens on, and that no other process gets from this function."""
@@ -35,9 +32,9 @@ def _bound(port: int) -> socket.socket | None:
 
 def _ports() -> Iterator[int]:
     for first in range(FIRST, LAST, BLOCK):
-        # A block is free if its first port is: the process that has the block keeps that one bound.
+        # A block is free if its first port is: the process that has it keeps that port bound to its own end.
         if (holder := _bound(first)) is not None:
-            _held.append(holder)
+            holder.detach()
             for port in range(first + 1, first + BLOCK):
                 if (probe := _bound(port)) is not None:
                     probe.close()
