@@ -71,6 +71,23 @@ def wait_for(condition: Callable[[], bool]) -> None:
     assert wait_until(condition, timeout_seconds=60)
 
 
+class Clock:
+    """The time that `launch.process` reads, turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    turned = Clock()
+    monkeypatch.setattr("launch.process.time", turned)
+    return turned
+
+
 def test_a_killed_process_is_restarted_and_its_orphans_are_ended(make, tmp_path):
     process = make(WITH_CHILD)
     process.start()
@@ -92,12 +109,14 @@ def test_a_killed_process_is_restarted_and_its_orphans_are_ended(make, tmp_path)
     wait_for(lambda: is_gone(child))
 
 
-def test_a_process_that_ends_at_once_is_restarted_later_each_time(make):
+def test_a_process_that_ends_at_once_is_restarted_later_each_time(make, clock):
     process = make("raise SystemExit(3)")
     process.start()
     delays: list[float] = []
 
     def ended_four_times() -> bool:
+        if not process.is_running:
+            clock.now += 0.1
         if process.keep_running():
             delays.append(process._backoff_seconds)
         return len(delays) == 4
@@ -172,23 +191,6 @@ def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
         writer.write(b"after")
     assert log.read_bytes() == b"after"
     assert (tmp_path / "example.log.1").read_bytes() == b"x" * 150
-
-
-class Clock:
-    """The time that `launch.process` reads, turned by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    turned = Clock()
-    monkeypatch.setattr("launch.process.time", turned)
-    return turned
 
 
 @pytest.mark.parametrize("frozen", [False, True])
