@@ -27,7 +27,9 @@ from tests.agent.test_sandbox import (
 from workers.agent.resource_limits import MEBIBYTE, PREFIX, usable_groups
 from workers.agent.worker_processes import ExitStatus, read_exit
 
-WORKER_USER, FIRST_USER = 54400, 54401
+#: Of this process alone: the end of a worker ends all that its user runs.
+FIRST_USER = 54400 + 10 * (os.getpid() % 500)
+WORKER_USER = FIRST_USER + 1
 
 #: Runs in the place of the agent: makes a worker's folder, starts its launcher, waits for its end.
 HARNESS = """
@@ -64,12 +66,13 @@ class Place:
 
     def start(self, name: str, script: str, limits: dict[str, Any] | None = None) -> Path:
         """Start the script as a worker; returns the worker's folder."""
-        folder = self.folder / "workers" / name
+        # Control groups are named by it, for all processes of the machine.
+        folder = self.folder / "workers" / f"{name}-{os.getpid()}"
         becomes_another = ROOT and not self.ordinary
         asked = {
             "code": str(self.code),
             "folder": str(folder),
-            "user_id": WORKER_USER + 2 * len(self.processes) if becomes_another else None,
+            "user_id": WORKER_USER + len(self.processes) if becomes_another else None,
             "first_user_id": FIRST_USER if becomes_another else None,
             "mode": self.mode,
             "python": SYSTEM_PYTHON,
@@ -335,7 +338,7 @@ def test_a_fork_bomb_ends_itself_alone(place: Place, watched: str) -> None:
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
     wait_until((neighbour / "launcher.json").exists, "the neighbour is there")
     status, output = place.run("bomb", FORK_BOMB, limits(watched, processes=200))
-    assert output.startswith("up")
+    assert output.startswith("up"), status
     assert status.reason == "processes_exceeded"
     assert "more than 200 processes" in status.message
     place.check_neighbour(neighbour)
@@ -361,7 +364,7 @@ def test_memory_beyond_the_limit_is_told_as_such(place: Place, watched: str) -> 
     needs_groups(place, watched, "memory")
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
     status, output = place.run("glutton", GLUTTON, limits(watched, memory_mebibytes=160))
-    assert output.startswith("up")
+    assert output.startswith("up"), status
     assert status.reason == "memory_exceeded"
     assert "more than 160 MiB of memory" in status.message
     place.check_neighbour(neighbour)
@@ -383,11 +386,12 @@ def test_control_groups_are_taken_away_again(tmp_path: Path) -> None:
     if not groups:
         pytest.skip("no control groups can be made here")
     place = make_place(tmp_path, ordinary=False, mode="namespaces")
-    place.run("short", "pass", limits("control groups"))
-    wait_until(
-        lambda: not [path for parent in groups.values() for path in Path(parent).glob(f"{PREFIX}short")],
-        "none is left",
-    )
+    folder = place.start("neighbour", NEIGHBOUR, limits("control groups"))
+    made = [Path(parent) / f"{PREFIX}{folder.name}" for parent in groups.values()]
+    wait_until((folder / "launcher.json").exists, "it is there")
+    assert all(group.exists() for group in made)
+    place.check_neighbour(folder)
+    wait_until(lambda: not any(group.exists() for group in made), "none is left")
     place.close()
 
 

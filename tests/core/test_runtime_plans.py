@@ -47,7 +47,9 @@ def test_a_plan_cannot_be_changed_once_it_is_made() -> None:
 
 
 def test_every_kind_that_is_planned_is_one_that_workers_have() -> None:
-    for one in choose_runtime_plan([1, 2]).synchronisers:
+    planned = choose_runtime_plan([1, 2]).synchronisers
+    assert planned
+    for one in planned:
         KINDS[one.kind](dict(one.choices))
 
 
