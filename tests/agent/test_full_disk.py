@@ -80,6 +80,7 @@ def test_agent_and_workers_outlive_a_full_disk(
     assert not plane.events_of("failed")
 
 
+@pytest.mark.live
 def test_an_agent_that_is_started_on_a_full_disk_waits_for_room(
     agent_on_a_small_disk: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_forked_worker_is_what_a_started_one_is(agent: RunningAgent, plane: Fa
     assert forked == started
 
 
+@pytest.mark.live
 def test_two_workers_of_one_nursery_draw_different_numbers(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -237,6 +237,7 @@ def test_an_upload_that_fails_goes_on_after_a_restart(agent: RunningAgent, plane
     assert len(plane.events_of("completed")) == 1
 
 
+@pytest.mark.live
 def test_a_result_of_a_dead_worker_is_stored_after_a_restart(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -44,9 +44,8 @@ def orders_for(profile: dict[str, Any], planner: str) -> GradientOrders:
     return GradientOrders(messages.get("sparse"), messages.get("rest"), rest.tensor_names)
 
 
-@pytest.mark.parametrize(
-    "planner", [*(pytest.param(name, marks=pytest.mark.live) for name in ("cupcake", "espresso")), "combined"]
-)
+@pytest.mark.live
+@pytest.mark.parametrize("planner", ["cupcake", "espresso", "combined"])
 def test_levels_are_measured_under_the_plan_that_was_made_of_them(agent: LocalAgent, planner: str) -> None:
     profiles = told(agent, REGRESSION, regression())
     _follow(agent, REGRESSION, regression(), profiles, planner)

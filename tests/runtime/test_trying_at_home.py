@@ -33,6 +33,7 @@ def digits(tmp_path: Path) -> Path:
     return tmp_path / "digits.py"
 
 
+@pytest.mark.live
 def test_the_example_of_the_guide_runs_as_the_guide_says(digits: Path) -> None:
     command = re.search(r"python -m workers\.runtime\.try_function digits\.py (.*)", GUIDE)
     assert command is not None
