@@ -16,10 +16,17 @@ from projects.models import Membership, Role
 from scheduling.models import FunctionVersion, Job
 from scheduling.services.jobs import JobRequest, job_submit
 from tests.control_plane.simulated_agent import SimulatedAgent
+from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import FunctionVersionFactory, MembershipFactory, UserFactory
 
 #: Iterations a second by number of GPUs: a little less than linear.
 SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    """Time passes where a test or `settle` turns it: deadlines are as far away on any machine."""
+    return SimulatedTime(monkeypatch)
 
 
 @pytest.fixture

@@ -20,8 +20,11 @@ from lending.services.inference_clusters import server_token_create
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.reports import ReportAnswer, apply_report
+from tests.control_plane.simulated_time import let_pass
 
 KIND = "emulated-test"
+#: Each round takes longer than a slot of the tests' cluster.
+ROUND_SECONDS = 0.01
 #: What the ranks of a generation agree on among themselves, by job and generation: after which iteration they
 #: last stored their state, and why.
 POINTS: dict[tuple[str, int], tuple[int, str]] = {}
@@ -250,6 +253,7 @@ def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
     from scheduling.services.planning import run_planner
 
     for _ in range(rounds):
+        let_pass(ROUND_SECONDS)
         run_planner("test")
         before = [agent.shown() for agent in agents]
         for agent in agents:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import sys
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
 
 import pytest
 from django.apps import apps
@@ -10,25 +13,26 @@ from django.utils import timezone
 
 from scheduling.services import lease_clock
 
+#: Every test begins at the same moment, so that no outcome depends on when it runs.
+BEGINS_AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+_REAL_NOW = timezone.now
+_present: SimulatedTime | None = None
+
 
 class SimulatedTime:
-    """Stands still until it is turned. ``second``: of the next minute, at which it begins; None: now."""
+    """Stands still until it is turned."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, second: float | None = None) -> None:
-        self._now = timezone.now()
-        if second is not None:
-            self._now = self._now.replace(second=0, microsecond=0) + timedelta(minutes=1, seconds=second)
-        real = timezone.now
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, begins_at: datetime = BEGINS_AT) -> None:
+        self._now = begins_at
+        monkeypatch.setattr(sys.modules[__name__], "_present", self)
         monkeypatch.setattr(timezone, "now", self.now)
         monkeypatch.setattr(lease_clock, "now", self.now)
         monkeypatch.setattr(
             lease_clock, "read", lambda: lease_clock.Reading(self._now, "simulated", self._now.timestamp())
         )
-        for model in apps.get_models():
-            for field in model._meta.fields:
-                if field.default is real:
-                    monkeypatch.setattr(field, "default", self.now)
-                    monkeypatch.setitem(field.__dict__, "_get_default", self.now)
+        for field in _fields_that_default_to_now():
+            monkeypatch.setattr(field, "default", self.now)
+            monkeypatch.setitem(field.__dict__, "_get_default", self.now)
 
     def now(self) -> datetime:
         return self._now
@@ -36,3 +40,19 @@ class SimulatedTime:
     def turn(self, seconds: float) -> None:
         """Let time pass."""
         self._now += timedelta(seconds=seconds)
+
+
+def let_pass(seconds: float) -> None:
+    """Turn the clock of the present test."""
+    assert _present is not None, "the test runs on the real clock"
+    _present.turn(seconds)
+
+
+@cache
+def _fields_that_default_to_now() -> tuple[Any, ...]:
+    return tuple(
+        field
+        for model in apps.get_models()
+        for field in model._meta.fields
+        if field.default is _REAL_NOW
+    )

@@ -26,11 +26,6 @@ ITERATIONS = 34_000
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
-@pytest.fixture
 def promised(owned: SimulatedAgent, submit: Callable[..., Job], clock: SimulatedTime) -> Job:
     """A promised job that has just begun to train, on all GPUs."""
     job = submit("slo", seconds=1_100.0, iterations=ITERATIONS)

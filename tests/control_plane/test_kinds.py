@@ -35,11 +35,6 @@ FAST = {1: 30.0, 2: 57.0}
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
-@pytest.fixture
 def nodes(cluster: Cluster) -> Nodes:
     """Four GPUs of one kind, and two of a faster one."""
     return (

@@ -70,23 +70,22 @@ def test_a_job_has_left_when_the_end_comes(
     two: tuple[SimulatedAgent, SimulatedAgent],
     submit: Submit,
     operator: User,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: SimulatedTime,
 ) -> None:
-    time = SimulatedTime(monkeypatch)
     jobs = [submit("best_effort", iterations=10**6) for _ in range(2)]
     settle(*two)
     leaving = Server.objects.get(name="node-2")
-    server_set_end(server=leaving, actor=operator, available_until=time.now() + HOUR)
+    server_set_end(server=leaving, actor=operator, available_until=clock.now() + HOUR)
     settle(*two)
     assert {name for job in jobs for name in names_of(job)} == {"node-1", "node-2"}, "it is used until then"
     leaving.refresh_from_db()
     assert leaving.available_until is not None
-    time.turn(ends_at(leaving.available_until, cluster) - time.now().timestamp())
+    clock.turn(ends_at(leaving.available_until, cluster) - clock.now().timestamp())
     settle(*two)
-    assert time.now() < leaving.available_until
+    assert clock.now() < leaving.available_until
     assert {name for job in jobs for name in names_of(job)} == {"node-1"}
     assert not Assignment.objects.filter(gpu__server=leaving).exclude(state=AssignmentState.RELEASED).exists()
-    time.turn(HOUR.total_seconds())
+    clock.turn(HOUR.total_seconds())
     leaving.refresh_from_db()
     assert not leaving.usable()
     assert not Gpu.objects.usable().filter(server=leaving).exists()

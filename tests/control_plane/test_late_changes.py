@@ -28,11 +28,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., Job]
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
 def running(submit: Submit, node: SimulatedAgent) -> Job:
     job = submit("best_effort", iterations=1_000_000)
     settle(node)

@@ -48,12 +48,12 @@ class DatabaseClock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> DatabaseClock:
+def database_clock(monkeypatch: pytest.MonkeyPatch) -> DatabaseClock:
     return DatabaseClock(monkeypatch)
 
 
 @pytest.fixture
-def nodes(cluster: Cluster, clock: DatabaseClock) -> tuple[SimulatedAgent, SimulatedAgent]:
+def nodes(cluster: Cluster, database_clock: DatabaseClock) -> tuple[SimulatedAgent, SimulatedAgent]:
     """Two servers that were up for as long as leases are held after the first look."""
     cluster.suspect_seconds, cluster.fence_seconds, cluster.fence_margin_seconds = 5.0, 12.0, 1.0
     cluster.save()
@@ -69,19 +69,19 @@ def states() -> list[str]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR, 8.0, -8.0])
 def test_a_clock_that_is_set_neither_hides_a_silent_server_nor_accuses_another(
-    cluster: Cluster, clock: DatabaseClock, nodes: tuple[SimulatedAgent, SimulatedAgent], seconds: float
+    cluster: Cluster, database_clock: DatabaseClock, nodes: tuple[SimulatedAgent, SimulatedAgent], seconds: float
 ) -> None:
     heard, silent = nodes
-    clock.look_for(2, heard, silent)
-    clock.look_for(cluster.suspect_seconds - 3, heard)
-    clock.jump(seconds)
+    database_clock.look_for(2, heard, silent)
+    database_clock.look_for(cluster.suspect_seconds - 3, heard)
+    database_clock.jump(seconds)
     expire_leases()
     assert states() == [ServerState.UP, ServerState.UP]
-    clock.look_for(cluster.suspect_seconds + 2, heard)
+    database_clock.look_for(cluster.suspect_seconds + 2, heard)
     assert states() == [ServerState.UP, ServerState.SUSPECT]
-    clock.look_for(cluster.fence_seconds - 2 * cluster.suspect_seconds + 1, heard)
+    database_clock.look_for(cluster.fence_seconds - 2 * cluster.suspect_seconds + 1, heard)
     assert states() == [ServerState.UP, ServerState.SUSPECT], "its workers may still train"
-    clock.look_for(cluster.suspect_seconds + 2, heard)
+    database_clock.look_for(cluster.suspect_seconds + 2, heard)
     assert states() == [ServerState.UP, ServerState.DOWN]
 
 
@@ -89,20 +89,20 @@ def test_a_clock_that_is_set_neither_hides_a_silent_server_nor_accuses_another(
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
 def test_a_process_whose_own_clock_is_wrong_changes_no_lease(
     nodes: tuple[SimulatedAgent, SimulatedAgent],
-    clock: DatabaseClock,
+    database_clock: DatabaseClock,
     monkeypatch: pytest.MonkeyPatch,
     seconds: float,
 ) -> None:
     right = timezone.now
-    clock.look_for(2, *nodes)
+    database_clock.look_for(2, *nodes)
     monkeypatch.setattr(timezone, "now", lambda: right() + timedelta(seconds=seconds))
-    clock.look_for(3, *nodes)
+    database_clock.look_for(3, *nodes)
     assert states() == [ServerState.UP, ServerState.UP]
 
 
 @pytest.mark.django_db(transaction=True)
 def test_fifty_servers_that_die_are_missed_within_the_band_that_the_settings_give(
-    cluster: Cluster, clock: DatabaseClock
+    cluster: Cluster, database_clock: DatabaseClock
 ) -> None:
     """No sooner than `suspect_seconds` after the last report, which is up to a period old when its agent
     dies, and at the next look after that. `benchmarks/detection.py` measures it on real agents."""
@@ -115,9 +115,9 @@ def test_fifty_servers_that_die_are_missed_within_the_band_that_the_settings_giv
     missed_at: dict[str, float] = {}
     looks = [0.5 + look for look in range(20)]
     moments = sorted([(at, name) for name, at in reported_at.items()] + [(at, "") for at in looks])
-    began, boot = clock.reading.now, clock.reading.boot_seconds
+    began, boot = database_clock.reading.now, database_clock.reading.boot_seconds
     for at, name in moments:
-        clock.reading = replace(clock.reading, now=began + timedelta(seconds=at), boot_seconds=boot + at)
+        database_clock.reading = replace(database_clock.reading, now=began + timedelta(seconds=at), boot_seconds=boot + at)
         if name:
             renew_lease(agents[name])
             continue

@@ -30,11 +30,6 @@ MORE_SECONDS = 5.0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
-@pytest.fixture
 def declined(owned: SimulatedAgent, submit: Submit, clock: SimulatedTime) -> Job:
     """A job of a known function on an idle cluster, with far too early a deadline."""
     job = submit(seconds=10, iterations=3400)

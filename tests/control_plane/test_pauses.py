@@ -39,12 +39,6 @@ def node(cluster: Cluster) -> SimulatedAgent:
     return SimulatedAgent.enrol("node-1", 4, SPEED)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    """Where deadlines are near: how long the planner takes to answer must not decide a test."""
-    return SimulatedTime(monkeypatch)
-
-
 def settled(node: SimulatedAgent, clock: SimulatedTime) -> None:
     """Let planner and agent talk for a tenth of a second, in which slots begin and end."""
     for _ in range(10):

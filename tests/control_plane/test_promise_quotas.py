@@ -30,11 +30,6 @@ FOR_NONE, FOR_ONE = 0.05, 0.15
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
 def known(owned: SimulatedAgent, submit: Submit) -> Job:
     """A job without a deadline, of the function that all others are of: its speed is known."""
     job = submit("best_effort", iterations=ITERATIONS)

@@ -58,13 +58,12 @@ def measured(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({
         )
 
 
-def repeatable(monkeypatch: pytest.MonkeyPatch, second: float = 0.0) -> SimulatedTime:
-    """Simulated time that begins at that ``second`` of a minute, and ids that are counted: when slots end,
-    and ids here and there, decide what happens, and with others no run would come out the same again."""
+@pytest.fixture(autouse=True)
+def _counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids decide here and there what happens: with random ones no run would come out the same again."""
     numbers = itertools.count()
     identifier = Job._meta.get_field("id")
     monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
-    return SimulatedTime(monkeypatch, second)
 
 
 @pytest.mark.timeout(600)
@@ -74,10 +73,9 @@ def repeatable(monkeypatch: pytest.MonkeyPatch, second: float = 0.0) -> Simulate
     [(2, False), pytest.param(4, True, marks=pytest.mark.slow), (5, True)],
 )
 def test_random_days(
-    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch, seed: int, failures: bool
+    hasty: Cluster, submit: Submit, clock: SimulatedTime, seed: int, failures: bool
 ) -> None:
-    time = repeatable(monkeypatch)
-    day = RandomDay(seed, hasty, submit, time, SPEED, failures=failures)
+    day = RandomDay(seed, hasty, submit, clock, SPEED, failures=failures)
     first = submit("best_effort", iterations=400)
     assert first.curve is not None
     measured(first.curve)
@@ -102,14 +100,14 @@ ENDING, UNLIKE = 75.0, (64 * GIB, 16 * GIB, 64 * GIB)
 def test_random_days_on_servers_of_unlike_memory_of_which_one_leaves(
     hasty: Cluster,
     submit: Submit,
-    monkeypatch: pytest.MonkeyPatch,
+    clock: SimulatedTime,
     stays_seconds: float | None,
     memory: tuple[int, ...],
     second: float,
 ) -> None:
     """On one GPU a worker takes more than the smaller server has for each of its four."""
-    time = repeatable(monkeypatch, second)
-    day = RandomDay(7, hasty, submit, time, SPEED, stays_seconds=stays_seconds, memory=memory)
+    clock.turn(second)
+    day = RandomDay(7, hasty, submit, clock, SPEED, stays_seconds=stays_seconds, memory=memory)
     first = submit("best_effort", iterations=3000)
     assert first.curve is not None
     measured(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB} if memory else {})

@@ -109,8 +109,7 @@ class Days:
 
 
 @pytest.fixture
-def days(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Days:
-    time = SimulatedTime(monkeypatch)
+def days(cluster: Cluster, clock: SimulatedTime) -> Days:
     cluster.reserve_servers = 1
     cluster.slot_seconds = 5.0
     cluster.suspect_seconds, cluster.fence_seconds = 6.0, 20.0
@@ -127,7 +126,7 @@ def days(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Days:
         agent.handed_over = handed_over
         agent.lease_seconds = cluster.fence_seconds
         agents.append(agent)
-    return Days(time, agents)
+    return Days(clock, agents)
 
 
 def promised_without_time_to_spare(submit: Submit, iterations: int) -> Job:

@@ -29,11 +29,6 @@ Submit = Callable[..., Job]
 KNOWN = {1: 10.0, 2: 19.0}
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
 def settled(node: SimulatedAgent, clock: SimulatedTime, rounds: int = 9) -> None:
     """Let planner and agent talk for a second, in which slots begin and end."""
     for _ in range(rounds):

@@ -12,8 +12,8 @@ from tests.control_plane.simulated_time import SimulatedTime
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
+def time(clock: SimulatedTime) -> SimulatedTime:
+    return clock
 
 
 @pytest.fixture

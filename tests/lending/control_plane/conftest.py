@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.control_plane.conftest import (  # noqa: F401 - fixtures
     borrowed,
+    clock,
     cluster,
     inference,
     owned,
