@@ -4,7 +4,7 @@ here."""
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -356,7 +356,7 @@ def stored_plan(
     pieces: list[tuple[float, float, int]], finish_seconds: float, now: datetime | None = None
 ) -> dict[str, Any]:
     """A plan as jobs store it. Pieces are (start, end, GPUs) and the finish in seconds from `now`."""
-    base = (now or datetime.now(UTC)).timestamp()
+    base = (now or timezone.now()).timestamp()
     return {
         "start": [base + start for start, _, _ in pieces],
         "end": [base + end for _, end, _ in pieces],

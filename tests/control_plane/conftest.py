@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lending.models import InferenceCluster
 from lending.services.inference_clusters import inference_cluster_create
 from projects.models import Membership, Role
 from scheduling.models import FunctionVersion, Job
+from scheduling.services import planning
 from scheduling.services.jobs import JobRequest, job_submit
 from tests.control_plane.simulated_agent import SimulatedAgent
 from tests.control_plane.simulated_time import SimulatedTime
@@ -25,7 +27,10 @@ SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    """Time passes where a test or `settle` turns it: deadlines are as far away on any machine."""
+    """Time passes only where a test or `settle` turns it, so that deadlines are as far away on any machine.
+    Nor does a pass of the planner end early because the machine is slow."""
+    monkeypatch.setattr(planning, "DECIDING_AGAIN_SECONDS", inf)
+    monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
     return SimulatedTime(monkeypatch)
 
 

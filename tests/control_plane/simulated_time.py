@@ -51,8 +51,5 @@ def let_pass(seconds: float) -> None:
 @cache
 def _fields_that_default_to_now() -> tuple[Any, ...]:
     return tuple(
-        field
-        for model in apps.get_models()
-        for field in model._meta.fields
-        if field.default is _REAL_NOW
+        field for model in apps.get_models() for field in model._meta.fields if field.default is _REAL_NOW
     )

@@ -22,6 +22,7 @@ from scheduling.services.profiling import start_measurement
 from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.snapshots import cluster_policy
 from tests.control_plane.agent_api import busy_server, event, send
+from tests.control_plane.simulated_time import SimulatedTime
 from tests.control_plane.test_gradient_plans import asked, measured, successor
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
@@ -199,10 +200,16 @@ def made_anew(generation: Generation, *, other: bool = True) -> GradientPlan:
     ids=["it moved", "ranks would do the same", "it would save nothing", "promised"],
 )
 def test_a_plan_that_was_made_anew_is_followed_where_it_pays(
-    servers: tuple[Server, Server], seconds: float, other: bool, fields: dict[str, Any], renewed: int
+    servers: tuple[Server, Server],
+    clock: SimulatedTime,
+    seconds: float,
+    other: bool,
+    fields: dict[str, Any],
+    renewed: int,
 ) -> None:
     job, generation = follows_a_plan(servers, seconds, **fields)
     assert follow_newer_plans() == 0, "it follows the newest"
+    clock.turn(1.0)
     made_anew(generation, other=other)
     assert follow_newer_plans() == renewed
     assert job.generations.count() == 1 + renewed

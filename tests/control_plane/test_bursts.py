@@ -45,7 +45,7 @@ def slots(cluster: Cluster) -> Cluster:
 
 @pytest.fixture
 def burst(slots: Cluster) -> Callable[..., list[Job]]:
-    """Newcomers with a known curve, all submitted at the same time to one project or each to its own."""
+    """Newcomers with a known curve, all submitted at the same time to one project."""
 
     def submitted(count: int = BURST, *, at: datetime | None = None, **fields: Any) -> list[Job]:
         at = at or timezone.now()
@@ -56,14 +56,14 @@ def burst(slots: Cluster) -> Callable[..., list[Job]]:
             "curve": curve,
             "owner": first.owner,
             "function_version": first.function_version,
+            "project": first.project,
         }
-        common |= {} if "project" in fields else {"project": first.project}
-        return [
-            JobFactory.create(
+        return Job.objects.bulk_create(
+            JobFactory.build(
                 **common | fields | mixed(number, at), submitted_at=at + timedelta(microseconds=number)
             )
             for number in range(count)
-        ]
+        )
 
     def mixed(number: int, at: datetime) -> dict[str, Any]:
         """Hard, wished and no deadlines; such that can be met, hardly, and not at all."""

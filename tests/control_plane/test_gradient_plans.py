@@ -25,6 +25,7 @@ from scheduling.services.gradient_plans import COMMON_FAMILIES, make_plans, shap
 from scheduling.services.jobs import curve_for, request_of
 from scheduling.services.plan_watch import MINIMUM_SAMPLES, watch_plans
 from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import JobMetricFactory
 from workers.runtime.synchronisation.kinds import KINDS
 from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
@@ -97,11 +98,12 @@ def test_a_profile_is_kept_for_a_function_and_its_hyperparameters(servers: tuple
     ],
 )
 def test_a_profile_is_replaced_where_it_moved_by_more_than_a_fifth(
-    servers: tuple[Server, Server], fields: dict[str, Any], replaced: bool
+    servers: tuple[Server, Server], clock: SimulatedTime, fields: dict[str, Any], replaced: bool
 ) -> None:
     _, generation = measured(servers[0], 2)
     make_plans(9)
     before = GradientProfile.objects.get()
+    clock.turn(1.0)
     send(servers[0], {"events": [told(generation, 2, **fields)]})
     after = GradientProfile.objects.get()
     assert after.confirmed_at > before.confirmed_at

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from math import inf
 from typing import Any
 
 import pytest
@@ -215,7 +214,6 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     culprit = submit("slo", seconds=600.0, iterations=10)
     others += [submit("slo", seconds=3600.0, iterations=10) for _ in range(2)]
     monkeypatch.setattr(Punctual, "problem_of", fails_with_the_culprit)
-    monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
     planning.run_planner("test")
     assert all(verdict_of(job)["decision"] == "admitted" for job in others)
     declined = fresh(culprit)
@@ -239,7 +237,6 @@ def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_ag
 
     with monkeypatch.context() as patched:
         patched.setattr(Punctual, "problem_of", fails_with_the_culprit)
-        patched.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
         other = submit("best_effort", iterations=10)
         planning.run_planner("test")
         assert verdict_of(other)["decision"] == "admitted"

@@ -69,7 +69,10 @@ def states() -> list[str]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR, 8.0, -8.0])
 def test_a_clock_that_is_set_neither_hides_a_silent_server_nor_accuses_another(
-    cluster: Cluster, database_clock: DatabaseClock, nodes: tuple[SimulatedAgent, SimulatedAgent], seconds: float
+    cluster: Cluster,
+    database_clock: DatabaseClock,
+    nodes: tuple[SimulatedAgent, SimulatedAgent],
+    seconds: float,
 ) -> None:
     heard, silent = nodes
     database_clock.look_for(2, heard, silent)
@@ -117,7 +120,9 @@ def test_fifty_servers_that_die_are_missed_within_the_band_that_the_settings_giv
     moments = sorted([(at, name) for name, at in reported_at.items()] + [(at, "") for at in looks])
     began, boot = database_clock.reading.now, database_clock.reading.boot_seconds
     for at, name in moments:
-        database_clock.reading = replace(database_clock.reading, now=began + timedelta(seconds=at), boot_seconds=boot + at)
+        database_clock.reading = replace(
+            database_clock.reading, now=began + timedelta(seconds=at), boot_seconds=boot + at
+        )
         if name:
             renew_lease(agents[name])
             continue

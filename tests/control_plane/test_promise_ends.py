@@ -14,6 +14,7 @@ from scheduling.models import Job, Recovery
 from scheduling.services.lateness import mark_late
 from scheduling.services.scoring import score_promise
 from tests import factories as make
+from tests.control_plane.simulated_time import BEGINS_AT
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +64,7 @@ def outcome(job: Job, *, completes: bool) -> tuple[str, str]:
     [
         ({}, (PromiseOutcome.VOID, VoidReason.FAILURES)),
         ({"kind": RecoveryKind.ANNOUNCED}, (PromiseOutcome.MISSED, "")),
-        ({"detected_at": timezone.now() - timedelta(days=1)}, (PromiseOutcome.MISSED, "")),
+        ({"detected_at": BEGINS_AT - timedelta(days=1)}, (PromiseOutcome.MISSED, "")),
         (None, (PromiseOutcome.MISSED, "")),
     ],
     ids=["two lost", "one announced", "one before the promise", "one lost"],

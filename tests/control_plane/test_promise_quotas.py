@@ -17,7 +17,6 @@ from scheduling.services.jobs import request_of
 from scheduling.services.planning import run_planner
 from scheduling.services.what_if import job_change_deadline, what_if
 from tests.control_plane.simulated_agent import SimulatedAgent
-from tests.control_plane.simulated_time import SimulatedTime
 from tests.control_plane.test_offers import measured
 
 pytestmark = pytest.mark.django_db(transaction=True)

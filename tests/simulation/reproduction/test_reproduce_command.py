@@ -33,9 +33,12 @@ def reproduce(folder, *options):
     return said.getvalue(), json.loads((folder / "out.json").read_text())
 
 
-@pytest.fixture
-def made(small_traces, tmp_path):
-    return *reproduce(tmp_path / "made", "--only", "fig7,fig12"), tmp_path / "made"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduced")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(traces(folder / "traces")))
+        return *reproduce(folder / "made", "--only", "fig7,fig12"), folder / "made"
 
 
 def test_published_values_stand_beside_ours_with_how_each_was_made(made):
@@ -80,7 +83,7 @@ def test_the_published_pauses_stand_beside_the_pause_model(made):
     assert (pause["Published"], pause["Charged here"]) == ("1.88 s", "6 s")
 
 
-def test_the_second_time_nothing_is_simulated(made):
+def test_the_second_time_nothing_is_simulated(made, small_traces):
     said, found, folder = made
     assert "11 runs, 0 of them from before" in said
     said, again = reproduce(folder, "--only", "fig6b,fig12")
