@@ -24,7 +24,10 @@ from projects.models import ApiToken, Invitation, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
 from simulation.models import SimulationRun, SimulationStudy
 from tests import factories as make
+from tests.control_plane.conftest import clock
 from tests.plugins.remembered import Remembered
+
+__all__ = ["clock"]  # a fixture
 
 SOURCE = '''
 from punctual import TrainingFunction

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from projects.errors import Unavailable
@@ -268,7 +268,6 @@ def test_requirements_in_a_folder_are_not_overlooked() -> None:
     assert "top of the zip" in error.detail
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     content=some.one_of(some.binary(max_size=400), some.text(max_size=200).map(str.encode)),
     name=some.sampled_from(["a.py", "a.zip", "a"]),
@@ -278,7 +277,6 @@ def test_whatever_is_uploaded_the_answer_is_facts_or_a_refusal(content: bytes, n
         facts(content, name)
 
 
-@settings(max_examples=60, deadline=None)
 @given(at=some.integers(min_value=0), byte=some.integers(0, 255))
 def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> None:
     content = bytearray(zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n")))

@@ -7,7 +7,7 @@ Its workers do what real ones do, but at once: a test decides how far they get a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from django.utils import timezone
 from cluster.models import Agent
 from lending.models import InferenceCluster
 from lending.services.inference_clusters import server_token_create
+from scheduling.models import Job
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.reports import ReportAnswer, apply_report
@@ -261,3 +262,23 @@ def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
             agent.report()
         if before == [agent.shown() for agent in agents]:
             return
+
+
+def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:
+    """Let planner and agents talk while slots end, until two rounds in a row have changed nothing."""
+    unchanged = 0
+    for _ in range(rounds):
+        before = _known(agents)
+        settle(*agents, rounds=1)
+        let_pass(0.1)
+        unchanged = unchanged + 1 if _known(agents) == before else 0
+        if unchanged == 2:
+            return
+
+
+def _known(agents: Sequence[SimulatedAgent]) -> tuple[object, ...]:
+    """What people and agents know of all jobs."""
+    jobs = Job.objects.order_by("pk").values_list(
+        "pk", "state", "curve", "curve__state", "curve__complete", "awaits_levels", "refused_kinds"
+    )
+    return (*jobs, *(agent.shown() for agent in agents))

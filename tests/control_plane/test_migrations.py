@@ -24,6 +24,7 @@ def before() -> Iterator[Any]:
     migrate(MigrationExecutor(connection).loader.graph.leaf_nodes())
 
 
+@pytest.mark.slow
 def test_built_environments_stay_built_and_builds_under_way_begin_again(before: Any) -> None:
     """As do those whose result still had its lease's token, and none that failed begins again."""
     rows = {"ready": "done", "failed": "failed", "pending": "queued", "building": "queued"}

@@ -26,7 +26,7 @@ from scheduling.services.planning import run_planner
 from scheduling.services.records import lock_cluster
 from scheduling.services.snapshots import pool_snapshot
 from tests.control_plane.conftest import SPEED
-from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle, settle_through_slots
 from tests.control_plane.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,13 +37,6 @@ Submit = Callable[..., Job]
 @pytest.fixture
 def node(cluster: Cluster) -> SimulatedAgent:
     return SimulatedAgent.enrol("node-1", 4, SPEED)
-
-
-def settled(node: SimulatedAgent, clock: SimulatedTime) -> None:
-    """Let planner and agent talk for a tenth of a second, in which slots begin and end."""
-    for _ in range(10):
-        settle(node, rounds=1)
-        clock.turn(0.01)
 
 
 def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
@@ -191,16 +184,16 @@ def test_a_promise_that_cannot_be_kept_any_more_stays_void_and_the_verdict_says_
     node: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = submit(seconds=600)
-    settled(node, clock)
+    settle_through_slots(node)
     job_pause(job=job, actor=job.owner)
-    settled(node, clock)
+    settle_through_slots(node)
     other = submit(seconds=32, iterations=1000)
-    settled(node, clock)
+    settle_through_slots(node)
     other.refresh_from_db()
     assert other.promised
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + timedelta(seconds=35))
     job_resume(job=job, actor=job.owner)
-    settled(node, clock)
+    settle_through_slots(node)
     job.refresh_from_db()
     other.refresh_from_db()
     assert (job.promised, job.promise_outcome, job.void_reason) == (

@@ -20,6 +20,7 @@ from scheduling.services.generations import begin_handover, begin_training, crea
 from scheduling.services.housekeeping import delete_old_checkpoints
 from scheduling.services.recovery_points import start_from_predecessor
 from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import GenerationFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
@@ -204,10 +205,11 @@ def test_every_rank_has_a_port_of_its_own_on_its_server(
 
 
 def test_parts_that_became_no_state_are_deleted_with_their_folder(
-    servers: tuple[Server, Server], pair: Generation, settings: Any, tmp_path: Path
+    servers: tuple[Server, Server], pair: Generation, settings: Any, tmp_path: Path, clock: SimulatedTime
 ) -> None:
     settings.CHECKPOINT_URL = tmp_path.as_uri()
     for iteration in (1, 2, 3, 4):
+        clock.turn(1.0)
         folder = tmp_path / f"jobs/{pair.job_id}/checkpoints/1-{iteration}"
         folder.mkdir(parents=True)
         (folder / "0.pt").write_bytes(b"x")

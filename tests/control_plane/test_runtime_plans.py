@@ -135,6 +135,7 @@ def later() -> Iterator[None]:
     up_to_date()
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_curves_states_and_generations_of_earlier_versions_stay_of_use(
     servers: tuple[Server, Server], later: None

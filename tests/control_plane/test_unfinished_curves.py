@@ -19,7 +19,7 @@ from scheduling.models import CurveLevel, Generation, Incident, Job, ScalingCurv
 from scheduling.policies import Policy
 from scheduling.services.leases import fence_server, reconcile
 from scheduling.services.planning import newcomers_wait, run_planner
-from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle_through_slots
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import FunctionVersionFactory
 
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
 KNOWN = {1: 10.0, 2: 19.0}
-
-
-def settled(node: SimulatedAgent, clock: SimulatedTime, rounds: int = 9) -> None:
-    """Let planner and agent talk for a second, in which slots begin and end."""
-    for _ in range(rounds):
-        settle(node, rounds=1)
-        clock.turn(0.1)
 
 
 def curve_of(job: Job) -> ScalingCurve:
@@ -57,7 +50,7 @@ def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
     """A promise that needs two of the four GPUs to its end, of a function that gains nothing by more."""
     version = FunctionVersionFactory.create()
     holder = known(submit(seconds=1040, iterations=19 * 1000, version=version), KNOWN)
-    settled(node, clock, rounds=4)
+    settle_through_slots(node, rounds=4)
     holder.refresh_from_db()
     assert (holder.promised, holder.state) == (True, JobState.RUNNING)
     return holder
@@ -66,7 +59,7 @@ def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
 def newcomer_beside(submit: Submit, node: SimulatedAgent, clock: SimulatedTime, **asked: float) -> Job:
     """A newcomer whose function is measured on the two GPUs that are left; it would need four."""
     job = submit(**asked)
-    settled(node, clock)
+    settle_through_slots(node)
     job.refresh_from_db()
     return job
 
@@ -86,7 +79,7 @@ def test_who_needs_more_levels_waits_for_them_and_is_promised_once_gpus_are_free
 
     owned.complete(holder.pk)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     job.refresh_from_db()
     assert levels_of(job) == {1, 2, 4}
     assert job.promised
@@ -100,11 +93,11 @@ def test_best_effort_makes_room_for_the_levels_that_a_verdict_needs(
     job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
     patient = submit("best_effort", iterations=10**6, version=FunctionVersionFactory.create())
     known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
-    settled(owned, clock, rounds=3)
+    settle_through_slots(owned, rounds=3)
     assert patient.assignments.filter(state="held").count() == 2
     owned.complete(holder.pk)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     job.refresh_from_db()
     assert job.promised
 
@@ -122,7 +115,7 @@ def test_when_time_is_up_it_is_declined_and_told_how_far_its_speed_is_known(
     assert job.state == JobState.PROFILING
     clock.turn(12)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     job.refresh_from_db()
     assert job.state == JobState.DECLINED
     assert job.verdict is not None
@@ -136,7 +129,7 @@ def declined_for_want_of_levels(submit: Submit, node: SimulatedAgent, clock: Sim
     job = newcomer_beside(submit, node, clock, seconds=600, iterations=34 * 500)
     clock.turn(302)
     node.report()
-    settled(node, clock)
+    settle_through_slots(node)
     job.refresh_from_db()
     assert (job.state, levels_of(job)) == (JobState.DECLINED, {1, 2})
     return job
@@ -149,7 +142,7 @@ def test_levels_that_a_decline_lacked_are_measured_once_gpus_are_idle_and_who_as
     first = declined_for_want_of_levels(submit, owned, clock)
     owned.complete(holder.pk)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     first.refresh_from_db()
     assert levels_of(first) == {1, 2, 4}
     assert first.state == JobState.DECLINED, "a decline is final"
@@ -160,7 +153,7 @@ def test_levels_that_a_decline_lacked_are_measured_once_gpus_are_idle_and_who_as
     clock.turn(61)  # nothing is held for its offer any more
     owned.report()
     second = submit(seconds=600, iterations=34 * 500)
-    settled(owned, clock, rounds=4)
+    settle_through_slots(owned, rounds=4)
     second.refresh_from_db()
     assert second.promised
     assert not second.generations.filter(purpose=Purpose.PROFILING).exists()
@@ -175,10 +168,10 @@ def test_after_a_decline_nobody_makes_room_for_measuring_on(
     known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
     clock.turn(61)  # nothing is held for its offer any more
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     owned.complete(holder.pk)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     assert patient.assignments.filter(state="held").count() == 4
     assert not patient.events.filter(kind="suspending").exists()
     assert levels_of(job) == {1, 2}
@@ -202,7 +195,7 @@ def test_measuring_on_after_a_decline_ends_with_the_day_and_after_a_few_tries(
     failing = GivesUp(**{field.name: getattr(owned, field.name) for field in fields(owned)})
     failing.complete(holder.pk)
     failing.report()
-    settled(failing, clock, rounds=40)
+    settle_through_slots(failing, rounds=40)
     tries = job.generations.filter(purpose=Purpose.PROFILING, created_at__gt=job.finished_at)
     assert tries.count() == 4
     job.refresh_from_db()
@@ -213,7 +206,7 @@ def test_measuring_on_after_a_decline_ends_with_the_day_and_after_a_few_tries(
     tries.delete()
     clock.turn(86_500)
     failing.report()
-    settled(failing, clock)
+    settle_through_slots(failing)
     assert not tries.exists()
 
 
@@ -245,7 +238,7 @@ def test_later_submissions_of_the_function_wait_for_more_levels_too(
     first = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
     clock.turn(301)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     first.refresh_from_db()
     assert first.state == JobState.DECLINED
     clock.turn(61)  # nothing is held for its offer any more
@@ -253,7 +246,7 @@ def test_later_submissions_of_the_function_wait_for_more_levels_too(
     assert second.state == JobState.SUBMITTED
     owned.complete(holder.pk)
     owned.report()
-    settled(owned, clock)
+    settle_through_slots(owned)
     second.refresh_from_db()
     assert second.promised
 

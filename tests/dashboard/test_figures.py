@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plotly.utils import PlotlyJSONEncoder
 
@@ -81,7 +81,6 @@ def test_servers_with_different_numbers_of_gpus_share_a_map() -> None:
 
 
 @given(st.sets(st.text(alphabet="abcdefgh23456789", min_size=12, max_size=12), max_size=len(JOB_PALETTE)))
-@settings(max_examples=50)
 def test_jobs_shown_together_have_different_colours_while_there_are_enough(job_ids: set[str]) -> None:
     colours = job_colours(job_ids)
     assert len(set(colours.values())) == len(job_ids)
@@ -103,7 +102,6 @@ def test_late_jobs_are_red_and_left_of_zero() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=1, max_size=200))
-@settings(max_examples=60, deadline=None)
 def test_every_job_is_in_the_slack_histogram_once(seconds: list[float]) -> None:
     bars = as_json(slack.figure([JobSlack(str(n), "j", value, True) for n, value in enumerate(seconds)]))[
         "data"

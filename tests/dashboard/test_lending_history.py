@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures import combined_usage as combined_figure
@@ -78,7 +78,6 @@ def test_the_last_move_before_a_window_says_where_servers_were_and_joining_is_a_
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 4), st.integers(0, 4)), max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_no_server_is_lost_or_counted_twice(moves: list[tuple[int, int, int]]) -> None:
     ordered = [move(minutes, "lent", "", lent, back) for minutes, lent, back in sorted(moves)]
     steps = server_steps([ServerStay(at(-1))] * 2, [ServerStay(at(-1))] * 8, ordered, NOON, ONE_PM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lending.core.lending_rule import LendingRule
@@ -144,7 +144,6 @@ def test_many_at_once_are_as_one_by_one(
     ]
 
 
-@settings(max_examples=60)
 @given(rules, st.lists(st.tuples(shares, shares), min_size=1, max_size=30), st.integers(0, 3))
 def test_a_history_follows_the_rule_at_every_instant(
     rule: LendingRule, pairs: list[tuple[float, float]], periods_to_return: int

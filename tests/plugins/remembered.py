@@ -1,13 +1,13 @@
-"""Rows that hundreds of tests begin with: made by their factories now and then, and copied in between.
+"""Rows that hundreds of tests begin with: made by their factories once, and copied from then on.
 
-Fifty rows take a tenth of a second when they are made one by one, and a hundredth when they are copied.
+Fifty rows take a tenth of a second when they are made one by one, and a hundredth when they are copied. Their
+times are those of the test that made them: all tests that share them begin at the same simulated moment.
 """
 
 from __future__ import annotations
 
 import copy
 import io
-import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -16,8 +16,6 @@ from django.db import connection, transaction
 from tests.plugins.emptying import KEPT
 
 Made = TypeVar("Made")
-#: Rows tell when something happened, and tests expect that this was just now.
-FRESH_SECONDS = 10.0
 
 
 class Remembered(Generic[Made]):
@@ -26,13 +24,12 @@ class Remembered(Generic[Made]):
     def __init__(self, build: Callable[[], Made]) -> None:
         self._build = build
         self._made: Made | None = None
-        self._old_at = 0.0
         #: The rows of a table, as PostgreSQL copies them.
         self._rows: dict[str, str] = {}
 
     def __call__(self) -> Made:
         """The objects as they were made, with their rows in the database of the present test."""
-        if self._made is None or time.monotonic() > self._old_at:
+        if self._made is None:
             return self._anew()
         with transaction.atomic(), connection.cursor() as cursor:
             for table, rows in self._rows.items():
@@ -45,7 +42,6 @@ class Remembered(Generic[Made]):
         # Somebody else's rows are not to be remembered.
         if not others:
             self._rows, self._made = _rows_by_table(), copy.deepcopy(made)
-            self._old_at = time.monotonic() + FRESH_SECONDS
         return made
 
 

@@ -42,7 +42,7 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     return Simulation(world.workload, replace(world.settings, known_ends=tuple(ends)), happenings).run()
 
 
-@examples(max_examples=16, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     policy=st.sampled_from(["punctual", "punctual", "elasticflow", "edf"]),

@@ -44,7 +44,7 @@ def test_a_rival_gets_the_gpus_that_the_requested_workers_hold() -> None:
     assert set(outcome.allocations.gpus.tolist()) == {0, 4}
 
 
-@examples(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@examples(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1), gpus=st.sampled_from([6, 8, 12]))
 def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> None:
     """Half of the jobs allow numbers of workers drawn at random."""

@@ -19,7 +19,7 @@ from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import World, random_world
 from tests.simulation.lending.worlds import Job, completion_seconds, settings_of, usage_of, workload_of
 
-IN_EVERY_RUN = 60
+IN_EVERY_RUN = 20
 """Random worlds in `make test`; `make test-all` takes 1,500 with a reserve and as many without."""
 
 

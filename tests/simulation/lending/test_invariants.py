@@ -20,7 +20,7 @@ from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.engine.sharing import SharingSettings
 from simulation.inference.usage import UsageSeries
-from simulation.outcome import JobEnd
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.linear import TRAINING_GPU, linear_workload
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 
@@ -43,7 +43,7 @@ CHOICES = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", sorted({*SHARING} - {*SEARCHING}))
 def test_random_jobs_beside_a_restless_inference_cluster(
@@ -52,7 +52,7 @@ def test_random_jobs_beside_a_restless_inference_cluster(
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=1, deadline=None)
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", SEARCHING)
 def test_the_same_under_a_policy_that_searches(
@@ -73,7 +73,7 @@ def test_as_many_jobs_under_a_policy_that_searches(
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 2**16), scenario=st.sampled_from(list(Scenario)), choices=CHOICES, other=st.booleans()
 )
@@ -83,7 +83,8 @@ def test_the_same_by_other_rules_where_lyra_leaves_a_choice(
     rules = replace(RULES[scenario], mixing_efficiency_alone=0.7 if other else 1.0)
     usage = restless_usage(seed)
     lending = Lending(6, usage, count_owned_servers=other, fewest_workers_first=other)
-    check_run("lyra", seed, rules, lending, choices)
+    outcome, again = (check_run("lyra", seed, rules, lending, choices) for _ in range(2))
+    assert again.jobs.completed_at.tolist() == outcome.jobs.completed_at.tolist()
 
 
 def restless_usage(seed: int) -> UsageSeries:
@@ -101,9 +102,8 @@ def check_run(
     *,
     jobs: int = 25,
     arriving_seconds: float = 6000.0,
-) -> None:
-    """Every job of a random run ends, at the same time when it is run again, and no invariant is broken on
-    the way."""
+) -> RunOutcome:
+    """Every job of a random run ends, and no invariant is broken on the way."""
     draw = np.random.default_rng(seed)
     workload = linear_workload(
         "random",
@@ -127,5 +127,4 @@ def check_run(
     )
     outcome = Simulation(workload, asked).run()
     assert set(outcome.jobs.end) == {JobEnd.COMPLETED}
-    again = Simulation(workload, asked).run()
-    assert again.jobs.completed_at.tolist() == outcome.jobs.completed_at.tolist()
+    return outcome

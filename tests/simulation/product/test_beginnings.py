@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from simulation.live.state import LiveJob, LiveState
@@ -47,7 +47,6 @@ def _job(name: str, places: tuple[tuple[int, int], ...], own: int, pause: float)
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(state=states(), servers=some.integers(1, 4), lent=some.integers(0, 4))
 def test_jobs_begin_on_gpus_that_are_there_each_with_one_job(
     state: LiveState, servers: int, lent: int
@@ -61,7 +60,6 @@ def test_jobs_begin_on_gpus_that_are_there_each_with_one_job(
         assert one.pause_left_seconds == 0.0 or one.addresses
 
 
-@settings(max_examples=60, deadline=None)
 @given(state=states(), lent=some.integers(0, 4))
 def test_on_as_many_servers_nobody_loses_own_gpus_but_to_a_size_that_was_never_measured(
     state: LiveState, lent: int
@@ -79,7 +77,6 @@ def test_on_as_many_servers_nobody_loses_own_gpus_but_to_a_size_that_was_never_m
 POLICIES = ("punctual", "lyra", "edf", "tiresias")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     policies=some.lists(some.sampled_from(POLICIES), min_size=1, max_size=5),
     servers=some.lists(some.integers(1, 4), min_size=1, max_size=4),

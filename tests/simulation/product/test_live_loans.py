@@ -32,6 +32,7 @@ from simulation.services.lending import sharing_of
 from tests.control_plane.conftest import (  # noqa: F401 - fixtures
     SPEED,
     borrowed,
+    clock,
     cluster,
     inference,
     owned,

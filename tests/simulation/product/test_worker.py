@@ -123,6 +123,7 @@ def test_runs_are_executed_and_compared_by_the_worker(worker: ManagedProcess, st
     assert len(compared["runs"]) == 2
 
 
+@pytest.mark.live
 def test_a_run_under_way_is_cancelled(worker: ManagedProcess, start: Start) -> None:
     run = runs_of(start(**LONG))[0]
     wait(worker, lambda: under_way(run), "the run is under way")
@@ -131,6 +132,7 @@ def test_a_run_under_way_is_cancelled(worker: ManagedProcess, start: Start) -> N
     assert state(run).state == WorkState.CANCELLED
 
 
+@pytest.mark.live
 def test_a_run_whose_worker_is_killed_is_finished_by_another_attempt(
     worker: ManagedProcess, start: Start
 ) -> None:

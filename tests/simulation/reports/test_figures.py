@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.reports.figures import drawings
@@ -174,7 +174,6 @@ def test_a_time_axis_has_the_unit_that_reads_well():
     assert [time_unit(span).name for span in spans] == ["seconds", "minutes", "hours", "days"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=5))
 def test_a_logarithmic_axis_holds_all_values_between_marks(values):
     axis = log_ticks(np.array(values))

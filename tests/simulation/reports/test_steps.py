@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.reports.steps import highest, running_counts, steps
@@ -31,7 +31,6 @@ def test_a_long_history_is_drawn_as_means_over_equal_spans():
     assert drawn.instants == 4
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     gaps=st.lists(st.floats(0.0, 1e4), min_size=1, max_size=60),
     most=st.integers(1, 20),
