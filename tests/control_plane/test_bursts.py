@@ -27,7 +27,7 @@ from tests.factories import FunctionVersionFactory, JobFactory, ScalingCurveFact
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BURST = 200
+BURST = 60
 TINY = 60_000
 """Work after which a pass stops: some ten newcomers."""
 

@@ -66,15 +66,11 @@ def _counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "failures"),
-    # The day below has no failures either.
-    [
-        pytest.param(2, False, marks=pytest.mark.slow),
-        pytest.param(4, True, marks=pytest.mark.slow),
-        (5, True),
-    ],
+    [(2, False), (4, True), (5, True)],
 )
 def test_random_days(hasty: Cluster, submit: Submit, clock: SimulatedTime, seed: int, failures: bool) -> None:
     day = RandomDay(seed, hasty, submit, clock, SPEED, failures=failures)

@@ -157,6 +157,7 @@ def assert_met(days: Days, *jobs: Job) -> None:
         assert (job.state, job.promise_outcome) == (JobState.COMPLETED, PromiseOutcome.MET)
 
 
+@pytest.mark.slow
 def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, submit: Submit) -> None:
     # Long enough that a minute passes without a checkpoint even where it grows, and so stores, meanwhile.
     job = promised_without_time_to_spare(submit, iterations=60 * 140)

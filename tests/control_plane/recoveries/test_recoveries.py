@@ -409,8 +409,9 @@ def test_steps_that_are_carried_out_twice_change_nothing(
     assert scenario() == once
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_platform_that_is_stopped_between_any_two_steps_recovers_the_same(
-    scenario: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    scenario: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     how = dict(recovering._HOW)
     carried_out: list[str] = []
@@ -429,7 +430,7 @@ def test_a_platform_that_is_stopped_between_any_two_steps_recovers_the_same(
     undisturbed = scenario()
     steps = len(carried_out)
     assert {"MoveTo", "BeginAnew"} <= set(carried_out)
-    for number in range(1, steps + 1):
+    for number in range(1, steps + 1, every):
         carried_out.clear()
         drop_at = (number,)
         assert scenario() == undisturbed, f"stopped at step {number}"

@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -59,16 +60,19 @@ def run(
     return Simulation(workload, settings).run()
 
 
-#: Each kind beside each usage twice; `make test-all` takes all seeds of storms.
+#: In every run; `make test-all` takes all.
+FEW_SEEDS = SEEDS[:2]
 RECLAIMS = [
-    *((seed, "daily", kind) for seed in SEEDS for kind in ("T4", OWN_KIND)),
-    *((seed, "storm", kind) for seed in SEEDS[:2] for kind in ("T4", OWN_KIND)),
-    *(
-        pytest.param(seed, "storm", kind, marks=pytest.mark.slow)
-        for seed in SEEDS[2:]
-        for kind in ("T4", OWN_KIND)
-    ),
+    pytest.param(
+        seed, usage, kind, marks=[] if seed in FEW_SEEDS[: 1 + (usage == "daily")] else pytest.mark.slow
+    )
+    for seed in SEEDS
+    for usage in ("daily", "storm")
+    for kind in ("T4", OWN_KIND)
 ]
+SOME_SEEDS = pytest.mark.parametrize(
+    "seeds", [FEW_SEEDS, pytest.param(SEEDS, marks=pytest.mark.slow)], ids=["few", "all"]
+)
 
 
 @pytest.mark.parametrize(("seed", "usage", "kind"), RECLAIMS)
@@ -87,19 +91,20 @@ def test_room_for_a_reclaim_makes_no_other_promised_job_move_and_be_late(seed: i
     assert facts["admitted_late"] == 0
 
 
-def test_promised_jobs_end_sooner_where_their_own_kind_of_gpu_is_lent() -> None:
+@SOME_SEEDS
+def test_promised_jobs_end_sooner_where_their_own_kind_of_gpu_is_lent(seeds: Sequence[int]) -> None:
     def mean_completion(outcome: RunOutcome) -> float:
         jobs = outcome.jobs
         done = jobs.promised & np.isfinite(jobs.completed_at)
         return float((jobs.completed_at - jobs.submitted_at)[done].mean())
 
     without, with_loans = (
-        [mean_completion(run(seed, usage, OWN_KIND)) for seed in SEEDS] for usage in ("none", "daily")
+        [mean_completion(run(seed, usage, OWN_KIND)) for seed in seeds] for usage in ("none", "daily")
     )
     assert np.mean(with_loans) < 0.95 * np.mean(without)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", FEW_SEEDS)
 def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) -> None:
     workload = load_workload(
         "elasticflow:jobs=60,mean_interarrival_seconds=500",
@@ -128,10 +133,13 @@ def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) 
     }
 
 
-def test_deadlines_are_met_as_often_and_best_effort_ends_sooner_with_loans_than_without() -> None:
+@SOME_SEEDS
+def test_deadlines_are_met_as_often_and_best_effort_ends_sooner_with_loans_than_without(
+    seeds: Sequence[int],
+) -> None:
     """What best effort holds in a slot decides what a newcomer can have of it, so single jobs differ either
     way."""
-    without, with_loans = ([summary(run(seed, usage)) for seed in SEEDS] for usage in ("none", "daily"))
+    without, with_loans = ([summary(run(seed, usage)) for seed in seeds] for usage in ("none", "daily"))
     met, met_without = (sum(facts["deadlines_met"] for facts in each) for each in (with_loans, without))
     assert met >= 0.99 * met_without
     assert sum(facts["best_effort_mean_jct_seconds"] for facts in with_loans) < sum(
