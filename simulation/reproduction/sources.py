@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -55,7 +54,9 @@ def imported_by(*modules: str) -> set[str]:
     return found
 
 
-def _imports(module: str) -> Iterator[str]:
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    found: list[str] = []
     for node in ast.walk(ast.parse(_path(module).read_bytes())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -64,9 +65,8 @@ def _imports(module: str) -> Iterator[str]:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue
-        for name in names:
-            if name.partition(".")[0] in PACKAGES and _path(name).is_file():
-                yield name
+        found += [name for name in names if name.partition(".")[0] in PACKAGES and _path(name).is_file()]
+    return tuple(found)
 
 
 def _path(module: str) -> Path:

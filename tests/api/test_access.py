@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
-from django.utils import timezone
 
 from tests.api.conftest import SOURCE, World, undone
+from tests.control_plane.simulated_time import BEGINS_AT
 
 ANYONE, MEMBERS, WRITERS, OWNERS, OPERATORS = "anyone", "members", "writers", "owners", "operators"
 #: Who may, and what those who may not are told.
@@ -118,7 +118,7 @@ LINES = [
         "post",
         OPERATORS,
         (200,),
-        {"samples": [{"period_ends_at": timezone.now().isoformat(), "usage": 0.5}]},
+        {"samples": [{"period_ends_at": BEGINS_AT.isoformat(), "usage": 0.5}]},
     ),
     Line("inference-cluster-forecasts", "get", OPERATORS),
     Line("inference-cluster-events", "get", OPERATORS),

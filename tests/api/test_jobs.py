@@ -15,6 +15,7 @@ from scheduling.api import waiting
 from scheduling.models import Job, JobEvent
 from tests import factories as make
 from tests.api.conftest import World
+from tests.control_plane.simulated_time import BEGINS_AT
 
 
 def submit(world: World, **changes: Any) -> Any:
@@ -327,7 +328,7 @@ def test_an_offer_is_let_go_of_by_those_who_may_steer(world: World) -> None:
     [
         ({"state": "accepted"}, "accepted already"),
         ({"state": "withdrawn"}, "run out"),
-        ({"valid_until": timezone.now() - timedelta(seconds=1)}, "run out"),
+        ({"valid_until": BEGINS_AT - timedelta(seconds=1)}, "run out"),
         (None, "has no offer"),
     ],
 )

@@ -23,11 +23,12 @@ from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planning import newcomers_wait, run_planner
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.control_plane.simulated_time import let_pass
 from tests.factories import FunctionVersionFactory, JobFactory, ScalingCurveFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-BURST = 60
+BURST = 120
 TINY = 60_000
 """Work after which a pass stops: some ten newcomers."""
 
@@ -58,12 +59,14 @@ def burst(slots: Cluster) -> Callable[..., list[Job]]:
             "function_version": first.function_version,
             "project": first.project,
         }
-        return Job.objects.bulk_create(
+        jobs = Job.objects.bulk_create(
             JobFactory.build(
                 **common | fields | mixed(number, at), submitted_at=at + timedelta(microseconds=number)
             )
             for number in range(count)
         )
+        let_pass(0.01)
+        return jobs
 
     def mixed(number: int, at: datetime) -> dict[str, Any]:
         """Hard, wished and no deadlines; such that can be met, hardly, and not at all."""
@@ -123,6 +126,7 @@ def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
 
     def while_another_comes(*arguments: Any, **options: Any) -> Any:
         decided = decide(*arguments, **options)
+        let_pass(0.01)
         submit("best_effort", iterations=10)
         return decided
 

@@ -28,7 +28,7 @@ def _empty_cache() -> None:
 
 @pytest.fixture(scope="session")
 def scenarios() -> Remembered[Scenario]:
-    return Remembered(build)
+    return Remembered(build, fresh_seconds=10.0)
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 """Rows that hundreds of tests begin with: made by their factories once, and copied from then on.
 
 Fifty rows take a tenth of a second when they are made one by one, and a hundredth when they are copied. Their
-times are those of the test that made them: all tests that share them begin at the same simulated moment.
+times are those of the test that made them. Tests that begin at the same simulated moment share them for ever;
+on the real clock, rows that tell of just now are made anew after some seconds.
 """
 
 from __future__ import annotations
 
 import copy
 import io
+import time
 from collections.abc import Callable
+from math import inf
 from typing import Generic, TypeVar
 
 from django.db import connection, transaction
@@ -19,17 +22,21 @@ Made = TypeVar("Made")
 
 
 class Remembered(Generic[Made]):
-    """What ``build`` makes in an empty database, for one test after the other."""
+    """What ``build`` makes in an empty database, for one test after the other.
 
-    def __init__(self, build: Callable[[], Made]) -> None:
+    ``fresh_seconds``: for how long.
+    """
+
+    def __init__(self, build: Callable[[], Made], fresh_seconds: float = inf) -> None:
         self._build = build
+        self._fresh_seconds, self._old_at = fresh_seconds, inf
         self._made: Made | None = None
         #: The rows of a table, as PostgreSQL copies them.
         self._rows: dict[str, str] = {}
 
     def __call__(self) -> Made:
         """The objects as they were made, with their rows in the database of the present test."""
-        if self._made is None:
+        if self._made is None or time.monotonic() > self._old_at:
             return self._anew()
         with transaction.atomic(), connection.cursor() as cursor:
             for table, rows in self._rows.items():
@@ -42,6 +49,7 @@ class Remembered(Generic[Made]):
         # Somebody else's rows are not to be remembered.
         if not others:
             self._rows, self._made = _rows_by_table(), copy.deepcopy(made)
+            self._old_at = time.monotonic() + self._fresh_seconds
         return made
 
 
