@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from django.db import connections
 from django.test import override_settings
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.plugins.embedded_servers import template
 from tests.plugins.examples import QUICK_EXAMPLES
@@ -21,8 +21,13 @@ pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying"]
 # `make test` draws the same few examples in every run: a change is not refused for an example that the last
 # one was spared. `make test-all` draws many new ones (--hypothesis-profile=thorough --hypothesis-seed=N).
 # No test is about how long an example takes.
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=QUICK_EXAMPLES)
-settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=200)
+_SLOW = [HealthCheck.too_slow]
+settings.register_profile(
+    "quick", deadline=None, suppress_health_check=_SLOW, derandomize=True, max_examples=QUICK_EXAMPLES
+)
+settings.register_profile(
+    "thorough", deadline=None, suppress_health_check=_SLOW, print_blob=True, max_examples=200
+)
 settings.load_profile("quick")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.agent.decisions import (
@@ -208,7 +208,6 @@ def histories(draw: st.DrawFn) -> list[DesiredState]:
     return states
 
 
-@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_lost_doubled_and_reordered_answers_start_nothing_old_and_nothing_twice(data: st.DataObject) -> None:
     history = data.draw(histories())

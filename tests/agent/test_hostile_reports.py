@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from punctual.protocol.events import EVENTS
@@ -112,7 +112,6 @@ class TestLogs:
         told = ship([*many, one])
         assert len(told["one-0"]) == worker_logs.REPORT_BYTES // 2
 
-    @settings(deadline=None, max_examples=60)
     @given(
         sizes=st.lists(
             st.tuples(st.integers(0, 3), st.integers(0, 3_000_000), st.booleans()), min_size=1, max_size=8
@@ -182,7 +181,6 @@ def test_what_the_control_plane_would_refuse_the_agent_refuses(name: str) -> Non
         parse_message(json.dumps(BAD_MESSAGES[name]).encode())
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     message=st.dictionaries(
         anything.kinds,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.fake_control_plane import zip_bundle
@@ -211,7 +211,6 @@ class TestWhatWorkersWrite:
 
 
 class TestMessages:
-    @settings(max_examples=200, deadline=None)
     @given(line=st.binary(max_size=200))
     def test_any_bytes_are_a_message_or_a_precise_refusal(self, line: bytes) -> None:
         with contextlib.suppress(MessageError):
@@ -227,7 +226,6 @@ class TestMessages:
     )
     kinds = st.sampled_from(["hello", "phase", "metrics", "event", "file", "iteration"])
 
-    @settings(max_examples=200, deadline=None)
     @given(message=st.dictionaries(kinds, values | st.dictionaries(names, values, max_size=6), max_size=2))
     def test_any_structure_is_a_message_or_a_precise_refusal(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(MessageError):

@@ -302,7 +302,7 @@ def extreme(low: int, high: int) -> st.SearchStrategy[Any]:
     return st.one_of(st.integers(low, high), st.sampled_from([low, high, high + 1]), beyond)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_whatever_numbers_are_posted_the_next_pass_goes_through(
     submit: Submit, node: SimulatedAgent, version, data: st.DataObject

@@ -295,7 +295,7 @@ def test_how_copies_are_sent_is_kept_for_people_if_it_can_be(server: Server, hos
 
 
 @pytest.mark.parametrize("part", ["workers", "events", "metrics", "logs", "inventory"])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whatever_an_item_is_its_neighbours_arrive(
     server: Server, hostile: Generation, neighbour: Generation, part: str, data: st.DataObject

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings
 from scheduling.policies import policy_named
 from tests.core.building import job, servers
 from tests.core.executing import Cluster
+from tests.plugins.examples import examples
 
 SLOT = 60.0
 GPUS = 4
@@ -88,7 +89,7 @@ def executed(work: Stream, weight: float) -> Cluster:
     return cluster
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(0.4))
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1), weight=st.sampled_from([0.5, 1.0, 2.0]))
 def test_a_long_job_is_served_in_a_bounded_time_and_no_promise_suffers(seed: int, weight: float) -> None:
     work = stream(seed, weight)

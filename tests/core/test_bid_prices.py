@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.expected_demand import MOST_EXTRAPOLATION, MOST_ROWS, ExpectedDemand
@@ -274,7 +274,6 @@ def test_the_same_snapshot_gives_the_same_answer_and_what_was_learnt_goes_on():
     assert learnt.gpu_seconds.sum() == pytest.approx(demand._aged(NOW).gpu_seconds.sum() + 308.0)
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(

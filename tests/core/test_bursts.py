@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import burst
@@ -103,7 +103,6 @@ def same_plan(one: StoredPlan, other: StoredPlan) -> bool:
     )
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10_000), sizes=st.lists(st.integers(1, 9), max_size=12), pauses=st.booleans(),
     policy=st.sampled_from(["punctual", "elasticflow"]), reserve=st.integers(0, 1),
@@ -125,7 +124,6 @@ def test_any_split_of_newcomers_into_decisions_gives_the_same_verdicts_and_plans
     assert all(same_plan(plans[job_id], expected_plans[job_id]) for job_id in plans)
 
 
-@settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10_000), most_work=st.integers(1, 60_000), reallocating=st.booleans())
 def test_a_limit_of_work_decides_the_first_newcomers_as_without_it_and_says_who_waits(
     seed: int, most_work: int, reallocating: bool
@@ -146,7 +144,6 @@ def test_a_limit_of_work_decides_the_first_newcomers_as_without_it_and_says_who_
     assert not waiting & {change.job_id for change in limited.changes}
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 10_000), most_work=st.integers(0, 60_000), reallocating=st.booleans(),
     same_kind=st.booleans(),
@@ -228,7 +225,6 @@ def test_prudent_newcomers_are_noted_once_each_whatever_decision_they_fall_into(
     assert limited.memory == only.memory != whole.memory
 
 
-@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10_000), pauses=st.booleans(), reserve=st.integers(0, 1))
 def test_whom_gpu_time_is_missing_for_full_admission_refuses_too(
     seed: int, pauses: bool, reserve: int

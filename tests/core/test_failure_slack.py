@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.decide import admit, find_offer
@@ -47,7 +47,6 @@ def test_an_offer_leaves_its_own_jobs_slack() -> None:
     assert [offer.deadline_at for offer in offers if offer is not None] == [23.0, 31.0]
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10_000), slacks=st.lists(st.floats(0.0, 60.0), min_size=30, max_size=30),
     pauses=st.booleans(), policy=st.sampled_from(["punctual", "elasticflow"]),

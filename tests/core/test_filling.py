@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
@@ -25,7 +25,6 @@ def timeline_of(times: list[float], free: list[int]) -> Timeline:
     return Timeline(np.array(times), np.array([free, free], dtype=np.int64), len(times))
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     free=st.lists(st.integers(0, 4), min_size=1, max_size=12),
     cuts=st.lists(st.integers(1, 400), max_size=24),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.decide import reallocate
@@ -95,7 +95,6 @@ def crowds(draw: st.DrawFn) -> list[JobSnapshot]:
 
 
 @given(crowds())
-@settings(max_examples=150, deadline=None)
 def test_growth_never_takes_more_than_there_is_and_never_idles_more_than_steps_would(
     jobs: list[JobSnapshot],
 ) -> None:

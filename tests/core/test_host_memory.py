@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.host_memory import guaranteed_share
@@ -76,7 +76,6 @@ def with_memory(workload, rng: Random):
     return replace(workload, servers=servers, jobs=tuple(jobs))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds, policy=st.sampled_from(["punctual", "elasticflow"]))
 def test_no_server_is_ever_overcommitted_and_no_promise_breaks_by_it(seed: int, policy: str):
     """Half-way a server joins that may have less memory for each GPU than plans count on."""

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, vstack  # type: ignore[import-untyped]
@@ -38,7 +38,6 @@ def best_by_trying(items, capacity):
     return best
 
 
-@settings(max_examples=500, deadline=None)
 @given(small_instances())
 def test_no_choice_is_better(instance):
     items, present, capacity = instance
@@ -106,7 +105,6 @@ def test_memory_saving_blocks_of_groups_find_the_same_optimum():
     assert choice.value == pytest.approx(program_value(groups, capacity), rel=1e-6)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6), st.floats(1, 1000)), min_size=1, max_size=8),
     st.integers(0, 30),

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import PlannerSettings, ServerSnapshot
@@ -64,7 +64,6 @@ def executed(seed: int, *, best_effort: float) -> Ending:
     return cluster
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds, best_effort=st.sampled_from([0.1, 0.5]))
 def test_nobody_is_on_a_server_after_its_end_and_no_promise_breaks_by_it(seed: int, best_effort: float):
     cluster = executed(seed, best_effort=best_effort)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.decide import admit, find_offer, replan, what_if
@@ -109,7 +109,6 @@ def test_no_offer_is_made_where_no_deadline_can_be_kept():
     assert find_offer(snapshot(2), job("A", 2, 4, {8: 1.0})) is None
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1))
 def test_accepted_offers_are_kept_like_any_promise(seed: int):
     """Declined jobs accept their offer at some moment of the hold; everybody is on time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.kernels import YES
@@ -73,14 +73,12 @@ def free_area(free: set[int], first: int, room: int, base: int, size: int) -> in
     return size
 
 
-@settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), size=st.sampled_from((1, 2, 4, 8)))
 def test_the_free_place_is_the_best_of_all(seed: int, size: int) -> None:
     blocks, occupancy, job = crowded(Random(seed))
     assert free_place(blocks, occupancy, job, size) == best_by_the_rule(blocks, occupancy, size)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     listed=st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.sampled_from((4, 8))), max_size=30),
     most=st.integers(0, 12),

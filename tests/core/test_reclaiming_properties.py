@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, choose_servers
@@ -37,7 +37,6 @@ def same(one: Reclaim, other: Reclaim) -> bool:
 
 
 @given(SEEDS, QUICK, st.booleans())
-@settings(max_examples=150, deadline=None)
 def test_exactly_as_many_as_wanted_go_back_and_only_servers_on_loan(seed, method, exact_last_pick):
     question = drawn(seed, exact_last_pick=exact_last_pick)
     returned = choose_servers(question, method).returned
@@ -48,7 +47,6 @@ def test_exactly_as_many_as_wanted_go_back_and_only_servers_on_loan(seed, method
 
 
 @given(SEEDS, QUICK)
-@settings(max_examples=150, deadline=None)
 def test_preempted_are_the_jobs_with_a_base_worker_on_a_returned_server(seed, method):
     question = drawn(seed)
     reclaim = choose_servers(question, method)
@@ -68,7 +66,6 @@ def test_preempted_are_the_jobs_with_a_base_worker_on_a_returned_server(seed, me
 
 
 @given(SEEDS, INFORMED)
-@settings(max_examples=80, deadline=None)
 def test_idle_servers_go_first_then_flexible_ones_then_those_that_preempt(seed, method):
     question = drawn(seed)
     reclaim = choose_servers(question, method)
@@ -86,14 +83,12 @@ def test_idle_servers_go_first_then_flexible_ones_then_those_that_preempt(seed, 
 
 
 @given(SEEDS, st.sampled_from(list(ReclaimMethod)))
-@settings(max_examples=60, deadline=None)
 def test_the_same_question_has_the_same_answer(seed, method):
     question = drawn(seed)
     assert same(choose_servers(question, method), choose_servers(question, method))
 
 
 @given(SEEDS, st.integers(1, 40), st.booleans())
-@settings(max_examples=25, deadline=None)
 def test_improved_is_never_worse_than_lyra(seed, wanted, exact_last_pick):
     mix = Mix({(1, 1): 0.3, (2, 1): 0.2, (2, 3): 0.2, (1, 8): 0.15, (2, 8): 0.1, (4, 8): 0.05})
     question = asking_for(best_fit_question(24, wanted, mix, seed % 8), min(wanted, 23))
@@ -132,7 +127,6 @@ def test_smallest_count_first_counts_once_and_counts_flexible_workers():
 
 
 @given(SEEDS, QUICK)
-@settings(max_examples=150, deadline=None)
 def test_what_a_reclaim_does_is_what_the_next_division_finds_gone(seed, method):
     """The choice's consequences, what a policy sees of the jobs afterwards, and each GPU by itself: one
     rule."""

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.relaxation import Hull, JobsToBound, hull_of_points, on_time_bound
@@ -19,7 +19,6 @@ from tests.simulation.engine.worlds import Job, workload
 GPUS = 4
 SLOTS = 5
 LEVELS = (1, 2, 4)
-SOME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 small_jobs = st.lists(
     st.tuples(
@@ -84,7 +83,6 @@ def not_dominated(states: np.ndarray) -> np.ndarray:
     return states[kept]
 
 
-@SOME
 @given(small_jobs, st.sampled_from([1, 2, 3, 8, 64]))
 def test_no_division_of_gpus_meets_more_deadlines_than_the_bound(jobs, cells):
     relaxation = on_time_bound(jobs_to_bound(jobs), GPUS, cells=cells)
@@ -92,7 +90,6 @@ def test_no_division_of_gpus_meets_more_deadlines_than_the_bound(jobs, cells):
     assert relaxation.deadlines <= relaxation.possible <= len(jobs)
 
 
-@SOME
 @given(small_jobs)
 def test_finer_cells_never_loosen_the_bound(jobs):
     bounds = [on_time_bound(jobs_to_bound(jobs), 2, cells=cells).bound for cells in (1, 2, 4, 8, 16)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.lyra.base_demands import BaseOrder, Skip
@@ -78,7 +78,6 @@ def stories(draw):
     return owned, lent, steps
 
 
-@settings(max_examples=250, deadline=None)
 @given(stories(), OPTIONS)
 def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
     owned, lent, steps = story
@@ -111,7 +110,6 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
         assert again.rate.tolist() == division.rate.tolist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(jobs_to_come(), min_size=1, max_size=6),
     SIZES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduling.core.decide import admit, replan
@@ -183,7 +183,6 @@ def test_v17_suffix_filling_of_a_real_curve():
     assert gpu_time(plan) / 3600 == pytest.approx(27.95, abs=0.005)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 60_000), st.floats(0.001, 1.999), st.floats(0.01, 0.99))
 def test_suffix_filling_rises_in_the_last_slot_that_still_meets_the_deadline(slots, rate, within_slot):
     """By arithmetic, on an empty cluster: one slot later the work is not done, however far the deadline."""

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.placement.measuring import FREE, TAKEN, levels_to_come, measuring_blocks
@@ -89,7 +89,6 @@ def test_a_measuring_block_is_as_large_as_asked_and_takes_nobodys_gpus(
         assert (standing[list(block)] != TAKEN).all()
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1), gpus=st.sampled_from([6, 8, 12]))
 def test_all_find_a_place_with_any_ascending_numbers_of_workers(seed: int, gpus: int) -> None:
     """On servers of 6, 8 or 12 GPUs; numbers of workers drawn at random, some of which hold the same GPUs."""
@@ -114,7 +113,6 @@ def test_all_find_a_place_with_any_ascending_numbers_of_workers(seed: int, gpus:
     assert cluster.late() == {}
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(min_value=0, max_value=2**32 - 1))
 def test_all_find_a_place_and_no_promise_breaks_on_servers_of_four_six_and_eight(seed: int):
     """Some jobs run on 3, 6 or 12 workers, the others on powers of two."""

@@ -9,7 +9,6 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from scheduling.policies.chronus import ACCEPTED, LEASE_SECONDS, OPPORTUNISTIC
@@ -127,7 +126,6 @@ def brute_force(jobs, gpus, most):
     return best
 
 
-@settings(max_examples=40, deadline=None)
 @drawn(
     st.lists(
         st.tuples(st.sampled_from([1, 2]), st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=4

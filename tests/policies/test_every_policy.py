@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, Snapshot
@@ -72,7 +72,6 @@ def questions(draw) -> Snapshot:
 
 
 @pytest.mark.parametrize("policy", sorted(PUBLISHED))
-@settings(max_examples=25, deadline=None)
 @given(asked=questions())
 def test_an_answer_fits_the_cluster_and_answers_everybody(policy, asked):
     decision = policy_named(policy).replan(asked)

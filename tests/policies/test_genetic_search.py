@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
@@ -76,7 +76,6 @@ class TestRepair:
         asked = question([8], [(1, 8)], numbers=[[1, 2, 4, 8]])
         assert repaired(asked, matrix([7])).tolist() == [[4]]
 
-    @settings(max_examples=60, deadline=None)
     @given(asked=questions(), seed=st.integers(0, 99))
     def test_any_placement_becomes_an_allowed_one_which_then_stays_as_it_is(
         self, asked: Question, seed: int
@@ -86,7 +85,6 @@ class TestRepair:
         assert (after <= asked.present).all()
         assert repaired(asked, after, seed + 1).tolist() == after.tolist()
 
-    @settings(max_examples=60, deadline=None)
     @given(asked=questions(), seed=st.integers(0, 99))
     def test_so_does_whatever_mutation_makes(self, asked: Question, seed: int) -> None:
         draw = np.random.default_rng(seed)
@@ -105,7 +103,6 @@ def test_children_have_the_first_jobs_of_one_parent_and_the_others_of_the_other(
     assert sibling.tolist() == [[7, 2, 3], [1, 5, 6]]
 
 
-@settings(max_examples=40, deadline=None)
 @given(asked=questions(), seed=st.integers(0, 99))
 def test_what_is_found_is_allowed_and_no_worse_than_what_is_there(asked: Question, seed: int) -> None:
     asked = asked._replace(present=repaired(asked, asked.present))
@@ -115,7 +112,6 @@ def test_what_is_found_is_allowed_and_no_worse_than_what_is_there(asked: Questio
     assert best.tolist() == found(asked, SMALL, seed).tolist()
 
 
-@settings(max_examples=30, deadline=None)
 @given(asked=questions())
 def test_seeds_are_kept_where_nothing_better_is_found(asked: Question) -> None:
     best = found(asked)
@@ -124,7 +120,6 @@ def test_seeds_are_kept_where_nothing_better_is_found(asked: Question) -> None:
     assert (np.diff(again.fitness) <= 0).all()
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     capacity=st.lists(st.integers(1, 3), min_size=2, max_size=2),
     ranges=st.lists(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.policies.non_dominated import crowding, fronts, survivors
@@ -22,7 +22,6 @@ def test_fronts_of_five_members() -> None:
     assert fronts(first, second).tolist() == [0, 0, 0, 2, 1]
 
 
-@settings(max_examples=60, deadline=None)
 @given(of=members)
 def test_the_first_front_is_beaten_by_nobody_and_every_other_by_the_one_before(
     of: list[tuple[int, int]],
@@ -50,7 +49,6 @@ def test_better_fronts_survive_and_of_the_last_one_the_loneliest() -> None:
     assert survivors(np.array([1, 0, 1, 1]), np.array([0.5, inf, inf, 2.0]), 3).tolist() == [1, 2, 3]
 
 
-@settings(max_examples=40, deadline=None)
 @given(of=members)
 def test_the_best_in_the_first_objective_always_survives(of: list[tuple[int, int]]) -> None:
     first, second = columns(of)

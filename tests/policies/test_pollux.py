@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from scheduling.policies.pollux_kernels import cheapest_exactly, cheapest_greedily
@@ -30,7 +29,6 @@ def total(cost, chosen):
     return float(cost[np.arange(len(chosen)), chosen].sum())
 
 
-@settings(max_examples=60, deadline=None)
 @drawn(costs, st.integers(0, 6))
 def test_the_division_is_the_cheapest_of_all(rows, gpus):
     cost, size = table(rows)
@@ -44,7 +42,6 @@ def test_the_division_is_the_cheapest_of_all(rows, gpus):
     assert total(cost, chosen) == pytest.approx(best)
 
 
-@settings(max_examples=60, deadline=None)
 @drawn(costs, st.integers(0, 6))
 def test_step_by_step_fits_too_and_is_never_better(rows, gpus):
     cost, size = table(rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from scheduling.policies.themis_kernels import fairest_fractions
@@ -44,7 +43,6 @@ def test_a_job_that_no_share_can_make_fair_gets_all_the_time_it_can():
     assert other == pytest.approx(0.5)
 
 
-@settings(max_examples=40, deadline=None)
 @drawn(
     st.lists(
         st.tuples(st.floats(1, 100), st.floats(0, 100), st.floats(10, 200), st.sampled_from([1, 2, 4])),

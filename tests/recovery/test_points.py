@@ -221,7 +221,7 @@ class Protocol(RuleBasedStateMachine):
 
 
 TestProtocol = Protocol.TestCase
-TestProtocol.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestProtocol.settings = settings(stateful_step_count=60)
 
 
 @given(st.integers(2, 12), st.integers(2, 4), st.data())

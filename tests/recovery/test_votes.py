@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.costs.protection_class import lost_work_seconds
@@ -93,7 +93,6 @@ def heard(votes: Sequence[Vote]) -> Votes:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     ranks=st.integers(1, 4),
@@ -148,7 +147,6 @@ class Disks:
         return self.newest_at
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32), ranks=st.integers(1, 3), trouble=st.sampled_from([0.0, 0.2, 0.6]),
     safe_seconds=st.floats(2.0, 30.0), longest_storing=st.floats(0.0, 20.0), longest=st.floats(0.05, 3.0),

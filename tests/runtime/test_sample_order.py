@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.runtime.batches import BatchLoader
@@ -20,7 +20,6 @@ def test_the_shares_of_all_ranks_make_up_the_global_batch(batch: int, world_size
     assert max(sizes) == largest_local_batch(batch, world_size)
 
 
-@settings(max_examples=40, deadline=None)
 @given(size=st.integers(1, 50), batch=st.integers(1, 70), seed=st.integers(0, 2**40))
 def test_every_epoch_holds_every_sample_once(size: int, batch: int, seed: int) -> None:
     order = SampleOrder(size, batch, seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.runtime.state.layout import TensorEntry, cut, put_together, take_apart
@@ -251,7 +251,6 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@settings(max_examples=40)
 @given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=8), st.booleans())
 def test_what_is_remembered_of_earlier_shards_shows_in_none(changes: list[str], residuals: bool) -> None:
     """A rank's shards of a generation are what they would be if each were the first."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from communication.espresso.choices import Choices
@@ -141,7 +141,6 @@ def wrongly_removed(choices: Choices, strategy: np.ndarray, columns: Sequence[in
     return found
 
 
-@settings(max_examples=60)
 @given(instances(5, decodes=False))
 def test_no_tensor_before_a_bubble_would_help(choices: Choices) -> None:
     """Whatever the others do: what Remove drops would not lower F, on whatever device it were compressed."""
@@ -187,7 +186,6 @@ def prefixes(
     return found
 
 
-@settings(max_examples=60)
 @given(instances(7, kinds=2), st.data())
 def test_offloading_is_the_best_of_all_vectors(choices: Choices, data: st.DataObject) -> None:
     start = np.array(data.draw(st.lists(st.sampled_from([NONE, ON_GPU]), min_size=7, max_size=7)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from communication.plan import CommunicationPlan, content_digest
@@ -132,7 +132,6 @@ def test_each_tensor_is_left_beside_the_backward_pass_or_taken_after_it():
     assert found.predicted.iteration_seconds < min(5.11 + both, found.predicted_dense.iteration_seconds)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 200), st.floats(0.0, 1.0), st.floats(0.0, 1.0)), min_size=1, max_size=5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -53,7 +53,6 @@ gradient_sets = st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(0, 40)).fla
 )
 
 
-@settings(deadline=None)
 @given(gradient_sets, pull_formats)
 def test_every_exchange_gives_the_exact_sum(drawn_gradients, form):
     all_of_them = list(drawn_gradients)

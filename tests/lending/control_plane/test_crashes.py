@@ -151,7 +151,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.django_db
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 def test_a_server_that_goes_home_has_no_worker_whatever_starts_and_stops(
     steps: list[tuple[str, int]],

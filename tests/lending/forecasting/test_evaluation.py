@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lending.core.lending_rule import LendingRule
@@ -134,7 +134,6 @@ def test_a_margin_from_past_errors_leaves_as_many_periods_short_as_it_says() -> 
         margin_covering(said, truth, 1.5)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=40))
 def test_who_knows_the_next_period_is_never_short(usage: list[float]) -> None:
     seen = reclaims_ahead(LendingRule(50), usage, [*usage[1:], np.nan])

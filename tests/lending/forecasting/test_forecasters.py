@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lending.forecasting.errors import ForecasterError, TooFewSamples
@@ -168,7 +168,6 @@ def _learned() -> list[Forecaster]:
     return forecasters
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0.0, 1.0), min_size=10, max_size=10))
 def test_a_forecast_is_a_share_of_gpus(learned: list[Forecaster], window: list[float]) -> None:
     for forecaster in learned:

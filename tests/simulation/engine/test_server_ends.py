@@ -7,8 +7,8 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from simulation.engine.happenings import Happening, HappeningKind
@@ -18,6 +18,7 @@ from simulation.engine.settings import KnownEnd
 from simulation.engine.sharing import SharingSettings
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.scenarios import ScenarioRules
+from tests.plugins.examples import examples
 from tests.simulation.engine.worlds import Job, random_world, settings, workload
 
 OUTAGES = (HappeningKind.AGENT_SILENT, HappeningKind.AGENT_HEARD)
@@ -42,7 +43,7 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     return Simulation(world.workload, replace(world.settings, known_ends=tuple(ends)), happenings).run()
 
 
-@examples(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@hypothesis_settings(max_examples=examples(0.4))
 @given(
     seed=st.integers(0, 2**32 - 1),
     policy=st.sampled_from(["punctual", "punctual", "elasticflow", "edf"]),

@@ -7,13 +7,14 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from scheduling.core.question.worker_counts import gpus_held
 from simulation.engine.run import Simulation
 from simulation.workloads.workload import Workload
+from tests.plugins.examples import examples
 from tests.simulation.engine.worlds import Job, random_world, settings, workload
 
 COUNTS = (3, 6, 12)
@@ -44,7 +45,7 @@ def test_a_rival_gets_the_gpus_that_the_requested_workers_hold() -> None:
     assert set(outcome.allocations.gpus.tolist()) == {0, 4}
 
 
-@examples(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@hypothesis_settings(max_examples=examples(0.3))
 @given(seed=st.integers(0, 2**32 - 1), gpus=st.sampled_from([6, 8, 12]))
 def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> None:
     """Half of the jobs allow numbers of workers drawn at random."""

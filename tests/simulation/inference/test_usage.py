@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulation.inference.catalogue import available_usage, read_usage
@@ -69,7 +69,6 @@ def test_bursts_are_sudden_and_not_expected() -> None:
     assert 15 <= jumps <= 60
 
 
-@settings(max_examples=40)
 @example(1.0, 0.0, 0.0, 0.0, 2.2250738585e-313, 0)
 @given(
     st.floats(0.01, 3.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5), st.floats(0.0, 0.1), st.floats(0.0, 20.0),
@@ -85,7 +84,6 @@ def test_any_curve_stays_a_share(
 
 
 @given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))
-@settings(max_examples=40)
 def test_what_is_asked_of_a_curve_is_never_cut(trough: float, swing: float) -> None:
     asked = DailyCurve(days=1.0, trough=trough, swing=swing, noise=0.0)
     usage = daily_usage(asked, seed=0).usage

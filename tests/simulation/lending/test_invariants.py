@@ -23,6 +23,7 @@ from simulation.inference.usage import UsageSeries
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.linear import TRAINING_GPU, linear_workload
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
+from tests.plugins.examples import examples
 
 SHARING = sorted(name for name, policy in POLICIES.items() if isinstance(policy, SharesWorkers))
 SEARCHING = ("lyra_pollux",)
@@ -43,7 +44,7 @@ CHOICES = st.builds(
 )
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=examples(0.15))
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", sorted({*SHARING} - {*SEARCHING}))
 def test_random_jobs_beside_a_restless_inference_cluster(
@@ -52,7 +53,7 @@ def test_random_jobs_beside_a_restless_inference_cluster(
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=examples(0.1))
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", SEARCHING)
 def test_the_same_under_a_policy_that_searches(
@@ -64,7 +65,7 @@ def test_the_same_under_a_policy_that_searches(
 
 
 @pytest.mark.slow
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=examples(0.1))
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", SEARCHING)
 def test_as_many_jobs_under_a_policy_that_searches(
@@ -73,7 +74,7 @@ def test_as_many_jobs_under_a_policy_that_searches(
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(0.25))
 @given(
     seed=st.integers(0, 2**16), scenario=st.sampled_from(list(Scenario)), choices=CHOICES, other=st.booleans()
 )

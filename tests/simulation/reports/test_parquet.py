@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.outcome import RunOutcome
@@ -35,7 +35,6 @@ def assert_same(first: RunOutcome, second: RunOutcome) -> None:
                 np.testing.assert_array_equal(left, right, err_msg=column.name)
 
 
-@settings(max_examples=15, deadline=None)
 @given(jobs=st.integers(0, 40), instants=st.integers(0, 40), seed=st.integers(0, 2**16))
 def test_a_run_comes_back_as_it_was_written(tmp_path_factory, jobs, instants, seed):
     run = random_outcome(

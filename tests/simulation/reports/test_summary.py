@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import ServiceClass
@@ -227,7 +227,6 @@ def test_the_summary_is_strict_json_whatever_was_asked():
     assert json.loads(json.dumps(made, allow_nan=False))["settings"]["limit"] is None
 
 
-@settings(max_examples=40, deadline=None)
 @given(jobs=st.integers(0, 60), seed=st.integers(0, 2**16))
 def test_every_job_with_a_deadline_has_exactly_one_fate(jobs, seed):
     made = summary(random_outcome(jobs, 5, seed))
@@ -241,7 +240,6 @@ def test_every_job_with_a_deadline_has_exactly_one_fate(jobs, seed):
     assert made["admitted_late"] <= of_slo["missed"] + of_soft["missed"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(jobs=st.integers(0, 40), instants=st.integers(1, 40), seed=st.integers(0, 2**16))
 def test_averages_lie_where_averages_can(jobs, instants, seed):
     run = random_outcome(jobs, instants, seed)

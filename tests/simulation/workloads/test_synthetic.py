@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import ServiceClass
@@ -23,7 +23,6 @@ seeds = st.integers(0, 2**32)
 
 
 @given(name=profiles, seed=seeds, share=st.floats(0, 1), loosest=st.floats(0.5, 3), jobs=st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
 def test_every_job_is_one_that_could_be_submitted(
     name: str, seed: int, share: float, loosest: float, jobs: int
 ) -> None:
@@ -52,7 +51,6 @@ def test_every_job_is_one_that_could_be_submitted(
     fewer=st.integers(1, 40),
     more=st.integers(0, 40),
 )
-@settings(max_examples=25, deadline=None)
 def test_fewer_jobs_are_the_first_of_more(name: str, seed: int, fewer: int, more: int) -> None:
     few = load_workload(name, seed=seed, options=WorkloadOptions(jobs=fewer))
     many = load_workload(name, seed=seed, options=WorkloadOptions(jobs=fewer + more)).first(fewer)

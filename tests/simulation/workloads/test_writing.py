@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
@@ -22,7 +22,6 @@ from tests.simulation.workloads.writing import write_csv, write_throughputs
     soft=st.floats(0, 0.5),
     jobs=st.integers(1, 40),
 )
-@settings(max_examples=25, deadline=None)
 def test_a_written_workload_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, best_effort: float, soft: float, jobs: int
 ) -> None:
