@@ -11,11 +11,25 @@ the cluster's own.
 from __future__ import annotations
 
 import gc
+import importlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numba.core.serialize import dumps
+from numba.core.typing.typeof import Purpose, typeof
 
-from scheduling.core import kernels
+from launch.faster_compiler import take_shortcuts
+from launch.privileges import child_setup
+from scheduling.core import interpreting, kernels
 from scheduling.core.elasticflow import offers
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
@@ -167,14 +181,71 @@ def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
     return replace(snapshot, now=now, next_slot_at=now + _SLOT_SECONDS, jobs=tuple(jobs))
 
 
+def compile_in_two_processes() -> None:
+    """Compile the kernels that Python calls, with all that these call.
+
+    A first process runs them as plain Python, which takes three seconds, and notes for which types. Two
+    processes then take kernels from this list, one from its beginning and one from its end. Both find on disk
+    what the other has compiled.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        calls = Path(folder) / "calls"
+        _start("note", calls, {kernels.INTERPRET_VARIABLE: "1"}).communicate()
+        if not calls.exists():
+            return
+        helper = _start("help", calls, {})
+        try:
+            _compile_share(calls, from_end=False)
+        finally:
+            helper.communicate()
+
+
+def _start(part: str, calls: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "launch.compile_core", part, str(calls)],
+        cwd=Path(__file__).parents[1], env=os.environ | variables, preexec_fn=child_setup(signal.SIGKILL),
+    )  # fmt: skip
+
+
+def _note_calls(path: Path) -> None:
+    """Write which kernels Python calls, and for which types of arguments."""
+    calls: dict[tuple[str, str, Any], None] = {}
+
+    def note(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        types = tuple(typeof(argument, Purpose.argument) for argument in arguments)
+        calls[function.__module__, function.__qualname__, types] = None
+
+    interpreting.observers.append(note)
+    compile_core()
+    path.write_bytes(dumps(list(calls)))
+
+
+def _compile_share(path: Path, *, from_end: bool) -> None:
+    """Compile kernels of the list that no other process has begun."""
+    calls = list(enumerate(pickle.loads(path.read_bytes())))  # noqa: S301 (written by this command)
+    for number, (module, name, types) in reversed(calls) if from_end else calls:
+        try:
+            path.with_name(str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        getattr(importlib.import_module(module), name).compile(types)
+
+
 def main() -> None:
     """Compile what is not compiled yet, and note that nothing is missing any more."""
-    if kernels.machine_code_is_complete():
-        return
     # Most of what the compiler allocates stays: looking through it again and again takes a tenth of the time.
     gc.set_threshold(200_000, 20, 100)
-    compile_core()
-    kernels.mark_complete()
+    take_shortcuts()
+    match sys.argv[1:]:
+        case ["note", path]:
+            _note_calls(Path(path))
+        case ["help", path]:
+            _compile_share(Path(path), from_end=True)
+        case _ if not kernels.machine_code_is_complete():
+            if (os.cpu_count() or 1) > 1:
+                compile_in_two_processes()
+            compile_core()
+            kernels.mark_complete()
 
 
 if __name__ == "__main__":

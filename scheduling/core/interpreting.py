@@ -17,6 +17,8 @@ import numpy as np
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
+observers: list[Callable[[Callable[..., Any], tuple[Any, ...]], None]] = []
+"""Receive each interpreted kernel that Python calls, with its arguments."""
 _INSIDE: ContextVar[bool] = ContextVar("inside a kernel", default=False)
 
 
@@ -27,6 +29,8 @@ def interpreted(function: Callable[Parameters, Result]) -> Callable[Parameters, 
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
         if _INSIDE.get():
             return function(*arguments, **options)
+        for observer in observers:
+            observer(function, arguments)
         token = _INSIDE.set(True)
         try:
             with np.errstate(all="ignore"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pickle
@@ -31,7 +32,7 @@ import numba
 import numpy as np
 from llvmlite import binding
 from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
+from numba.core.compiler import Compiler, CompileResult
 from numba.core.serialize import dumps
 
 from scheduling.core import kernel_digest
@@ -249,12 +250,14 @@ _NUMBERS = {"int", "float", "bool", "tuple", "None"}
 def _compiled(function: Callable[Parameters, Result], **options: bool) -> Callable[Parameters, Result]:
     if INTERPRETED:
         return interpreted(function)
-    compiled = _JIT(nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    compiled = _JIT(
+        nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Pipeline, **options
+    )(function)
     source = Path(function.__code__.co_filename)
     # A function within another is not known by its name.
     if _KEPT is not None and source.is_relative_to(_ROOT) and "<locals>" not in function.__qualname__:
         name = f"{function.__module__}.{function.__qualname__}"
-        compiled._cache = _KeptCode(_KEPT, name, _version(source.parent))
+        _KEPT_CODE[function] = compiled._cache = _KeptCode(_KEPT, name, _version(source.parent))
     return cast(Callable[Parameters, Result], compiled)
 
 
@@ -270,27 +273,89 @@ class _KeptCode(NullCache):  # type: ignore[misc]
     """The machine code of one kernel: a file for each kind of arguments.
 
     There is no index: processes that compile at the same time write different files, or the same file twice.
+    Numba copies the code of each callee into its callers and optimises every copy again, though the compiler
+    inlines only small functions. Here a large kernel is not copied: its callers refer to its symbol, which is
+    the same in every process, and their files name the files of the kernels that they call.
     """
 
     def __init__(self, folder: Path, name: str, version: str) -> None:
         self.folder, self.name, self.version = folder, name, version
 
+    def digest(self, arguments: Any) -> str:
+        """Sixteen hexadecimal digits that tell kinds of arguments and versions apart."""
+        return hashlib.sha256(f"{self.folder.name} {self.version} {arguments}".encode()).hexdigest()[:16]
+
     def _path(self, arguments: Any) -> Path:
-        digest = hashlib.sha256(f"{self.version} {arguments}".encode()).hexdigest()
-        return self.folder / f"{self.name}-{digest[:24]}{_SUFFIX}"
+        return self.folder / f"{self.name}-{self.digest(arguments)}{_SUFFIX}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel for these types of arguments; None if there is none."""
         target_context.refresh()
-        try:
-            arguments, code = pickle.loads(self._path(sig).read_bytes())  # noqa: S301 (written by the same user)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            return None
-        # Types that differ may have the same name.
-        return CompileResult._rebuild(target_context, *code) if arguments == sig else None
+        return _loaded(self._path(sig), target_context, sig)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel."""
-        if data.lifted or data.library.has_dynamic_globals:
+        library, symbol = data.library, data.fndesc.llvm_func_name
+        if data.lifted or library.has_dynamic_globals:
             raise TypeError(f"{self.name} cannot be kept: it uses an array of its module, or objects")
-        _write(self._path(sig), dumps((sig, data._reduce())))
+        path = self._path(sig)
+        if _is_large(library.get_function(symbol)):
+            library._shared_module = binding.parse_assembly(
+                f'target triple = "{library.codegen.magic_tuple()[0]}"'
+            )
+        callees = {
+            callee.name: _FILES[callee.name]
+            for callee in library._final_module.functions
+            if callee.is_declaration and callee.name in _FILES
+        }
+        _write(path, dumps((sig, callees, data._reduce())))
+        _FILES[symbol] = path.name
+
+
+_LARGE = 100
+"""Instructions of a kernel that the compiler does not inline."""
+_KEPT_CODE: dict[Callable[..., Any], _KeptCode] = {}
+_FILES: dict[str, str] = {}
+"""The files of the kernels that this process has compiled or loaded, by their symbols."""
+_LOADED: dict[Path, Any] = {}
+
+
+def _is_large(function: Any) -> bool:
+    instructions = (one for block in function.blocks for one in block.instructions)
+    return next(itertools.islice(instructions, _LARGE, None), None) is not None
+
+
+def _loaded(path: Path, target_context: Any, arguments: Any = None) -> Any:
+    """The compiled kernel of a file, after those that it calls; None if one of them is missing."""
+    if path in _LOADED:
+        return _LOADED[path]
+    try:
+        known_arguments, callees, code = pickle.loads(path.read_bytes())  # noqa: S301 (of the same user)
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return None
+    # Types that differ may have the same name.
+    if arguments is not None and arguments != known_arguments:
+        return None
+    for symbol, name in callees.items():
+        if symbol not in _FILES:
+            _loaded(path.with_name(name), target_context)
+        if symbol not in _FILES:
+            return None
+    description = code[1]
+    target_context.codegen()._engine._defined_symbols.update(
+        (description.llvm_func_name, description.llvm_cpython_wrapper_name)
+    )
+    _LOADED[path] = CompileResult._rebuild(target_context, *code)
+    _FILES[description.llvm_func_name] = path.name
+    return _LOADED[path]
+
+
+class _Pipeline(Compiler):  # type: ignore[misc]
+    """Names the symbols of a kernel by its file, where numba counts functions in the order of compilation."""
+
+    def _compile_bytecode(self) -> Any:
+        identity = self.state.func_id
+        if identity.func in _KEPT_CODE:
+            identity.unique_id = int(_KEPT_CODE[identity.func].digest(self.state.args), 16)
+            identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
+        return super()._compile_bytecode()
