@@ -20,7 +20,7 @@ _present: SimulatedTime | None = None
 
 
 class SimulatedTime:
-    """Stands still until it is turned."""
+    """Stands still until it is turned; each row is made a microsecond later, so that rows have an order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, begins_at: datetime = BEGINS_AT) -> None:
         self._now = begins_at
@@ -31,8 +31,8 @@ class SimulatedTime:
             lease_clock, "read", lambda: lease_clock.Reading(self._now, "simulated", self._now.timestamp())
         )
         for field in _fields_that_default_to_now():
-            monkeypatch.setattr(field, "default", self.now)
-            monkeypatch.setitem(field.__dict__, "_get_default", self.now)
+            monkeypatch.setattr(field, "default", self._time_of_a_row)
+            monkeypatch.setitem(field.__dict__, "_get_default", self._time_of_a_row)
 
     def now(self) -> datetime:
         return self._now
@@ -40,6 +40,10 @@ class SimulatedTime:
     def turn(self, seconds: float) -> None:
         """Let time pass."""
         self._now += timedelta(seconds=seconds)
+
+    def _time_of_a_row(self) -> datetime:
+        self._now += timedelta(microseconds=1)
+        return self._now
 
 
 def let_pass(seconds: float) -> None:

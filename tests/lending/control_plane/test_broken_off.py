@@ -20,6 +20,7 @@ from scheduling.services.drain import server_drain, server_undrain
 from scheduling.services.generations import coming_generation, live_generation
 from scheduling.services.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory
 from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states
 
@@ -157,6 +158,7 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     owned: SimulatedAgent,
     borrowed: Pair,
     submit: Submit,
+    clock: SimulatedTime,
 ) -> None:
     job = about_to_grow(inference, owned, borrowed, submit)
     # The generation that trains is lost while its successor prepares, which then starts from the last durable
@@ -167,6 +169,7 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     owned.report()
     job.refresh_from_db()
     assert (job.state, live_generation(job)) == (JobState.RUNNING, None)
+    clock.turn(1.0)
     order = ask_back(inference, 1)
     job.refresh_from_db()
     assert (job.state, coming_generation(job)) == (JobState.SUSPENDED, None)
