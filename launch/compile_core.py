@@ -32,7 +32,8 @@ from launch.privileges import child_setup
 from scheduling.core import interpreting, kernels
 from scheduling.core.elasticflow import offers
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import (
     BlockedGpus,

@@ -15,8 +15,7 @@ import numpy as np
 
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.greedy import Picks, greedy_picks
-from scheduling.core.lyra.reclaiming.methods import ReclaimMethod as ReclaimMethod  # noqa: PLC0414 - reexported
-from scheduling.core.lyra.reclaiming.methods import ReclaimRules
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod, ReclaimRules
 from scheduling.core.lyra.reclaiming.question import (
     Layout,
     consequences,
