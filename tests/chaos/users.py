@@ -233,7 +233,7 @@ def hostile_with_functions(run: Run, chance: random.Random) -> None:
     """Jobs whose code means harm."""
     person = run.scene.people[HOSTILE]
     unfinished: list[Job] = []
-    # The first one is placed while GPUs are free, so that a short run has a spy.
+    # The first one has no deadline and is placed while GPUs are free, so that a short run has a spy.
     kinds = chain(("look_around",), deck(chance, (*MISCHIEF, HANGS, HANGS, LARGE, LONG)))
     number = 0
     while not run.stop.is_set():
@@ -244,6 +244,8 @@ def hostile_with_functions(run: Run, chance: random.Random) -> None:
         deadline = chance.choice((None, None, 20.0, 60.0, 300.0))
         # Some do it while they are measured already, the others while they train.
         variant = number if chance.random() < 0.3 else 0
+        if number == 1:
+            after, iterations, deadline, variant = 0.0, 500, None, 0
         run.note(f"hostile function: {kind.replace('_', ' ')}")
         try:
             unfinished.append(_hostile_job(person, kind, number, variant, after, iterations, deadline))
