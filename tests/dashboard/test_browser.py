@@ -220,7 +220,7 @@ def test_pages_poll_while_the_stream_server_cannot_be_reached(site: Site, settin
     factories.JobFactory.create(
         project=site.scenario.project, owner=site.scenario.owner, name="found by asking"
     )
-    expect(page.get_by_role("link", name="found by asking")).to_be_visible(timeout=15_000)
+    expect(page.get_by_role("link", name="found by asking")).to_be_visible(timeout=60_000)
 
 
 def test_log_lines_arrive_as_they_are_written_and_as_text(site: Site) -> None:
@@ -409,7 +409,7 @@ def test_an_ended_session_leads_to_the_login_page_and_back(site: Site) -> None:
     page = visit.go("/servers/")
     visit.page.context.clear_cookies()
     site.publish("cluster:1", "servers")
-    page.wait_for_url("**/login/?next=*", timeout=20_000)
+    page.wait_for_url("**/login/?next=*", timeout=60_000)
     page.get_by_label("User name").fill(site.scenario.owner.username)
     page.get_by_label("Password").fill(factories.PASSWORD)
     page.get_by_role("button", name="Log in").click()

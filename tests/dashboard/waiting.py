@@ -10,7 +10,7 @@ from django.db import connection
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str, timeout_seconds: float = 20.0, look_seconds: float = 0.02
+    condition: Callable[[], bool], what: str, timeout_seconds: float = 60.0, look_seconds: float = 0.02
 ) -> None:
     """Asks until `condition` holds, ``look_seconds`` apart. Raises AssertionError naming `what` when it never
     does."""
