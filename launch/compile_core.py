@@ -10,6 +10,7 @@ the cluster's own.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +52,8 @@ from scheduling.policies import DEFAULT_POLICY, policy_named
 _SLOT_SECONDS = 5.0
 _SLOTS = 16
 _BURST = 64
+_LONGEST_WAIT_SECONDS = 60.0
+"""For the other process: after a failure it never finishes what it claimed."""
 
 
 def compile_core() -> None:
@@ -223,6 +227,7 @@ def _note_calls(path: Path) -> None:
 
 def _compile_share(path: Path, *, from_end: bool) -> None:
     """Compile kernels of the list that no other process has begun."""
+    _take_turns(path.parent)
     calls = list(enumerate(pickle.loads(path.read_bytes())))  # noqa: S301 (written by this command)
     for number, (module, name, types) in reversed(calls) if from_end else calls:
         try:
@@ -230,6 +235,28 @@ def _compile_share(path: Path, *, from_end: bool) -> None:
         except FileExistsError:
             continue
         getattr(importlib.import_module(module), name).compile(types)
+
+
+def _take_turns(folder: Path) -> None:
+    """Wait for a kernel that the other process is compiling, whoever needs it."""
+    load, claimed = kernels.KeptCode.load_overload, set()
+
+    def load_or_wait(kept: kernels.KeptCode, types: Any, context: Any) -> Any:
+        code = kept.path(types)
+        claim = folder / code.name
+        until = time.monotonic() + _LONGEST_WAIT_SECONDS
+        while True:
+            loaded = load(kept, types, context)
+            if loaded is not None or claim in claimed or time.monotonic() > until:
+                return loaded
+            with contextlib.suppress(FileExistsError):
+                claim.touch(exist_ok=False)
+                claimed.add(claim)
+                return None
+            while not code.exists() and time.monotonic() < until:
+                time.sleep(0.02)
+
+    kernels.KeptCode.load_overload = load_or_wait  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -257,7 +257,7 @@ def _compiled(function: Callable[Parameters, Result], **options: bool) -> Callab
     # A function within another is not known by its name.
     if _KEPT is not None and source.is_relative_to(_ROOT) and "<locals>" not in function.__qualname__:
         name = f"{function.__module__}.{function.__qualname__}"
-        _KEPT_CODE[function] = compiled._cache = _KeptCode(_KEPT, name, _version(source.parent))
+        _KEPT_CODE[function] = compiled._cache = KeptCode(_KEPT, name, _version(source.parent))
     return cast(Callable[Parameters, Result], compiled)
 
 
@@ -269,7 +269,7 @@ def _version(folder: Path) -> str:
     return "" if in_packages else source_digest([folder], _KEPT.parent)
 
 
-class _KeptCode(NullCache):  # type: ignore[misc]
+class KeptCode(NullCache):  # type: ignore[misc]
     """The machine code of one kernel: a file for each kind of arguments.
 
     There is no index: processes that compile at the same time write different files, or the same file twice.
@@ -285,20 +285,21 @@ class _KeptCode(NullCache):  # type: ignore[misc]
         """Sixteen hexadecimal digits that tell kinds of arguments and versions apart."""
         return hashlib.sha256(f"{self.folder.name} {self.version} {arguments}".encode()).hexdigest()[:16]
 
-    def _path(self, arguments: Any) -> Path:
+    def path(self, arguments: Any) -> Path:
+        """The file for these types of arguments."""
         return self.folder / f"{self.name}-{self.digest(arguments)}{_SUFFIX}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel for these types of arguments; None if there is none."""
         target_context.refresh()
-        return _loaded(self._path(sig), target_context, sig)
+        return _loaded(self.path(sig), target_context, sig)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled kernel."""
         library, symbol = data.library, data.fndesc.llvm_func_name
         if data.lifted or library.has_dynamic_globals:
             raise TypeError(f"{self.name} cannot be kept: it uses an array of its module, or objects")
-        path = self._path(sig)
+        path = self.path(sig)
         if _is_large(library.get_function(symbol)):
             library._shared_module = binding.parse_assembly(
                 f'target triple = "{library.codegen.magic_tuple()[0]}"'
@@ -314,7 +315,7 @@ class _KeptCode(NullCache):  # type: ignore[misc]
 
 _LARGE = 100
 """Instructions of a kernel that the compiler does not inline."""
-_KEPT_CODE: dict[Callable[..., Any], _KeptCode] = {}
+_KEPT_CODE: dict[Callable[..., Any], KeptCode] = {}
 _FILES: dict[str, str] = {}
 """The files of the kernels that this process has compiled or loaded, by their symbols."""
 _LOADED: dict[Path, Any] = {}

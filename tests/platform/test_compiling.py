@@ -82,6 +82,7 @@ def _scaled(package: Path) -> tuple[int, int]:
     for name in [name for name in sys.modules if name.startswith("small_kernels")]:
         del sys.modules[name]
     kernels._version.cache_clear()
+    kernels._LOADED.clear()
     importlib.invalidate_caches()
     with patch.object(sys, "path", [str(package.parent), *sys.path]):
         scaled = importlib.import_module("small_kernels.loops").scaled
