@@ -14,6 +14,11 @@ from projects.redis_connection import redis_client
 from tests.api.conftest import World
 
 DAY = 86_400.0
+_MAKE_OLDER = """
+for _, request in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    redis.call('ZINCRBY', KEYS[1], -tonumber(ARGV[1]), request)
+end
+"""
 
 
 class Submissions(APIView):
@@ -29,8 +34,7 @@ def make_older(seconds: float) -> None:
     """Let the requests that were counted so far have come so much earlier."""
     client = redis_client()
     for key in client.keys("punctual:throttle_*"):
-        for request in client.zrange(key, 0, -1):
-            client.zincrby(key, -seconds, request)
+        client.register_script(_MAKE_OLDER)(keys=[key], args=[seconds])
 
 
 def rate(monkeypatch: pytest.MonkeyPatch, text: str) -> None:

@@ -11,6 +11,9 @@ from django.core.management import call_command
 from simulation.reproduction.cupcake.model import CODECS, ONE_SERVER, VARIANTS, evaluated
 from simulation.reproduction.cupcake.published import NAMES, VALUES
 
+# It plans the fusion of all models for every number of workers: half a minute and more.
+whole = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -23,12 +26,14 @@ def found(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
+@whole
 def test_everything_that_should_hold_does(found):
     checks = [*found["checks"], *(check for figure in found["figures"] for check in figure["checks"])]
     assert len(checks) == 12
     assert [check["name"] for check in checks if check["met"] is not True] == []
 
 
+@whole
 def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
