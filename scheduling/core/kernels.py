@@ -21,7 +21,7 @@ import os
 import pickle
 import platform
 import re
-import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +41,9 @@ from scheduling.core.interpreting import interpreted
 # Numba fills in its settings at run time, and its stubs name few of the compiler's options.
 _CONFIG: Any = numba.config
 _JIT: Any = numba.njit
+_COMPILED: Any = CompileResult
+_DUMPS: Any = dumps
+_COMPILER: Any = Compiler
 # The pass that removes pairs of reference counts frees arrays that are still in use (seen with numba 0.68:
 # an array returned from one of several branches was overwritten while it was being read).
 _CONFIG.LLVM_REFPRUNE_PASS = 0
@@ -92,12 +95,10 @@ def _exact_digest(sources: Mapping[str, bytes]) -> str:
 def _write(path: Path, content: bytes) -> None:
     """Write the file so that no other process sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.urandom(8).hex()}.part")
-    try:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="unfinished-") as folder:
+        unfinished = Path(folder) / path.name
         unfinished.write_bytes(content)
         unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _remove_oldest(paths: Iterable[Path], *, beyond: int) -> None:
@@ -105,7 +106,8 @@ def _remove_oldest(paths: Iterable[Path], *, beyond: int) -> None:
     with contextlib.suppress(OSError):
         for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)[beyond:]:
             if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+                _remove_oldest(path.iterdir(), beyond=0)
+                path.rmdir()
             else:
                 path.unlink(missing_ok=True)
 
@@ -269,7 +271,7 @@ def _version(folder: Path) -> str:
     return "" if in_packages else source_digest([folder], _KEPT.parent)
 
 
-class KeptCode(NullCache):  # type: ignore[misc]
+class KeptCode(NullCache):
     """The machine code of one kernel: a file for each kind of arguments.
 
     There is no index: processes that compile at the same time write different files, or the same file twice.
@@ -309,7 +311,7 @@ class KeptCode(NullCache):  # type: ignore[misc]
             for callee in library._final_module.functions
             if callee.is_declaration and callee.name in _FILES
         }
-        _write(path, dumps((sig, callees, data._reduce())))
+        _write(path, _DUMPS((sig, callees, data._reduce())))
         _FILES[symbol] = path.name
 
 
@@ -346,12 +348,12 @@ def _loaded(path: Path, target_context: Any, arguments: Any = None) -> Any:
     target_context.codegen()._engine._defined_symbols.update(
         (description.llvm_func_name, description.llvm_cpython_wrapper_name)
     )
-    _LOADED[path] = CompileResult._rebuild(target_context, *code)
+    _LOADED[path] = _COMPILED._rebuild(target_context, *code)
     _FILES[description.llvm_func_name] = path.name
     return _LOADED[path]
 
 
-class _Pipeline(Compiler):  # type: ignore[misc]
+class _Pipeline(_COMPILER):  # type: ignore[misc]
     """Names the symbols of a kernel by its file, where numba counts functions in the order of compilation."""
 
     def _compile_bytecode(self) -> Any:
