@@ -28,7 +28,6 @@ import numpy as np
 from numba.core.serialize import dumps
 from numba.core.typing.typeof import Purpose, typeof
 
-from launch.faster_compiler import take_shortcuts
 from launch.privileges import child_setup
 from scheduling.core import interpreting, kernels
 from scheduling.core.elasticflow import offers
@@ -265,7 +264,6 @@ def main() -> None:
     """Compile what is not compiled yet, and note that nothing is missing any more."""
     # Most of what the compiler allocates stays: looking through it again and again takes a tenth of the time.
     gc.set_threshold(200_000, 20, 100)
-    take_shortcuts()
     match sys.argv[1:]:
         case ["note", path]:
             _note_calls(Path(path))

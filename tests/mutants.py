@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from scheduling.core.kernels import INTERPRET_VARIABLE
 
@@ -54,14 +55,16 @@ ROOMS = {
     "launch": ("platform",),
     "config": ("platform", "api"),
 }
-OPPOSITES = (
+OPPOSITES: tuple[tuple[type[ast.cmpop], type[ast.cmpop]], ...] = (
     (ast.Lt, ast.LtE),
     (ast.Gt, ast.GtE),
     (ast.Eq, ast.NotEq),
     (ast.Is, ast.IsNot),
     (ast.In, ast.NotIn),
 )
-COMPARISONS = {**dict(OPPOSITES), **{second: first for first, second in OPPOSITES}}
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {}
+for _one, _other in OPPOSITES:
+    COMPARISONS |= {_one: _other, _other: _one}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div}
 KERNELS = {"kernel", "leaf"}
 PROBE = "__import__('mutant_probe').hit({number})"
@@ -125,7 +128,7 @@ def places(tree: ast.Module) -> Iterator[Place]:
 
 def _mutated(node: ast.AST) -> str | None:
     """The text of the defect, or None where this kind of node has none."""
-    changed = copy.deepcopy(node)
+    changed: Any = copy.deepcopy(node)
     if isinstance(changed, ast.Compare) and type(changed.ops[0]) in COMPARISONS:
         changed.ops[0] = COMPARISONS[type(changed.ops[0])]()
     elif isinstance(changed, ast.BinOp) and type(changed.op) in OPERATORS:
@@ -133,13 +136,15 @@ def _mutated(node: ast.AST) -> str | None:
     elif isinstance(changed, ast.BoolOp):
         changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
     elif isinstance(changed, ast.UnaryOp) and isinstance(changed.op, ast.Not):
-        changed = changed.operand  # type: ignore[assignment]
+        changed = changed.operand
     elif isinstance(changed, ast.Return) and changed.value is not None:
         changed.value = ast.Constant(None)
     elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call):
-        changed = ast.Pass()  # type: ignore[assignment]
-    elif isinstance(changed, ast.Constant) and type(changed.value) in (int, float):
-        changed.value = changed.value + 1
+        changed = ast.Pass()
+    elif isinstance(node, ast.Constant) and isinstance(number := node.value, int | float):
+        if isinstance(number, bool):
+            return None
+        changed = ast.Constant(number + 1)
     else:
         return None
     text = ast.unparse(changed)

@@ -9,4 +9,4 @@ QUICK_EXAMPLES = 20
 
 def examples(share: float) -> int:
     """Return ``share`` of the examples of the profile, at least two: for tests with costly examples."""
-    return max(2, round(share * settings.default.max_examples))
+    return max(2, round(share * settings().max_examples))
