@@ -66,13 +66,17 @@ def every_decision_replays() -> None:
         assert differences(row.summary, again) == []
 
 
+#: One that lends by its own rules, one that takes what is there, one that stays at home.
+IN_EVERY_RUN = ("lyra", "opportunistic", "elasticflow")
+
+
 @pytest.mark.parametrize(
     ("policy", "lent_kind"),
     [
-        *((policy, LENT_KIND) for policy in (*BORROWING, *STAYING_HOME)),
-        ("lyra", KIND),
-        ("elasticflow", KIND),
-    ],
+        pytest.param(policy, LENT_KIND, marks=[] if policy in IN_EVERY_RUN else pytest.mark.slow)
+        for policy in (*BORROWING, *STAYING_HOME)
+    ]
+    + [("lyra", KIND), pytest.param("elasticflow", KIND, marks=pytest.mark.slow)],
 )
 def test_a_loan_and_its_return_under(
     policy: str,
