@@ -17,6 +17,7 @@ from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
+from schemathesis.schemas import BaseSchema
 
 from config.wsgi import application
 from tests.api.conftest import World
@@ -28,8 +29,8 @@ load_all_checks()
 #: Valid requests may well be refused for what the document cannot say (a function that is not there).
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ not in {"positive_data_acceptance"}]
 
-schema = schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True))
-schema.app = application
+#: Made when the test runs. That takes ten seconds, and every process of tests collects this file.
+schema = schemathesis.pytest.from_fixture("api_schema")
 
 
 @pytest.fixture
@@ -42,9 +43,17 @@ def crowded(world: World) -> Iterator[World]:
     request_finished.connect(close_old_connections)
 
 
+@pytest.fixture
+def api_schema(crowded: World) -> BaseSchema:
+    schema = schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True))
+    schema.app = application
+    return schema
+
+
+@pytest.mark.slow
 @schema.parametrize()
 @settings(
-    max_examples=3,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,

@@ -26,6 +26,8 @@ from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 from tests.plugins.examples import examples
 
 SHARING = sorted(name for name, policy in POLICIES.items() if isinstance(policy, SharesWorkers))
+#: They change jobs at every event: their runs take seconds.
+OFTEN_RESIZING = ("afs", "lyra_gandiva")
 SEARCHING = ("lyra_pollux",)
 """Takes seconds for each run."""
 WORLDS = {
@@ -44,15 +46,22 @@ CHOICES = st.builds(
 )
 
 
-@settings(max_examples=examples(0.15))
+@settings(max_examples=examples(0.1))
 @given(**WORLDS)
-@pytest.mark.parametrize("policy", sorted({*SHARING} - {*SEARCHING}))
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(policy, marks=[pytest.mark.slow] if policy in OFTEN_RESIZING else [])
+        for policy in sorted({*SHARING} - {*SEARCHING})
+    ],
+)
 def test_random_jobs_beside_a_restless_inference_cluster(
     policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
 ) -> None:
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(0.1))
 @given(**WORLDS)
 @pytest.mark.parametrize("policy", SEARCHING)

@@ -26,6 +26,9 @@ from simulation.reproduction.gemini.measured_recovery import (
 from simulation.reproduction.gemini.published import VALUES
 from simulation.reproduction.gemini.specs import FailureSpec, PromiseSpec
 
+#: The whole reproduction takes ten seconds of a processor.
+whole = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -39,6 +42,7 @@ def found(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
+@whole
 def test_everything_that_should_hold_does(found):
     checks = [*found["checks"], *(check for figure in found["figures"] for check in figure["checks"])]
     assert len(checks) > 20
@@ -46,6 +50,7 @@ def test_everything_that_should_hold_does(found):
     assert found["left_out"] == []
 
 
+@whole
 def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} >= set(VALUES)
@@ -57,6 +62,7 @@ def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     assert calibrated == {TrafficMode.BLOCKING.value, TrafficMode.WITHOUT_PIPELINE.value}
 
 
+@whole
 def test_naive_interleaving_is_out_of_memory_and_has_no_value(found):
     (interference,) = (figure for figure in found["figures"] if figure["name"] == "interference")
     (naive,) = (row for row in interference["rows"] if row["quantity"] == TrafficMode.NAIVE.value)
@@ -64,6 +70,7 @@ def test_naive_interleaving_is_out_of_memory_and_has_no_value(found):
     assert naive["missing"] == "out of memory"
 
 
+@whole
 def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_path):
     (interference,) = (figure for figure in found["figures"] if figure["name"] == "interference")
     shown = [table for table in interference["tables"] if table["title"] == "Measured on emulated links"]
@@ -83,6 +90,7 @@ def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_pa
         measured(file)
 
 
+@whole
 def test_what_lost_servers_were_measured_to_cost_is_shown_apart_too(found, tmp_path):
     for name, title in (("recovery", "Measured: a lost server"), ("frequency", "Measured: a checkpoint")):
         (figure,) = (figure for figure in found["figures"] if figure["name"] == name)

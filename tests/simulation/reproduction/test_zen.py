@@ -16,6 +16,9 @@ from simulation.reproduction.zen.published import VALUES
 from simulation.reproduction.zen.specs import TrainingSpec
 from simulation.reproduction.zen.two_towers import train
 
+#: The whole reproduction takes ten seconds of a processor.
+whole = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -27,12 +30,14 @@ def found(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
+@whole
 def test_everything_that_should_hold_does(found):
     checks = [*found["checks"], *(check for figure in found["figures"] for check in figure["checks"])]
     assert len(checks) > 50
     assert [check["name"] for check in checks if check["met"] is not True] == []
 
 
+@whole
 def test_every_published_value_has_a_row_and_every_deviation_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
