@@ -56,7 +56,7 @@ _KEPT_VERSIONS = 8
 """How many folders of machine code lie beside each other before the oldest are removed."""
 
 
-def source_digest(folders: Iterable[Path], known: Path | None = None) -> str:
+def digest_of_folders(folders: Iterable[Path], known: Path | None = None) -> str:
     """Digest of what the compiler reads below the folders: sixteen hexadecimal digits.
 
     It covers every file, because a rule that selected files with kernels once missed one. Parsing them takes
@@ -134,7 +134,7 @@ def _kept_folder() -> Path | None:
     for base in (*candidates, _PACKAGE / "__pycache__"):
         try:
             base.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256(f"{source_digest(PACKAGES, base)} {_compiler()}".encode()).hexdigest()
+            digest = hashlib.sha256(f"{digest_of_folders(PACKAGES, base)} {_compiler()}".encode()).hexdigest()
             folder = base / f"kernels-{digest[:16]}"
             is_new = not folder.exists()
             folder.mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ def _version(folder: Path) -> str:
     """What the name of the folder of machine code does not say of kernels below ``folder``."""
     assert _KEPT is not None
     in_packages = any(folder.is_relative_to(package) for package in PACKAGES)
-    return "" if in_packages else source_digest([folder], _KEPT.parent)
+    return "" if in_packages else digest_of_folders([folder], _KEPT.parent)
 
 
 class KeptCode(NullCache):

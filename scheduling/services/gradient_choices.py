@@ -20,7 +20,7 @@ from scheduling.gradient_records import codecs_of, known_codecs, model_of, spars
 from scheduling.models import GradientProfile
 
 if TYPE_CHECKING:
-    from scheduling.services.gradient_plans import Inputs
+    from scheduling.services.plan_inputs import PlanInputs
 
 #: Of a predicted timeline.
 MOST_SPANS = 512
@@ -28,7 +28,7 @@ MOST_SPANS = 512
 FP32_BYTES = 4
 
 
-def choices(profile: GradientProfile, inputs: Inputs) -> Iterator[tuple[str, dict[str, Any]]]:
+def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str, dict[str, Any]]]:
     """The choice of each family, as its row has it. Models whose gradients do not travel as they are computed
     have none."""
     content = profile.content

@@ -7,7 +7,6 @@ tried and measured; no promise rests on it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -23,6 +22,7 @@ from scheduling.curve_keys import key_of_family
 from scheduling.link_drift import link_moved
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile
 from scheduling.selectors.link_profiles import known_links
+from scheduling.services.plan_inputs import PlanInputs
 
 log = structlog.get_logger(__name__)
 
@@ -31,17 +31,6 @@ COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
 MOST_PROFILES = 1
 #: Device memory for buffers is counted in these.
 MEMORY_STEP_BYTES = 64 << 20
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What all plans of a profile are made of. ``digest``: of all of it."""
-
-    shape: PlacementShape
-    links: LinkProfile
-    families: tuple[str, ...]
-    memory_bytes: int | None
-    digest: str
 
 
 def make_plans(most: int = MOST_PROFILES) -> int:
@@ -93,7 +82,7 @@ def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
     return None
 
 
-def _inputs(profile: GradientProfile, size: int | None) -> Inputs | None:
+def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
     shape = shape_of_level(profile.gpus, size or 0)
     if shape is None:
         return None
@@ -110,7 +99,7 @@ def _inputs(profile: GradientProfile, size: int | None) -> Inputs | None:
             "planners": list(CARRIED_OUT),
         }
     )
-    return Inputs(shape, links, families, memory, digest)
+    return PlanInputs(shape, links, families, memory, digest)
 
 
 def _links(profile: GradientProfile) -> LinkProfile:
@@ -139,7 +128,7 @@ def _memory_left(profile: GradientProfile) -> int | None:
     return max(0, left - left % MEMORY_STEP_BYTES)
 
 
-def _store(profile: GradientProfile, inputs: Inputs, found: list[tuple[str, dict[str, Any]]]) -> None:
+def _store(profile: GradientProfile, inputs: PlanInputs, found: list[tuple[str, dict[str, Any]]]) -> None:
     with transaction.atomic():
         current = GradientProfile.objects.select_for_update().get(pk=profile.pk)
         if current.measured_at != profile.measured_at or current.families != profile.families:

@@ -35,6 +35,8 @@ def _static_root() -> None:
 def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in ("URL", "TOKEN", "PROJECT", "PROFILE", "DEBUG"):
         monkeypatch.delenv(f"PUNCTUAL_{name}", raising=False)
+    # Processes of pytest-xdist have a width of their own.
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("PUNCTUAL_RETRY_SECONDS", "5")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
 

@@ -39,9 +39,12 @@ _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Start what is not given, and tell Django where it is."""
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if not is_worker:
+        # Short, for sockets lie below it; and not the folder that pytest closes to other users at each start.
+        args.insert(0, f"--basetemp={_make_folder() / 't'}")
     if not is_worker and getattr(early_config.known_args_namespace, "numprocesses", None):
         _prepare_for_workers()
         return
@@ -88,8 +91,11 @@ def make_migrated_cluster(folder: Path) -> None:
 
 
 def _make_folder() -> Path:
+    """The folder of this process, which goes with it."""
     global _folder
-    _folder = Path(tempfile.mkdtemp(prefix="punctual-test-"))
+    if _folder is not None:
+        return _folder
+    _folder = Path(tempfile.mkdtemp(prefix="pt-"))
     _folder.chmod(0o711)
     atexit.register(stop_servers)
     return _folder
