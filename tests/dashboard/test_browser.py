@@ -146,7 +146,7 @@ def test_a_recoverys_phases_are_drawn_and_reached_from_its_job(site: Site) -> No
     visit.expect_no_trouble()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_nothing_is_wider_than_a_phone(site: Site, scheme: str) -> None:
     visit = site.visit(
         site.scenario.operator, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True

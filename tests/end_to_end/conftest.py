@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,15 @@ LOOK_SECONDS = 0.5
 @pytest.fixture(scope="package")
 def running_platform() -> Iterator[Platform]:
     """A running platform that these tests share: leave it as it was found. It is started at the first use and
-    stopped after the last: chaos, which comes then in the same lane, has a platform of its own."""
+    stopped after the last."""
+    yield from started_platform()
+
+
+def started_platform(**changes: Any) -> Iterator[Platform]:
+    """A platform with quick periods and these settings, until the iterator is closed."""
     data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
     begin_migrated(data)
-    platform = Platform(quick_settings(data))
+    platform = Platform(replace(quick_settings(data), **changes))
     try:
         platform.start()
         yield platform

@@ -1,14 +1,14 @@
 """One life cycle on a whole running platform: the only test of `make test` that needs one.
 
-Every wait is for a condition, and its limit only detects a hang. Nothing depends on how fast the machine is:
-the job that is rescaled and killed never ends by itself, and the promised one has half an hour for a few
-seconds of work.
+Two agents with two emulated GPUs each. Every wait is for a condition, and its limit only detects a hang.
+Nothing depends on how fast the machine is: the job that is rescaled and killed never ends by itself, and the
+promised one has half an hour for a few seconds of work.
 """
 
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,14 @@ import torch
 
 from launch import Platform
 from punctual.client import Client, Job
-from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for, wait_until
+from tests.end_to_end.conftest import (
+    EXAMPLES,
+    GLOBAL_BATCH_SIZE,
+    nothing_is_wrong,
+    started_platform,
+    wait_for,
+    wait_until,
+)
 from tests.end_to_end.test_kills import (
     RARELY_SECONDS,
     goes_on,
@@ -34,11 +41,16 @@ Rows = Callable[..., list[dict[str, Any]]]
 HANG_SECONDS = 600.0
 
 
+@pytest.fixture(scope="package")
+def running_platform() -> Iterator[Platform]:
+    yield from started_platform(slots=2, warm_workers=2)
+
+
 def test_a_promise_is_kept_while_jobs_rescale_and_recover(
     running_platform: Platform, person: Client, rows: Rows, tmp_path: Path
 ) -> None:
     endless = submit(person, "endless", 100_000, checkpoint_seconds=RARELY_SECONDS)
-    wait_for(endless, lambda job: job.gpus == 8 and job.iterations_done > 5, "all GPUs", seconds=HANG_SECONDS)
+    wait_for(endless, lambda job: job.gpus == 4 and job.iterations_done > 5, "all GPUs", seconds=HANG_SECONDS)
 
     promised = submit(person, "promised", 30, deadline=1800.0)
     promised.wait_for_verdict(timeout_seconds=HANG_SECONDS)
@@ -48,13 +60,13 @@ def test_a_promise_is_kept_while_jobs_rescale_and_recover(
     assert len([metric for metric in promised.metrics() if "loss" in metric.values]) > 1
     _weights_can_be_loaded(promised, tmp_path)
 
-    wait_for(endless, lambda job: job.gpus == 8, "all GPUs again", seconds=HANG_SECONDS)
+    wait_for(endless, lambda job: job.gpus == 4, "all GPUs again", seconds=HANG_SECONDS)
     sizes = rows(
         "select world_size from scheduling_generation where job_id = %s and purpose = 'training' and live_at "
         "is not null order by number",
         endless.id,
     )
-    assert min(row["world_size"] for row in sizes[1:]) < 8, f"it made room by shrinking: {sizes}"
+    assert min(row["world_size"] for row in sizes[1:]) < 4, f"it made room by shrinking: {sizes}"
 
     wait_until(
         lambda: iteration_in_memory(rows, endless) > stored_iteration(endless),

@@ -200,7 +200,7 @@ def with_residuals(tmp_path: Path) -> Iterator[LocalAgent]:
     nursery.close()
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_what_each_rank_keeps_has_the_same_sum_on_other_numbers_of_ranks(
     with_residuals: LocalAgent, ranks: int
 ) -> None:
