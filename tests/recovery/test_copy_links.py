@@ -179,11 +179,16 @@ def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
     worker = first.worker()
     write(worker, 7, size=1000)
     for iteration, pause_seconds in ((8, 0.1), (9, SECONDS)):
-        wait_until(lambda: worker.fits(1000, iteration - 1), "there is room")  # noqa: B023
-        assert worker.write(
-            iteration, [content(iteration, 1000)], size=1000, description_bytes=0, committed=iteration - 1,
-            sending=Sending(pause_seconds, SECONDS),
-        )  # fmt: skip
+        sending = Sending(pause_seconds, SECONDS)
+
+        def is_written() -> bool:
+            return worker.write(
+                iteration, [content(iteration, 1000)], size=1000, description_bytes=0,  # noqa: B023
+                committed=iteration - 1, sending=sending,  # noqa: B023
+            )  # fmt: skip
+
+        # Refused as long as the copy of an earlier point holds the room.
+        wait_until(is_written, "there is room")
         if iteration == 9:
             first.served.clear()
             first.tell()
