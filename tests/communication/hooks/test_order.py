@@ -78,7 +78,7 @@ class _Never:
         self._event = event
 
     def wait(self) -> None:
-        assert self._event is None or self._event.wait(10)
+        assert self._event is None or self._event.wait(600)
 
 
 def passing(notes: list[str], name: str, works: list[_Never]) -> Iterator[Any]:
@@ -102,8 +102,7 @@ def test_the_second_exchange_is_within_a_server_while_the_first_is_between_them(
     channels: Any = [object(), object()]
     order.add(passing(notes, "a", [_Never(), _Never(arrived)]), channels)
     order.add(passing(notes, "b", [_Never(), _Never()]), channels)
-    begun = time.monotonic()
-    while "b0" not in notes and time.monotonic() - begun < 10:
+    while len(notes) < 3:
         time.sleep(0.001)
     assert notes[:1] == ["a0"]
     assert set(notes) == {"a0", "a1", "b0"}, "and the first is not overtaken"
