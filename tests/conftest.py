@@ -12,7 +12,7 @@ from django.db import connections
 from django.test import override_settings
 from hypothesis import HealthCheck, settings
 
-from tests.plugins.embedded_servers import template
+from tests.plugins import embedded_servers
 from tests.plugins.examples import QUICK_EXAMPLES
 
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying"]
@@ -57,7 +57,7 @@ def _other_users_may_pass(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings() -> None:
     """Pytest-django makes the test database with these settings."""
-    connections["default"].settings_dict["TEST"]["TEMPLATE"] = template()
+    connections["default"].settings_dict["TEST"]["TEMPLATE"] = embedded_servers.template
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,8 @@ from launch import Platform, PlatformSettings
 from launch.folders import PROJECT
 from punctual.client import Client
 from tests.chaos.doors import Ledger, RecordingTransport
-from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
+from tests.plugins.migrated_cluster import copy_migrated_cluster
+from tests.plugins.running_platform import QUICK_PERIODS
 
 HONEST, CARELESS, HOSTILE = "ada", "carl", "mallory"
 PEOPLE = (HONEST, CARELESS, HOSTILE)
@@ -75,7 +76,7 @@ def running_scene() -> Iterator[Scene]:
     """Start a platform of its own: two agents with four emulated slots each; stop it and take it away at the
     end."""
     data = Path(tempfile.mkdtemp(prefix="punctual-chaos-"))
-    begin_migrated(data)
+    copy_migrated_cluster(data)
     platform = Platform(
         PlatformSettings(
             data=data,

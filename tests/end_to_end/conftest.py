@@ -16,7 +16,8 @@ import pytest
 
 from launch import Platform
 from punctual.client import Client, Job
-from tests.plugins.running_platform import begin_migrated, quick_settings
+from tests.plugins.migrated_cluster import copy_migrated_cluster
+from tests.plugins.running_platform import quick_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GLOBAL_BATCH_SIZE = 64
@@ -34,7 +35,7 @@ def running_platform() -> Iterator[Platform]:
 def started_platform(**changes: Any) -> Iterator[Platform]:
     """A platform with quick periods and these settings, until the iterator is closed."""
     data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
-    begin_migrated(data)
+    copy_migrated_cluster(data)
     platform = Platform(replace(quick_settings(data), **changes))
     try:
         platform.start()

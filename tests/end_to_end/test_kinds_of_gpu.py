@@ -16,7 +16,8 @@ import pytest
 from launch import Platform, PlatformSettings
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
-from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
+from tests.plugins.migrated_cluster import copy_migrated_cluster
+from tests.plugins.running_platform import QUICK_PERIODS
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -74,7 +75,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     data = Path(tempfile.mkdtemp(prefix="punctual-kinds-"))
-    begin_migrated(data)
+    copy_migrated_cluster(data)
     platform = Platform(
         PlatformSettings(
             data=data, first_port=18700, first_worker_port=25500, environment=QUICK_PERIODS, examples=False,

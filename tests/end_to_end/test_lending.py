@@ -24,7 +24,8 @@ from launch.credentials import Credentials
 from punctual.client import Client, Job
 from simulation.inference.usage import UsageSeries
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
-from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
+from tests.plugins.migrated_cluster import copy_migrated_cluster
+from tests.plugins.running_platform import QUICK_PERIODS
 from workers.inference_emulator.emulator import Emulator
 from workers.inference_emulator.load import RequestLoad
 
@@ -105,7 +106,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     data = Path(tempfile.mkdtemp(prefix="punctual-lending-"))
-    begin_migrated(data)
+    copy_migrated_cluster(data)
     platform = Platform(
         PlatformSettings(
             data=data, first_port=18500, first_worker_port=24500, environment=QUICK_PERIODS, examples=False,

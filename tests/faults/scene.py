@@ -27,7 +27,8 @@ from launch import Platform, PlatformSettings
 from punctual.client import Client
 from punctual.errors import PunctualError
 from tests.faults.network import Networks, NoNetworksError
-from tests.plugins.running_platform import QUICK_PERIODS, begin_migrated
+from tests.plugins.migrated_cluster import copy_migrated_cluster
+from tests.plugins.running_platform import QUICK_PERIODS
 from workers.runtime.local_ports import free_port
 
 FUNCTIONS = Path(__file__).parent / "functions"
@@ -68,7 +69,7 @@ def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> 
     Raises NoClocksError where clocks are asked for and cannot be turned.
     """
     data = Path(tempfile.mkdtemp(prefix="punctual-faults-"))
-    begin_migrated(data)
+    copy_migrated_cluster(data)
     without: list[str] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, data, ignore_errors=True)

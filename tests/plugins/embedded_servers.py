@@ -4,8 +4,8 @@ Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_l
 conftest would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to use
 instead. `DATABASE_URL` is deliberately not read: tests must never reach a database that somebody works with.
 
-Under pytest-xdist each worker process has servers of its own. The controller runs no tests: it applies the
-migrations once, to a cluster that the workers copy.
+Under pytest-xdist each worker process has servers of its own; the controller runs no tests. The databases are
+copies of one that has all migrations applied. It is kept in the user's cache (`migrated_cluster.py`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,21 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from launch.folders import PROJECT
 from launch.postgresql import USER, EmbeddedPostgres
 from launch.privileges import child_setup, unprivileged_identity
 from launch.valkey import EmbeddedValkey
 from launch.waiting import wait_until
-
-#: Names a folder with a PostgreSQL cluster whose database has all migrations applied. Workers of pytest-xdist
-#: and platforms under test copy it; applying the migrations takes ten times as long.
-CLUSTER_VARIABLE = "PUNCTUAL_TEST_CLUSTER"
+from tests.plugins.migrated_cluster import copy_migrated_cluster, keep_migrated_cluster
 
 SECRET_KEY = "only-for-tests-0123456789-0123456789-0123456789-0123456789"
 
-_template: str | None = None
+#: The database that test databases are copies of; None where they are made from nothing.
+template: str | None = None
 _folder: Path | None = None
 _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
@@ -45,11 +41,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     if not is_worker:
         # Short, for sockets lie below it; and not the folder that pytest closes to other users at each start.
         args.insert(0, f"--basetemp={_make_folder() / 't'}")
-    if not is_worker and getattr(early_config.known_args_namespace, "numprocesses", None):
-        _prepare_for_workers()
-        return
+    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
     database_url = os.environ.get("PUNCTUAL_TEST_DATABASE_URL")
     redis_url = os.environ.get("PUNCTUAL_TEST_REDIS_URL")
+    if database_url is None and not is_worker:
+        keep_migrated_cluster(start_postgresql, _end_servers)
+    if not is_worker and getattr(early_config.known_args_namespace, "numprocesses", None):
+        # The controller itself only collects results: it needs no server. The settings want addresses.
+        os.environ |= {
+            "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
+            "REDIS_URL": "redis://127.0.0.1:1/0",
+        }
+        return
     if database_url is None or redis_url is None:
         folder = _make_folder()
         database_url = database_url or _own_postgresql(folder)
@@ -57,7 +60,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     # For processes that a test starts as well.
     os.environ["PUNCTUAL_TEST_DATABASE_URL"] = os.environ["DATABASE_URL"] = database_url
     os.environ["PUNCTUAL_TEST_REDIS_URL"] = os.environ["REDIS_URL"] = redis_url
-    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
     if _folder is not None:
         (_folder / "data" / "static").mkdir(parents=True)
         os.environ["PUNCTUAL_DATA"] = str(_folder / "data")
@@ -66,28 +68,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_unconfigure() -> None:
     """End the servers; `atexit` covers runs that end earlier, and the kernel those that are killed."""
     stop_servers()
-
-
-def _prepare_for_workers() -> None:
-    """Make the cluster that workers copy. The controller itself only collects results: it needs no server."""
-    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
-    if "PUNCTUAL_TEST_DATABASE_URL" not in os.environ and CLUSTER_VARIABLE not in os.environ:
-        folder = _make_folder() / "migrated"
-        make_migrated_cluster(folder)
-        os.environ[CLUSTER_VARIABLE] = str(folder)
-    # The settings want addresses. Workers set theirs.
-    os.environ |= {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "REDIS_URL": "redis://127.0.0.1:1/0"}
-
-
-def make_migrated_cluster(folder: Path) -> None:
-    """Make a cluster in `folder/postgresql` whose database has all migrations applied, and end its server."""
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "SECRET_KEY": SECRET_KEY, "DATABASE_URL": start_postgresql(folder)}
-    try:
-        migrate = [sys.executable, "manage.py", "migrate", "--no-input", "-v", "0"]
-        subprocess.run(migrate, cwd=PROJECT, env=environment, check=True)
-    finally:
-        _end_servers()
 
 
 def _make_folder() -> Path:
@@ -102,24 +82,10 @@ def _make_folder() -> Path:
 
 
 def _own_postgresql(folder: Path) -> str:
-    global _template
-    if copy_migrated_cluster(folder):
-        _template = USER
+    global template
+    copy_migrated_cluster(folder)
+    template = USER
     return start_postgresql(folder)
-
-
-def copy_migrated_cluster(folder: Path) -> bool:
-    """Copy the cluster that has the schema, where there is one, to `folder/postgresql`; whether there is."""
-    made = os.environ.get(CLUSTER_VARIABLE)
-    if made:
-        # With its owner, which may be somebody else.
-        subprocess.run(["cp", "-a", str(Path(made) / "postgresql"), str(folder)], check=True)
-    return bool(made)
-
-
-def template() -> str | None:
-    """The database that test databases are copies of; None where they are made from nothing."""
-    return _template
 
 
 def start_postgresql(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What platforms of tests have in common: short periods, two agents, a database with the schema in place."""
+"""What platforms of tests have in common: short periods, two agents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from launch import PlatformSettings
 from launch.settings import DEFAULT_DEVICE_MODEL
-from tests.plugins.embedded_servers import copy_migrated_cluster
 
 #: Short periods, so that a test of a lost node ends in seconds. Their relations are those of a live cluster.
 QUICK_PERIODS = {
@@ -36,9 +35,3 @@ def quick_settings(
         warm_workers=4,
         examples=False,
     )
-
-
-def begin_migrated(data: Path) -> None:
-    """Give a platform that has not started yet a database with the schema in place, where one was made. That
-    a platform begins with nothing is what tests/platform/test_supervisor.py shows."""
-    copy_migrated_cluster(data)
