@@ -68,7 +68,7 @@ def random_exact_job(rng: Random, gpus: int, slots: float) -> ExactJob:
 
 def test_the_solver_agrees_with_trying_everything():
     feasible = 0
-    for seed in range(50):
+    for seed in range(24):
         rng = Random(seed)
         gpus = rng.choice([2, 4])
         jobs = [random_exact_job(rng, gpus, 3.6) for _ in range(rng.randint(2, 3))]
@@ -78,7 +78,7 @@ def test_the_solver_agrees_with_trying_everything():
         feasible += expected
         for one, sizes in zip(jobs, found.sizes, strict=False):
             assert finish_of(one, sizes.tolist(), 1.0) <= one.due + 1e-4
-    assert 10 < feasible < 45
+    assert 5 < feasible < 20
 
 
 def test_the_specification_s_examples_are_feasible_or_not_as_stated():
@@ -151,10 +151,10 @@ def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
         snapshot = replace(snapshot, jobs=(*snapshot.jobs, late))
 
 
-#: Of instances at once, each load with each pause four times, and of instances that are followed over time:
+#: Of instances at once, each load with each pause twice, and of instances that are followed over time:
 #: `make test-all` takes thousands.
-TOGETHER = 64
-OVER_TIME = 12
+TOGETHER = 32
+OVER_TIME = 6
 
 
 def test_what_is_admitted_together_is_feasible():

@@ -36,12 +36,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.timeout(600)  # compiles what other policies than the default one need
 def test_no_snapshot_ends_the_interpreter_or_leads_to_nonsense(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.core.garbage", "250", "11", str(tmp_path / "tried")]
+    command = [sys.executable, "-m", "tests.core.garbage", "100", "11", str(tmp_path / "tried")]
     run = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=600)
     tried = (tmp_path / "tried").read_text() if (tmp_path / "tried").exists() else ""
     assert run.returncode == 0, f"exit status {run.returncode} at\n{tried}\n{run.stderr[-3000:]}"
     answered, refused = (int(word.strip(",")) for word in run.stdout.split() if word.strip(",").isdigit())
-    assert min(answered, refused) > 40, "the snapshots tried are all of one kind"
+    assert min(answered, refused) > 20, "the snapshots tried are all of one kind"
 
 
 def is_faulty(one: JobSnapshot) -> bool:

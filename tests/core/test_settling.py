@@ -12,6 +12,7 @@ from scheduling.core.elasticflow.settling import BROKEN, KEPT, LATE, Settled
 from scheduling.policies import policy_named
 from tests.core.executing import Cluster, assert_same
 from tests.core.workloads import random_workload
+from tests.plugins.examples import examples
 
 
 def run(seed: int, policy: str, pauses: bool) -> Cluster:
@@ -37,12 +38,12 @@ def test_divisions_settled_at_once_are_those_settled_step_by_step(
         return original(budget, *question)._replace(verdict=LATE)
 
     monkeypatch.setattr(PauseBudget, "settled_together", noted)
-    at_once = [run(seed, policy, pauses) for seed in range(25)]
+    at_once = [run(seed, policy, pauses) for seed in range(examples(0.4))]
     monkeypatch.setattr(PauseBudget, "settled_together", undecided)
     for seed, cluster in enumerate(at_once):
         one_by_one = run(seed, policy, pauses)
         assert cluster.completed_at == one_by_one.completed_at
         for decision, expected in zip(cluster.decisions, one_by_one.decisions, strict=True):
             assert_same(decision, expected)
-    assert verdicts[KEPT] > 100
+    assert verdicts[KEPT] > 30
     assert verdicts[BROKEN] + verdicts[LATE] > 0 or not pauses

@@ -13,6 +13,7 @@ from scheduling.policies import POLICIES, policy_named
 from simulation.engine.run import Simulation
 from simulation.outcome import JobEnd
 from tests.core.building import job, servers, snapshot
+from tests.plugins.examples import examples
 from tests.policies.asking import measured
 from tests.simulation.engine.worlds import random_world
 
@@ -23,7 +24,6 @@ PUBLISHED = {
     "gandiva_artifact",
     "tiresias", "themis", "chronus", "pollux",
 }  # fmt: skip
-SEEDS = 12
 
 
 def test_the_published_baselines_are_there():
@@ -35,7 +35,7 @@ def test_the_published_baselines_are_there():
     "world", [{}, {"exact": False}, {"failures": 1}], ids=["exact", "inexact", "failures"]
 )
 def test_random_worlds_run_to_their_end_without_violation(policy, world):
-    for seed in range(SEEDS):
+    for seed in range(examples(0.15)):
         made = random_world(seed, policy=policy, **world)
         outcome = Simulation(made.workload, made.settings, made.happenings).run()
         assert JobEnd.UNFINISHED not in outcome.jobs.end, f"seed {seed}"

@@ -40,7 +40,7 @@ FIGURES = {
 EXACT = {"edf_artifact"}
 """Policies that reproduce the published count to the job."""
 
-IN_EVERY_RUN = ("testbed_195job", "t4_195job", "cluster10")
+IN_EVERY_RUN = ("testbed_195job", "t4_195job")
 
 
 def cells(traces):
