@@ -1,6 +1,6 @@
 """One life cycle on a whole running platform: the only test of `make test` that needs one.
 
-Two agents with two emulated GPUs each. Every wait is for a condition, and its limit only detects a hang.
+Two agents with one emulated GPU each. Every wait is for a condition, and its limit only detects a hang.
 Nothing depends on how fast the machine is: the job that is rescaled and killed never ends by itself, and the
 promised one has half an hour for a few seconds of work.
 """
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from launch import Platform
+from launch.settings import DEFAULT_DEVICE_MODEL
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import (
     EXAMPLES,
@@ -43,30 +44,30 @@ HANG_SECONDS = 600.0
 
 @pytest.fixture(scope="package")
 def running_platform() -> Iterator[Platform]:
-    yield from started_platform(slots=2, warm_workers=2)
+    yield from started_platform(slots=1, warm_workers=1, device_model=DEFAULT_DEVICE_MODEL)
 
 
 def test_a_promise_is_kept_while_jobs_rescale_and_recover(
     running_platform: Platform, person: Client, rows: Rows, tmp_path: Path
 ) -> None:
     endless = submit(person, "endless", 100_000, checkpoint_seconds=RARELY_SECONDS)
-    wait_for(endless, lambda job: job.gpus == 4 and job.iterations_done > 5, "all GPUs", seconds=HANG_SECONDS)
+    wait_for(endless, lambda job: job.gpus == 2 and job.iterations_done > 5, "all GPUs", seconds=HANG_SECONDS)
 
-    promised = submit(person, "promised", 30, deadline=1800.0)
+    promised = submit(person, "promised", 20, deadline=1800.0)
     promised.wait_for_verdict(timeout_seconds=HANG_SECONDS)
     assert promised.promised, promised.verdict
     wait_for(promised, lambda job: job.state == "completed", "completed", seconds=HANG_SECONDS)
-    assert (promised.iterations_done, promised.promise_outcome) == (30, "met")
+    assert (promised.iterations_done, promised.promise_outcome) == (20, "met")
     assert len([metric for metric in promised.metrics() if "loss" in metric.values]) > 1
     _weights_can_be_loaded(promised, tmp_path)
 
-    wait_for(endless, lambda job: job.gpus == 4, "all GPUs again", seconds=HANG_SECONDS)
+    wait_for(endless, lambda job: job.gpus == 2, "all GPUs again", seconds=HANG_SECONDS)
     sizes = rows(
         "select world_size from scheduling_generation where job_id = %s and purpose = 'training' and live_at "
         "is not null order by number",
         endless.id,
     )
-    assert min(row["world_size"] for row in sizes[1:]) < 4, f"it made room by shrinking: {sizes}"
+    assert min(row["world_size"] for row in sizes[1:]) < 2, f"it made room by shrinking: {sizes}"
 
     wait_until(
         lambda: iteration_in_memory(rows, endless) > stored_iteration(endless),
