@@ -14,23 +14,17 @@ import schemathesis
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 from drf_spectacular.generators import SchemaGenerator
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
-from schemathesis.schemas import BaseSchema
 
 from config.wsgi import application
 from tests.api.conftest import World
 
-#: For this file alone: importing it costs a second of a processor, and each lane of tests begins anew.
-pytest_plugins = ["schemathesis.pytest.plugin"]
-
 load_all_checks()
 #: Valid requests may well be refused for what the document cannot say (a function that is not there).
 CHECKED = [check for check in CHECKS.get_all() if check.__name__ not in {"positive_data_acceptance"}]
-
-#: Made when the test runs. That takes ten seconds, and every process of tests collects this file.
-schema = schemathesis.pytest.from_fixture("api_schema")
 
 
 @pytest.fixture
@@ -43,28 +37,28 @@ def crowded(world: World) -> Iterator[World]:
     request_finished.connect(close_old_connections)
 
 
-@pytest.fixture
-def api_schema(crowded: World) -> BaseSchema:
+@pytest.mark.slow
+def test_generated_requests_are_answered_as_the_document_says(
+    crowded: World, subtests: pytest.Subtests
+) -> None:
     schema = schemathesis.openapi.from_dict(SchemaGenerator().get_schema(request=None, public=True))
     schema.app = application
-    return schema
-
-
-@pytest.mark.slow
-@schema.parametrize()
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-def test_generated_requests_are_answered_as_the_document_says(case: Any, crowded: World) -> None:
-    use_real_names(case, crowded)
     token = crowded.authorization(crowded.operator)
-    response = case.call(headers={"Authorization": token})
-    case.validate_response(response, checks=CHECKED, headers={"Authorization": token})
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        with subtests.test(operation.label):
+            _ask(operation.as_strategy(), crowded, token)
+
+
+def _ask(cases: SearchStrategy[Any], world: World, token: str) -> None:
+    @settings(max_examples=8, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(cases)
+    def answered(case: Any) -> None:
+        use_real_names(case, world)
+        response = case.call(headers={"Authorization": token})
+        case.validate_response(response, checks=CHECKED, headers={"Authorization": token})
+
+    answered()
 
 
 def use_real_names(case: Any, world: World) -> None:
