@@ -17,9 +17,9 @@ ARGUMENTS = [
 ]
 
 
-def open_chromium(playwright: Playwright) -> Browser:
-    """A headless browser. Raises RuntimeError when Chromium is not installed."""
+def open_chromium(playwright: Playwright, *more: str) -> Browser:
+    """A headless browser with ``more`` arguments. Raises RuntimeError when Chromium is not installed."""
     path = browser_program()
     if path is None:
         raise RuntimeError("Chromium is not installed (Debian: apt-get install chromium)")
-    return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    return playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, *more])

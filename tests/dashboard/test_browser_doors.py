@@ -15,11 +15,10 @@ from playwright.sync_api import expect
 
 from scheduling.models import Job
 from tests import factories
-from tests.dashboard.test_browser import Site, browser, site
+from tests.dashboard.site import Site
 from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
-__all__ = ["browser", "site"]
 
 #: What a job might serve on a port of the machine: it tries to use the session of whoever opens the page.
 HOSTILE_PAGE = """<!doctype html><pre id="found"></pre><script>

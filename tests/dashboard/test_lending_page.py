@@ -4,16 +4,13 @@ hand."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Browser, Page, Route, expect
-from pytest_django.live_server_helper import LiveServer
-from redis import Redis
+from playwright.sync_api import Page, Route, expect
 
 from lending.choices import OrderSource
 from lending.models import InferenceCluster, LoanOrder, ReclaimOrder
@@ -24,11 +21,9 @@ from lending.services.usage import usage_report
 from tests import factories
 from tests.dashboard.lending_day import Day, build_day
 from tests.dashboard.scenario import Scenario, build
+from tests.dashboard.site import Site
 from tests.dashboard.take_screenshots import wait_until_drawn
-from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
-from tests.dashboard.waiting import wait_until_requests_have_ended
 from tests.plugins.remembered import Remembered
-from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -53,31 +48,13 @@ def day(scene: tuple[Scenario, Day]) -> Day:
     return scene[1]
 
 
-@pytest.fixture
-def site(
-    browser: Browser,  # noqa: F811 - pytest's way
-    live_server: LiveServer,
-    stream_server: StreamServer,
-    settings: Any,
-    scenario: Scenario,
-    day: Day,
-) -> Iterator[Site]:
-    settings.STREAM_URL = stream_server.url
-    url = live_server.url.replace("localhost", "127.0.0.1")
-    site = Site(scenario, url, browser, Redis.from_url(settings.REDIS_URL), [])
-    yield site
-    for context in site.contexts:
-        context.close()
-    wait_until_requests_have_ended()
-
-
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1400, "light"), (390, "dark")], ids=["desktop-light", "phone-dark"]
+    ("width", "scheme"), [pytest.param(1400, "light", marks=pytest.mark.slow), (390, "dark")]
 )
 def test_pages_are_drawn_without_errors_and_fit_the_screen(
     site: Site, day: Day, width: int, scheme: str
 ) -> None:
-    visit = site.visit(site.scenario.operator, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    visit = site.visit(site.scenario.operator, width=width, scheme=scheme)
     page = visit.go("/lending/")
     wait_until_drawn(page)
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()

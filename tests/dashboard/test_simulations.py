@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.utils import timezone
-from playwright.sync_api import Browser, expect
-from pytest_django.live_server_helper import LiveServer
-from redis import Redis
+from playwright.sync_api import expect
 
 from scheduling.policies import POLICIES
 from simulation.models import SimulationRun, SimulationStudy
@@ -22,9 +20,8 @@ from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run
 from tests import factories
 from tests.dashboard.scenario import Scenario
+from tests.dashboard.site import Site
 from tests.dashboard.take_screenshots import wait_until_drawn
-from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
-from tests.streams.server import StreamServer
 
 LogIn = Callable[[Any], Client]
 
@@ -205,25 +202,9 @@ def test_a_store_that_lost_the_results_is_said_and_breaks_no_page(
 # In a browser ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def site(
-    browser: Browser,  # noqa: F811 - the fixture
-    live_server: LiveServer,
-    stream_server: StreamServer,
-    settings: Any,
-    store: None,
-    scenario: Scenario,
-) -> Iterator[Site]:
-    settings.STREAM_URL = stream_server.url
-    url = live_server.url.replace("localhost", "127.0.0.1")
-    made = Site(scenario, url, browser, Redis.from_url(settings.REDIS_URL), [])
-    yield made
-    for context in made.contexts:
-        context.close()
-
-
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
 def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -> None:
     visit = site.visit(site.scenario.operator)
     page = visit.go("/simulations/")
@@ -258,6 +239,7 @@ def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
 def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(site: Site) -> None:
     visit = site.visit(site.scenario.operator)
     page = visit.go("/simulations/")
@@ -301,6 +283,7 @@ def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(si
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
 def test_what_the_api_refuses_is_said_at_the_form(site: Site) -> None:
     page = site.visit(site.scenario.operator).go("/simulations/")
     page.get_by_label("Servers", exact=True).fill("100000")
@@ -311,6 +294,7 @@ def test_what_the_api_refuses_is_said_at_the_form(site: Site) -> None:
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
 def test_runs_are_cancelled_and_studies_deleted_by_buttons(site: Site) -> None:
     study = factories.SimulationStudyFactory.create(name="doomed")
     run = factories.SimulationRunFactory.create(study=study)
@@ -326,15 +310,14 @@ def test_runs_are_cancelled_and_studies_deleted_by_buttons(site: Site) -> None:
 
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_a_phone(site: Site, scheme: str) -> None:
     study = factories.SimulationStudyFactory.create(name="for a phone")
     for policy in ("punctual", "edf", "themis", "tiresias"):
         factories.SimulationRunFactory.create(study=study, policy=policy)
     finish(study)
-    visit = site.visit(
-        site.scenario.operator, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True
-    )
+    visit = site.visit(site.scenario.operator, width=390, scheme=scheme)
     for path in ("/simulations/", f"/simulations/{study.pk}/"):
         page = visit.go(path)
         wait_until_drawn(page)
