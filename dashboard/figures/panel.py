@@ -91,23 +91,25 @@ class Panel(Generic[Data]):
 
 def base_figure(**layout: Any) -> go.Figure:
     """An empty figure without Plotly's own template: text and grid colours are the page's (light or dark)."""
-    figure = go.Figure()
-    figure.update_layout(
-        template=go.layout.Template(),
-        margin={"l": 52, "r": 16, "t": 12, "b": 46},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="closest",
-        legend={
-            "orientation": "h",
-            "yanchor": "bottom",
-            "y": 1.02,
-            "xanchor": "left",
-            "x": 0,
-            "traceorder": "normal",
-        },
-        bargap=0.25,
-        uirevision="keep",
+    # Given at once: set one by one, they take ten times as long.
+    figure = go.Figure(
+        layout={
+            "template": go.layout.Template(),
+            "margin": {"l": 52, "r": 16, "t": 12, "b": 46},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "hovermode": "closest",
+            "legend": {
+                "orientation": "h",
+                "yanchor": "bottom",
+                "y": 1.02,
+                "xanchor": "left",
+                "x": 0,
+                "traceorder": "normal",
+            },
+            "bargap": 0.25,
+            "uirevision": "keep",
+        }
     )
     figure.update_layout(**layout)
     return figure
