@@ -49,6 +49,12 @@ Promise.all(Object.entries(attempts).map(([name, attempt]) => attempt()
   .then(() => { document.getElementById("found").textContent = JSON.stringify(found); });
 </script>"""
 
+SMALL_DOCUMENT = {
+    "openapi": "3.0.3",
+    "info": {"title": "Punctual", "version": "1"},
+    "paths": {"/jobs/": {"get": {"responses": {"200": {"description": "Jobs."}}}}},
+}
+
 
 @dataclass
 class HostileServer:
@@ -83,9 +89,11 @@ def hostile() -> Iterator[HostileServer]:
 def test_the_admin_and_the_apis_page_work_under_their_policy(site: Site) -> None:
     admin = factories.UserFactory.create(is_staff=True, is_superuser=True)
     visit = site.visit(admin)
-    for path in ("/admin/", "/admin/projects/user/add/", "/admin/projects/project/"):
+    for path in ("/admin/projects/user/add/", "/admin/projects/project/"):
         page = visit.go(path)
         expect(page.locator("#site-name")).to_be_visible()
+    # All operations would take the browser three seconds to draw.
+    page.route("**/api/v1/schema/**", lambda route: route.fulfill(json=SMALL_DOCUMENT))
     page = visit.go("/api/v1/docs/")
     expect(page.locator("#swagger-ui .info .title")).to_be_visible()
     expect(page.locator("#swagger-ui .opblock").first).to_be_visible()

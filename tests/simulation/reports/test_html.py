@@ -88,7 +88,10 @@ def test_eighty_thousand_instants_make_a_page_of_about_five_megabytes(tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", [(1400, 900), (390, 844)], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param((1400, 900), id="desktop", marks=pytest.mark.slow), pytest.param((390, 844), id="phone")],
+)
 def test_a_real_browser_draws_every_figure_and_runs_no_markup(tmp_path: Path, chromium: str, size):
     path = write_report([hostile_run(), random_outcome(40, 3_000)], tmp_path / "report.html", title=HOSTILE)
     with sync_playwright() as playwright:

@@ -147,7 +147,10 @@ def test_missing_traces_in_a_folder_make_a_report_and_an_error_that_names_them(s
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("size", [(1400, 900), (390, 844)], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param((1400, 900), id="desktop", marks=pytest.mark.slow), pytest.param((390, 844), id="phone")],
+)
 def test_a_real_browser_draws_every_figure_of_the_page(made, chromium, size):
     *_, folder = made
     with sync_playwright() as playwright:
