@@ -7,6 +7,7 @@ of this program; 130 interrupted with Ctrl-C.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -54,6 +55,8 @@ _CODES: tuple[tuple[tuple[type[PunctualError], ...], int], ...] = (
     ((ConnectionFailedError, ServerError), 5),
     ((ConflictError, LimitReachedError), 1),
 )
+# A process that runs several commands builds them once: that takes longer than most of them.
+_get_command = functools.cache(typer.main.get_command)
 _WORDS_FOR_GPUS = ("gpu", "world", "worker", "nproc", "device")
 
 app = typer.Typer(
@@ -122,7 +125,7 @@ for name, group in {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Whatever goes wrong is said in one line on stderr."""
     try:
-        result = typer.main.get_command(app).main(
+        result = _get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="punctual", standalone_mode=False
         )
     except PunctualError as error:

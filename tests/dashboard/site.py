@@ -87,7 +87,10 @@ class Site:
         client = Client()
         client.force_login(user)
         self.context.add_cookies(
-            [{"name": name, "value": cookie.value, "url": self.url} for name, cookie in client.cookies.items()]
+            [
+                {"name": name, "value": cookie.value, "url": self.url}
+                for name, cookie in client.cookies.items()
+            ]
         )
         return self.open(**options)
 

@@ -18,7 +18,6 @@ from lending.services.forecasts import forecast_usage
 from lending.services.loans import carry_out_loans, loan_order_create
 from lending.services.reclaiming import begin_reclaims, reclaim_confirm, reclaim_order_create
 from lending.services.usage import usage_report
-from tests import factories
 from tests.dashboard.lending_day import Day, build_day
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.site import Site

@@ -113,7 +113,7 @@ def test_a_real_browser_draws_every_figure_and_runs_no_markup(tmp_path: Path, ch
         figures = page.locator("[data-figure]")
         for number in range(figures.count()):
             figures.nth(number).scroll_into_view_if_needed()
-            expect(figures.nth(number)).to_have_attribute("data-drawn", "yes", timeout=20_000)
+            expect(figures.nth(number)).to_have_attribute("data-drawn", "yes", timeout=60_000)
         assert page.evaluate("window.stolen") is None
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         assert troubles == []

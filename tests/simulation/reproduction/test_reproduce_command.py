@@ -166,7 +166,7 @@ def test_a_real_browser_draws_every_figure_of_the_page(made, chromium, size):
         assert figures.count() == 3
         for number in range(figures.count()):
             figures.nth(number).scroll_into_view_if_needed()
-            expect(figures.nth(number)).to_have_attribute("data-drawn", "yes", timeout=20_000)
+            expect(figures.nth(number)).to_have_attribute("data-drawn", "yes", timeout=60_000)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         assert troubles == []
         browser.close()
