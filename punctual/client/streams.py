@@ -12,6 +12,8 @@ import httpx
 
 #: The server sends a comment every 15 s; silence beyond this means that the connection is dead.
 SILENCE_SECONDS = 40.0
+#: Between two looks without a stream; five of them while the stream lives.
+POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,9 @@ class WakeUps:
     stream server costs a poll interval and never a fact.
     """
 
-    def __init__(self, http: httpx.Client, address: str | None, *, poll_seconds: float = 1.0) -> None:
+    def __init__(self, http: httpx.Client, address: str | None) -> None:
         self._http = http
         self._address = address
-        self._poll_seconds = poll_seconds
         self._happened = threading.Event()
         self._closed = threading.Event()
         self._live = False
@@ -68,9 +69,8 @@ class WakeUps:
             threading.Thread(target=self._listen, name="punctual-wake-ups", daemon=True).start()
 
     def wait(self) -> None:
-        """Return when something happened, or after the poll interval (five of them while the stream
-        lives)."""
-        self._happened.wait(self._poll_seconds * (5 if self._live else 1))
+        """Return when something happened, or after the poll interval."""
+        self._happened.wait(POLL_SECONDS * (5 if self._live else 1))
         self._happened.clear()
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     # Processes of pytest-xdist have a width of their own.
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("PUNCTUAL_RETRY_SECONDS", "5")
+    monkeypatch.setattr("punctual.client.streams.POLL_SECONDS", 0.1)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
 
 

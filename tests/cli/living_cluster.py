@@ -112,7 +112,7 @@ class LivingCluster:
         )
 
 
-def eventually(truth: Any, *, timeout_seconds: float = 30.0) -> Any:
+def eventually(truth: Any, *, timeout_seconds: float = 60.0) -> Any:
     """Ask until the answer is true, at most so long; returns it."""
     give_up_at = time.monotonic() + timeout_seconds
     while not (answer := truth()):

@@ -14,7 +14,7 @@ from projects.services import token_issue
 from scheduling.models import Job
 from tests.cli.conftest import Run
 from tests.cli.living_cluster import WEIGHTS, LivingCluster, eventually
-from tests.factories import PASSWORD, MembershipFactory, UserFactory
+from tests.factories import PASSWORD, JobFactory, MembershipFactory, UserFactory
 
 # The first plan of all may have to compile the planner.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
@@ -134,7 +134,7 @@ def test_a_job_is_submitted_promised_trained_and_its_result_downloaded(
     assert "iterations done" in run("memory-point", job.pk).out
 
 
-def test_a_declined_job_is_accepted_at_the_offered_deadline(
+def test_an_offer_is_accepted_later_or_at_once(
     logged_in: str, cluster: LivingCluster, run: Run, script: str
 ) -> None:
     assert submit(run, script, "--deadline", "20m", "--wait")["state"] == "completed"
@@ -150,23 +150,9 @@ def test_a_declined_job_is_accepted_at_the_offered_deadline(
     assert Job.objects.get(resubmission_of=job_id).state == "completed"
     assert run("accept", job_id).code == 1, "an offer is taken once"
 
-
-def test_yes_takes_the_offer_without_a_question(
-    logged_in: str, cluster: LivingCluster, run: Run, script: str
-) -> None:
-    submit(run, script, "--deadline", "20m", "--wait")
-    accepted = submit(run, script, "--deadline", "3s", "--yes")
-    assert (accepted["state"] in ("admitted", "running"), bool(accepted["resubmission_of"])) == (True, True)
-
-
-def test_what_if_answers_without_a_job(logged_in: str, cluster: LivingCluster, run: Run, script: str) -> None:
-    unknown = run("what-if", script, "-b", "64", "-n", "1000", "-d", "20m")
-    assert "measured first" in unknown.out
-    submit(run, script, "--deadline", "20m", "--wait")
-    assert "admitted" in run("what-if", "train@1", "-b", "64", "-n", "1000", "-d", "20m").out
-    refused = run("what-if", "train", "-b", "64", "-n", "1000", "-d", "3s", "--json")
-    assert (refused.code, json.loads(refused.out)["decision"]) == (1, "declined")
-    assert Job.objects.count() == 1
+    cluster.endless = True
+    taken = submit(run, script, "--deadline", "3s", "--yes")
+    assert (taken["state"] in ("admitted", "running"), bool(taken["resubmission_of"])) == (True, True)
 
 
 def test_a_job_is_paused_resumed_given_another_deadline_cloned_and_cancelled(
@@ -191,20 +177,30 @@ def test_a_job_is_paused_resumed_given_another_deadline_cloned_and_cancelled(
     assert run("follow", job_id).code == 1
 
 
-def test_jobs_are_listed_and_filtered(logged_in: str, cluster: LivingCluster, run: Run, script: str) -> None:
+def test_what_if_answers_without_a_job_and_jobs_are_listed(
+    logged_in: str, cluster: LivingCluster, run: Run, script: str
+) -> None:
     assert "No jobs" in run("jobs").err
+    unknown = run("what-if", script, "-b", "64", "-n", "1000", "-d", "20m")
+    assert "measured first" in unknown.out
     first = submit(run, script, "--deadline", "20m", "--label", "team=vision", "--wait")["id"]
+    assert "admitted" in run("what-if", "train@1", "-b", "64", "-n", "1000", "-d", "20m").out
+    refused = run("what-if", "train", "-b", "64", "-n", "1000", "-d", "3s", "--json")
+    assert (refused.code, json.loads(refused.out)["decision"]) == (1, "declined")
+    assert Job.objects.count() == 1
+
     second = submit(run, script, "--name", "nightly")["id"]
     table = run("jobs").out
     assert table.index(second) < table.index(first)
-    assert [
-        job["id"]
-        for job in json.loads(run("jobs", "--state", "completed", "--label", "team=vision", "--json").out)
-    ]
-    assert [job["id"] for job in json.loads(run("jobs", "--search", "nightly", "--json").out)] == [second]
-    assert [job["id"] for job in json.loads(run("jobs", "--promised", "--json").out)] == [first]
-    assert len(json.loads(run("jobs", "--limit", "1", "--json").out)) == 1
+    assert listed(run, "--state", "completed", "--label", "team=vision") == [first]
+    assert listed(run, "--search", "nightly") == [second]
+    assert listed(run, "--promised") == [first]
+    assert len(listed(run, "--limit", "1")) == 1
     assert run("jobs", "--state", "sleeping").code == 2
+
+
+def listed(run: Run, *options: str) -> list[str]:
+    return [job["id"] for job in json.loads(run("jobs", *options, "--json").out)]
 
 
 def test_a_gpu_count_is_refused_with_the_reason(
@@ -344,16 +340,12 @@ def test_draining_a_server_lists_the_promises_that_would_break(
 
 
 def test_what_belongs_to_strangers_is_not_found(
-    logged_in: str,
-    cluster: LivingCluster,
-    run: Run,
-    script: str,
-    live_server: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    logged_in: str, ada: User, run: Run, live_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job_id = submit(run, script, "--deadline", "20m", "--wait")["id"]
+    job = JobFactory.create(owner=ada, project=Project.objects.get(name="vision"))
+    assert job.name in run("job", job.pk).out
     MembershipFactory(user__username="stranger", project__name="elsewhere")
     log_in(run, live_server.url, "stranger", monkeypatch)
     for command in ("job", "logs", "events", "cancel", "artifacts", "follow", "accept", "curve"):
-        outcome = run(command, job_id)
+        outcome = run(command, job.pk)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (4, "", 1), command

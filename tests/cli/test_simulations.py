@@ -86,10 +86,11 @@ def test_servers_on_loan_are_asked_for_and_what_they_brought_is_shown(run: Run) 
 
 
 @pytest.mark.usefixtures("operator")
-def test_what_cannot_be_is_said_in_a_line(run: Run) -> None:
+def test_what_cannot_be_is_said_in_a_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "elasticflow" in run("simulations", "choices").out
     unknown = run("simulations", "start", "marmalade")
     assert unknown.code == 2
     assert "elasticflow" in unknown.err
     assert run("simulations", "start", "elasticflow", "--servers", "many").code == 2
+    monkeypatch.setenv("PUNCTUAL_RETRY_SECONDS", "0")
     assert "server" in run("simulations", "start", "live").err
