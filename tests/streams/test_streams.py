@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Reader:
         self.opened = threading.Event()
         self.response_headers: httpx.Headers = httpx.Headers()
         self.status = 0
-        self._stop = threading.Event()
+        self._socket: socket.socket | None = None
         self._client = httpx.Client(timeout=PATIENCE_SECONDS)
         self._thread = threading.Thread(target=self._read, args=(url, headers), daemon=True)
         self._thread.start()
@@ -47,6 +48,7 @@ class Reader:
         try:
             with self._client.stream("GET", url, headers=headers) as response:
                 self.status, self.response_headers = response.status_code, response.headers
+                self._socket = response.extensions["network_stream"].get_extra_info("socket")
                 self.opened.set()
                 event: dict[str, Any] = {}
                 for line in response.iter_lines():
@@ -71,6 +73,11 @@ class Reader:
                 return event
 
     def close(self) -> None:
+        # Closed alone, it would stay open for the server as long as the thread waits for data.
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE_SECONDS)
         self._client.close()
 
 
