@@ -50,7 +50,13 @@ def test_requirements_become_an_environment_to_be_built(world: World) -> None:
     assert Environment.objects.get(pk=version["requirements"]["digest"]).requirements == "pandas\n"
 
 
-@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[] if what in ("half a zip", "two classes") else pytest.mark.slow)
+        for what in MALFORMED
+    ],
+)
 def test_a_refused_bundle_leaves_nothing_behind(
     world: World, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,12 +7,12 @@ on the real clock, rows that tell of just now are made anew after some seconds.
 
 from __future__ import annotations
 
-import copy
 import io
+import pickle
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from django.db import connection, transaction
 
@@ -30,7 +30,8 @@ class Remembered(Generic[Made]):
     def __init__(self, build: Callable[[], Made], fresh_seconds: float = inf) -> None:
         self._build = build
         self._fresh_seconds, self._old_at = fresh_seconds, inf
-        self._made: Made | None = None
+        #: Pickled, which takes a third of the time of deep copies.
+        self._made: bytes | None = None
         #: The rows of a table, as PostgreSQL copies them.
         self._rows: dict[str, str] = {}
 
@@ -41,14 +42,14 @@ class Remembered(Generic[Made]):
         with transaction.atomic(), connection.cursor() as cursor:
             for table, rows in self._rows.items():
                 cursor.copy_expert(f'COPY "{table}" FROM STDIN', io.StringIO(rows))
-        return copy.deepcopy(self._made)
+        return cast(Made, pickle.loads(self._made))
 
     def _anew(self) -> Made:
         others = _rows_by_table()
         made = self._build()
         # Somebody else's rows are not to be remembered.
         if not others:
-            self._rows, self._made = _rows_by_table(), copy.deepcopy(made)
+            self._rows, self._made = _rows_by_table(), pickle.dumps(made)
             self._old_at = time.monotonic() + self._fresh_seconds
         return made
 
