@@ -51,8 +51,10 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
 
 def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: LocalAgent) -> None:
     last_of_warm_up = regression(hyperparameters={"slow_at": WARM_UP_ITERATIONS})["hyperparameters"]
-    levels, _done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=last_of_warm_up)
-    assert levels[0]["iterations_per_second"] <= 1.02 / (0.02 + 24 * 0.01)
+    device = emulated(fixed_seconds=0.05)
+    profile = {"seconds_per_level": 0.3}
+    levels, _done = _profile(agent, 1, device=device, hyperparameters=last_of_warm_up, profile=profile)
+    assert levels[0]["iterations_per_second"] <= 1.02 / 0.05
 
 
 @pytest.mark.live
@@ -65,17 +67,16 @@ def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
 
 def test_what_is_known_of_fewer_gpus_is_not_measured_again(agent: LocalAgent) -> None:
     """Otherwise slow iterations on few GPUs take the time in which more were to be measured, each time."""
-    slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)
-    levels, done = _profile(agent, 2, device=slow_network, profile={"levels": [2], "known": 1 / 0.03})
-    assert [level["gpus"] for level in levels] == [2]
-    assert done["reason"] == "no_gain"
-    levels, done = _profile(agent, 2, device=COMPUTE_BOUND, profile={"levels": [2], "known": 1e-6})
-    assert [level["gpus"] for level in levels] == [2]
-    assert done["reason"] == "all_levels"
+    device = emulated(fixed_seconds=0.03, latency_seconds=0.01)
+    for known, reason in ((1 / 0.03, "no_gain"), (1e-6, "all_levels")):
+        profile = {"levels": [2], "known": known, "seconds_per_level": 0.2}
+        levels, done = _profile(agent, 2, device=device, profile=profile)
+        assert [level["gpus"] for level in levels] == [2]
+        assert done["reason"] == reason
 
 
 def test_levels_that_do_not_divide_the_batch_are_left_out(agent: LocalAgent) -> None:
-    levels, done = _profile(agent, 2, batch=9, profile={"levels": [1, 2, 3]})
+    levels, done = _profile(agent, 2, batch=9, profile={"levels": [1, 2, 3], "seconds_per_level": 0.2})
     assert [level["gpus"] for level in levels] == [1]
     assert done["reason"] == "all_levels"
 

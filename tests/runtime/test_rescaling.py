@@ -70,22 +70,17 @@ def _assert_same_training(rescaled: Message, unscaled: Message) -> None:
         assert one["values"]["loss"] == pytest.approx(other["values"]["loss"], rel=TOLERANCE)
 
 
-def test_one_two_four_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) -> None:
-    assignment = regression(iterations=260, hyperparameters={"gradient_clip_norm": 0.5, "dropout": True})
+def test_two_three_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) -> None:
+    """Three cannot share ten samples evenly."""
+    assignment = regression(
+        iterations=200, batch=10, hyperparameters={"gradient_clip_norm": 0.5, "dropout": True}
+    )
     unscaled = _unscaled(agent, assignment)
-    rescaled, events = _rescaled(agent, assignment, [1, 2, 4, 1], every=2)
+    rescaled, events = _rescaled(agent, assignment, [2, 3, 1], every=1)
     _assert_same_training(rescaled, unscaled)
     boundaries = [event["iteration"] for event in events]
     assert boundaries == sorted(set(boundaries))
     assert all(event["pause_seconds"] > 0 for event in events)
-
-
-@pytest.mark.live
-def test_batches_that_do_not_split_evenly_train_the_same(agent: LocalAgent) -> None:
-    assignment = regression(iterations=90, batch=10)
-    unscaled = _unscaled(agent, assignment)
-    rescaled, _events = _rescaled(agent, assignment, [3, 4], every=5)
-    _assert_same_training(rescaled, unscaled)
 
 
 def test_a_rank_without_a_sample_of_its_own_changes_nothing(agent: LocalAgent) -> None:
@@ -100,7 +95,7 @@ def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> 
     unscaled = _unscaled(agent, assignment)
     slow = {**assignment, "device": PACE}
     first = agent.start_generation(REGRESSION, slow, 1).wait_until_ready()
-    first.train_from_nothing().wait_for_iteration(5)
+    first.train_from_nothing().wait_for_iteration(2)
     first.goal("suspend")
     state = first.checkpoint_files()
     assert state.reason == "suspend"
@@ -126,9 +121,9 @@ def test_all_ranks_stop_after_the_same_iteration(agent: LocalAgent) -> None:
 def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(agent: LocalAgent) -> None:
     assignment = regression(iterations=60, device=PACE)
     old = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
-    old.wait_for_iteration(5)
+    old.wait_for_iteration(2)
     stranger = agent.start_generation(
-        REGRESSION, {**assignment, "generation": 2, "secret": "guessed"}, 1
+        REGRESSION, regression(iterations=60, generation=2, secret="guessed"), 1
     ).wait_until_ready()
     stranger.train_from(old)
     point = old.checkpoint_files()

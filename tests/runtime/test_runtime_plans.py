@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from examples.recommender import Recommender
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import LocalAgent, runtime_plan, stage_packages
-from workers.runtime.local_nursery import Nursery
+from workers.runtime.local_agent import LocalAgent, runtime_plan
 from workers.runtime.parts import TrainingParts, build_parts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
@@ -162,9 +161,9 @@ def test_a_kind_that_is_named_twice_is_refused(alone: None) -> None:
 
 
 RESIDUALS = """
-import torch
 import torch.distributed as dist
 from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.kinds import KINDS
 
 class Residuals(GradientSynchroniser):
     def __init__(self, choices):
@@ -181,35 +180,23 @@ class Residuals(GradientSynchroniser):
         return {"left over": self.left_over}
     def load_state(self, states):
         self.left_over = sum((one["left over"] for one in states), torch.zeros(2, 3))
+
+KINDS["residuals"] = Residuals
 """
-
-
-@pytest.fixture
-def with_residuals(tmp_path: Path) -> Iterator[LocalAgent]:
-    """Workers whose runtime has one kind more: by one file and one line."""
-    packages = stage_packages(tmp_path / "packages")
-    room = packages / "workers" / "runtime" / "synchronisation"
-    (room / "residuals.py").write_text(RESIDUALS)
-    kinds = (room / "kinds.py").read_text()
-    import_it = "from workers.runtime.synchronisation.residuals import Residuals\n\nKINDS:"
-    line = '    "residuals": Residuals,\n    "sparse":'
-    (room / "kinds.py").write_text(kinds.replace("KINDS:", import_it).replace('    "sparse":', line))
-    nursery = Nursery(packages)
-    with LocalAgent(nursery.start_worker) as agent:
-        yield agent
-    nursery.close()
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_what_each_rank_keeps_has_the_same_sum_on_other_numbers_of_ranks(
-    with_residuals: LocalAgent, ranks: int
+    agent: LocalAgent, tmp_path: Path, ranks: int
 ) -> None:
     """Two ranks keep 1 and 2; handed over through memory, then written to files."""
+    source = tmp_path / REGRESSION.name
+    source.write_text(REGRESSION.read_text() + RESIDUALS)
     plan = runtime_plan({"kind": "residuals", "choices": {"of_each_rank": 1}}, SPARSE, BESIDE)
     assignment = regression(iterations=10**6, runtime_plan=plan, device=emulated())
-    old = with_residuals.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
+    old = agent.start_generation(source, assignment, 2).wait_until_ready().train_from_nothing()
     old.wait_for_iteration(2)
-    new = with_residuals.start_generation(REGRESSION, {**assignment, "generation": 2}, ranks)
+    new = agent.start_generation(source, {**assignment, "generation": 2}, ranks)
     new.wait_until_ready().train_from(old)
     new.leader.wait_for_event("first_iteration")
     new.goal("suspend")

@@ -43,12 +43,12 @@ def _check_result(folder: Path, report: dict) -> None:
 
 
 def test_metrics_and_progress_are_reported_while_it_trains(agent: LocalAgent) -> None:
-    assignment = regression(iterations=100, device=emulated(fixed_seconds=0.02))
+    assignment = regression(iterations=30, device=emulated(fixed_seconds=0.02))
     generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
     generation.report()
     metrics = generation.leader.of_kind("metrics")
     assert [entry["iteration"] for entry in metrics] == sorted({entry["iteration"] for entry in metrics})
-    assert metrics[-1]["iteration"] == 100
+    assert metrics[-1]["iteration"] == 30
     assert 0 < metrics[-1]["iterations_per_second"] <= 50 * 1.02, "the device does no more"
     assert all(entry["train_seconds"] >= 0.02 for entry in metrics)
     announced = generation.leader.wait_for_file("final")
@@ -102,7 +102,7 @@ def _restart_agent(worker: LocalWorker) -> None:
 
 
 def test_a_worker_that_lost_its_agent_goes_on_and_reports_again(agent: LocalAgent) -> None:
-    assignment = regression(iterations=150, device=emulated())
+    assignment = regression(iterations=10**6, device=emulated())
     generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
     worker = generation.leader
     worker.auto_acknowledge = False
@@ -111,14 +111,12 @@ def test_a_worker_that_lost_its_agent_goes_on_and_reports_again(agent: LocalAgen
     hello = worker.wait_for(lambda message: "hello" in message)["hello"]
     assert hello == {"warm": False, "job": "local", "generation": 1, "rank": 0, "pid": worker.process.pid}
     assert worker.wait_for_event("first_iteration") == event, "nobody had confirmed it"
-    worker.send({"acknowledged": [event["id"]]})
-    generation.report()
+    generation.goal("stop")
     assert worker.end() == 0
-    assert len(worker.of_kind("event")) == 1
 
 
 def test_an_acknowledged_event_is_not_told_again(agent: LocalAgent) -> None:
-    assignment = regression(iterations=100, device=emulated())
+    assignment = regression(iterations=5)
     generation = agent.start_generation(REGRESSION, assignment, 1, auto_store=False).wait_until_ready()
     worker = generation.train_from_nothing().leader
     worker.wait_for_event("first_iteration")
