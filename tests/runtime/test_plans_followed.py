@@ -64,8 +64,9 @@ def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner
 @pytest.mark.parametrize("planner", [pytest.param("zen", marks=pytest.mark.live), "combined"])
 def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: LocalAgent, planner: str) -> None:
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
-    profiles = told(agent, EXAMPLES / "recommender.py", few)
-    linked = few | {"device": emulated(), "places": {"servers": [0, 0], "racks": [0, 0]}}
+    device = emulated(within_server=1e7)
+    linked = few | {"device": device, "places": {"servers": [0, 0], "racks": [0, 0]}}
+    profiles = told(agent, EXAMPLES / "recommender.py", linked)
     _follow(agent, EXAMPLES / "recommender.py", linked, profiles, planner)
 
 

@@ -67,7 +67,7 @@ def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
 
 def test_what_is_known_of_fewer_gpus_is_not_measured_again(agent: LocalAgent) -> None:
     """Otherwise slow iterations on few GPUs take the time in which more were to be measured, each time."""
-    device = emulated(fixed_seconds=0.03, latency_seconds=0.01)
+    device = emulated(fixed_seconds=0.03, latency_seconds=0.01, within_server=1e7)
     for known, reason in ((1 / 0.03, "no_gain"), (1e-6, "all_levels")):
         profile = {"levels": [2], "known": known, "seconds_per_level": 0.2}
         levels, done = _profile(agent, 2, device=device, profile=profile)

@@ -126,7 +126,7 @@ def _counted_otherwise(operation: Operation) -> bool:
 def test_no_cost_is_negative_or_endless_over_the_whole_tree() -> None:
     model = ModelProfile.unnamed("sizes", np.array([1, 3, 64, 1000, 1 << 28]), np.zeros(5))
     for shape in (SHAPE, PlacementShape(1, 8), PlacementShape(8, 1), PlacementShape(1, 1)):
-        table = option_table(model, replace(COSTS, shape=shape), options())
+        table = option_table(model, replace(COSTS, shape=shape), options()[::3])
         for found in (table.chains.seconds, table.between_bytes, table.within_bytes):
             assert np.all(np.isfinite(found) & (found >= 0.0))
         assert shape.spread or not table.between_bytes.any()

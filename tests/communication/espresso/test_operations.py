@@ -21,7 +21,7 @@ def gradients(shape: PlacementShape, elements: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("elements", [1000, 96, 7, 1])
+@pytest.mark.parametrize("elements", [pytest.param(1000, marks=pytest.mark.slow), 96, 7, 1])
 def test_each_of_the_174_options_sums_on_every_rank(shape: PlacementShape, elements: int) -> None:
     given = gradients(shape, elements)
     for option in gpu_options():

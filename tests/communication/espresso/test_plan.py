@@ -36,6 +36,9 @@ def plan(**others: Any) -> EspressoPlan:
     return plan_compression(**(asked | others))
 
 
+TOLD = plan().to_message()
+
+
 def test_it_predicts_what_it_gains() -> None:
     made = plan()
     assert not made.lossless
@@ -97,7 +100,7 @@ OPTION = option_code(gpu_options()[5])
 
 def message(**changes: Any) -> dict[str, Any]:
     """A message with a digest that fits its content, whatever that is."""
-    content = {**plan().to_message(), **changes}
+    content = {**TOLD, **changes}
     return {**content, "digest": content_digest(content)}
 
 
@@ -130,7 +133,7 @@ def test_messages_that_no_plan_has_are_refused(changes: dict[str, Any], says: st
 
 
 def test_a_changed_message_is_refused() -> None:
-    told = plan().to_message()
+    told = TOLD
     with pytest.raises(ValueError, match="digest of the plan is not that of its content"):
         orders_from_message({**told, "codec": "dgc"})
     with pytest.raises(ValueError, match="not made of plain values"):

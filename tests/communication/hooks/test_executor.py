@@ -48,14 +48,15 @@ def gradient_of(rank: int, elements: int, *, whole: bool) -> Tensor:
 def sums_under_options(
     shape: PlacementShape, cases: Sequence[tuple[str, int]], stride: int
 ) -> dict[tuple[str, int], list[Any]]:
-    """On a rank: for each case and option the sum's deviation, that of mass, and the sum's digest."""
+    """On a rank: for each case and some options the sum's deviation, that of mass, and the sum's digest. Each
+    case begins with another option."""
     groups = PlacementGroups.open(shape)
     found = {
         (name, elements): [
             _sum_under(option, the_codec(name), elements, groups, whole=name in LOSSLESS)
-            for option in gpu_options()[::stride]
+            for option in gpu_options()[number::stride]
         ]
-        for name, elements in cases
+        for number, (name, elements) in enumerate(cases)
     }
     groups.close()
     return found
@@ -78,35 +79,28 @@ def _sum_under(
 
 
 CASES = [("fp16", ELEMENTS), ("all of random-k", 7), ("ef-signsgd", ELEMENTS)]
+LOSSY = [("fp16", ELEMENTS), ("dgc", ELEMENTS)]
 
 
-@pytest.fixture(scope="module")
-def on_four_ranks() -> list[dict[tuple[str, int], list[Any]]]:
-    """All options on two servers with two GPUs each."""
-    return run_on_ranks(4, sums_under_options, PlacementShape(2, 2), CASES, 1)
-
-
-def check(case: tuple[str, int], told: Sequence[dict[tuple[str, int], list[Any]]], stride: int = 1) -> None:
-    for option, *ranks in zip(gpu_options()[::stride], *(one[case] for one in told), strict=True):
-        code = option_code(option)
-        assert len({digest for _, _, digest in ranks}) == 1, f"ranks differ under {code}"
-        for deviation, mass, _ in ranks:
-            if case[0] in LOSSLESS or not compressions(option):
-                assert deviation <= (0.0 if case[0] in LOSSLESS else 1e-5), code
-            assert mass <= (0.0 if case[0] in LOSSLESS else 1e-4), f"something is lost under {code}"
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_each_of_the_174_options_sums_on_two_servers_with_two_gpus(
-    on_four_ranks: list[dict[tuple[str, int], list[Any]]], case: tuple[str, int]
-) -> None:
-    assert len(on_four_ranks[0][case]) == 174
-    check(case, on_four_ranks)
-
-
-@pytest.mark.parametrize("shape", [PlacementShape(1, 4), PlacementShape(4, 1)], ids=str)
-def test_some_options_sum_on_one_server_and_on_servers_with_one_gpu(shape: PlacementShape) -> None:
-    cases = [("fp16", ELEMENTS), ("dgc", ELEMENTS)]
-    told = run_on_ranks(4, sums_under_options, shape, cases, 3)
-    for case in cases:
-        check(case, told, 3)
+@pytest.mark.parametrize(
+    ("shape", "cases", "stride"),
+    [
+        # Three codecs in turn: each option under one of them.
+        (PlacementShape(2, 2), CASES, 3),
+        pytest.param(PlacementShape(2, 2), CASES, 1, marks=pytest.mark.slow),
+        (PlacementShape(1, 4), LOSSY, 7),
+        (PlacementShape(4, 1), LOSSY, 7),
+    ],
+    ids=["each option on two servers", "all cases", "some on one server", "some on servers with one GPU"],
+)
+def test_options_sum(shape: PlacementShape, cases: list[tuple[str, int]], stride: int) -> None:
+    assert len(gpu_options()) == 174
+    told = run_on_ranks(4, sums_under_options, shape, cases, stride)
+    for number, case in enumerate(cases):
+        for option, *ranks in zip(gpu_options()[number::stride], *(one[case] for one in told), strict=True):
+            code = option_code(option)
+            assert len({digest for _, _, digest in ranks}) == 1, f"ranks differ under {code}"
+            for deviation, mass, _ in ranks:
+                if case[0] in LOSSLESS or not compressions(option):
+                    assert deviation <= (0.0 if case[0] in LOSSLESS else 1e-5), code
+                assert mass <= (0.0 if case[0] in LOSSLESS else 1e-4), f"something is lost under {code}"

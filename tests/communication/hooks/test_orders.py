@@ -107,7 +107,7 @@ def carried_out(seeds: int) -> list[tuple[float, float, list[float]]]:
 
 
 def test_each_gradient_takes_its_own_option_and_arrives_as_the_mean() -> None:
-    seeds = 12
+    seeds = 5
     assert sum(
         compressions(option) for seed in range(seeds) for option in orders(espresso_message(seed)).options
     )

@@ -87,7 +87,7 @@ def summed(shape: PlacementShape, width: int, sparse: bool) -> dict[str, float]:
     """By way the largest deviation from an all-reduce, over seeds; of whole numbers and of others."""
     groups, plan = PlacementGroups.open(shape), orders(shape, width)
     found: dict[str, float] = {}
-    for seed in range(3):
+    for seed in range(1):
         for whole in (True, False):
             own = gradient(dist.get_rank(), seed, width, whole=whole)
             wanted = own.clone()
