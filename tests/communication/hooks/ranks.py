@@ -14,15 +14,16 @@ import torch
 import torch.distributed as dist
 
 _SECONDS = 100.0
+_ROOM = Path(__file__).parent
 
 
 def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What the function returns on each rank; it is given the arguments, and can use torch.distributed.
 
-    Processes are forked from one that has imported torch. The function is one of a module.
+    Processes are forked from one that has imported torch and these tests. The function is one of a module.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "communication.hooks.executor"])
+    context.set_forkserver_preload([f"{__package__}.{path.stem}" for path in _ROOM.glob("test_*.py")])
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes = [
             context.Process(target=_run, args=(rank, ranks, folder, function, arguments), daemon=True)
