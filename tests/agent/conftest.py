@@ -6,10 +6,10 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import pytest
 
 from punctual.protocol.staged import STAGED
 from tests.agent.fake_control_plane import FakeControlPlane
+from tests.plugins.forking import forking
+from workers.agent import command_line
 from workers.agent.clock import process_start_ticks
 
 TINY_RUNTIME = Path(__file__).parent / "tiny_runtime"
@@ -57,7 +59,9 @@ class RunningAgent:
         self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.2, "slots": 4}
         self.environment: dict[str, str] = {}
         self.runtime = tiny_runtime(folder / "runtime")
-        self.process: subprocess.Popen[bytes] | None = None
+        #: Values of the agent's modules that are other ones in this test, by their full names.
+        self.patches: dict[str, Any] = {}
+        self.process: BaseProcess | None = None
 
     def start(self) -> None:
         """Start the agent, or start it again."""
@@ -79,29 +83,33 @@ class RunningAgent:
             if isinstance(table, dict):
                 lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         (self.folder / "agent.toml").write_text("\n".join(lines) + "\n")
-        with (self.folder / "agent.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "workers.agent", "run", "--config", str(self.folder / "agent.toml")],
-                cwd=PROJECT,
-                env={"PATH": os.environ["PATH"], "DATABASE_URL": "postgres://secret", **self.environment},
-                stderr=log,
-            )
+        environment = {"PATH": os.environ["PATH"], "DATABASE_URL": "postgres://secret", **self.environment}
+        self.process = forking().Process(target=_run, args=(self.folder, environment, self.patches))
+        self.process.start()
+
+    @property
+    def process_id(self) -> int:
+        """Of the agent that was started last."""
+        assert self.process is not None
+        assert self.process.pid is not None
+        return self.process.pid
 
     def signal(self, number: int) -> None:
         """Send the agent a signal."""
-        assert self.process is not None
-        self.process.send_signal(number)
+        os.kill(self.process_id, number)
 
     def kill(self) -> None:
         """kill -9."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
     def wait_exit(self, seconds: float = 60.0) -> int:
         """The exit code, once the agent has ended by itself."""
         assert self.process is not None
-        return self.process.wait(seconds)
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, "the agent does not end"
+        return self.process.exitcode
 
     @property
     def log(self) -> str:
@@ -122,8 +130,8 @@ class RunningAgent:
 
     def close(self) -> None:
         """Leave nothing running."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
+        if self.process is not None and self.process.is_alive():
+            self.signal(signal.SIGCONT)
             self.kill()
         wait_until(self._end_launchers, "no launcher is left")
         self._end_store()
@@ -148,6 +156,20 @@ class RunningAgent:
             os.kill(launcher["pid"], signal.SIGTERM)
             os.kill(launcher["pid"], signal.SIGCONT)  # a test that failed may have left it frozen
         return not launchers
+
+
+def _run(folder: Path, environment: dict[str, str], patches: dict[str, Any]) -> None:
+    """Become `python -m workers.agent run`."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(PROJECT)
+    log = os.open(folder / "agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 2)
+    os.close(log)
+    for name, value in patches.items():
+        module, _, attribute = name.rpartition(".")
+        setattr(import_module(module), attribute, value)
+    command_line.app(["run", "--config", str(folder / "agent.toml")], prog_name="python -m workers.agent")
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_agent_and_workers_outlive_a_full_disk(
     empty()
     wait_until(lambda: plane.phase(job="other") in ("ready", "training"), "it begins when there is room")
     assert agent.process is not None
-    assert agent.process.poll() is None, "it is the same agent"
+    assert agent.process.is_alive(), "it is the same agent"
     agent.kill()
     agent.start()
     wait_reports(plane, 5)
@@ -93,7 +93,7 @@ def test_an_agent_that_is_started_on_a_full_disk_waits_for_room(
     log = agent.folder / "agent.log"
     wait_until(lambda: "waits for room" in log.read_text(), "it says so")
     assert agent.process is not None
-    assert agent.process.poll() is None
+    assert agent.process.is_alive()
     empty()
     wait_reports(plane, 2)
-    assert agent.process.poll() is None, "it is the same agent"
+    assert agent.process.is_alive(), "it is the same agent"

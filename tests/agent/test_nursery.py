@@ -29,12 +29,11 @@ def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
 
 def nursery_of(agent: RunningAgent) -> int | None:
     """The process id of the running agent's nursery."""
-    assert agent.process is not None
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == agent.process.pid and b"nursery_process" in (entry / "cmdline").read_bytes():
+                if parent == agent.process_id and b"nursery_process" in (entry / "cmdline").read_bytes():
                     return int(entry.name)
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -60,8 +59,7 @@ def test_a_forked_worker_is_what_a_started_one_is(agent: RunningAgent, plane: Fa
     agent.start()
     started = seen_by_worker(plane, 2)
     (launcher,) = agent.launchers()
-    assert agent.process is not None
-    assert parent_of(launcher["pid"]) == agent.process.pid
+    assert parent_of(launcher["pid"]) == agent.process_id
     assert nursery_of(agent) is None
     assert forked.pop("random") != started.pop("random")
     assert forked["main"] == "workers.runtime.__main__"

@@ -20,10 +20,9 @@ from workers.agent.agent_state import AgentState, AgentStateError, Credential
 from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
 from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
 from workers.agent.durable_files import read_json, wait_for_room
-from workers.agent.inventory import describe, find_accelerators
+from workers.agent.inventory import describe
 from workers.agent.node_agent import NodeAgent
-from workers.agent.runtime_staging import stage_runtime
-from workers.agent.sandboxing import Sandboxing
+from workers.agent.this_server import ThisServer, probe_server
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +89,9 @@ def run(
         os.umask(0o022)
         wait_for_room(configuration.data)
         state = AgentState(configuration.data)
-        credential = state.credential or _enrol_when_reachable(configuration, state)
-        agent = NodeAgent(configuration, state, credential)
+        server = probe_server(configuration)
+        credential = state.credential or _enrol_when_reachable(configuration, state, server)
+        agent = NodeAgent(configuration, state, credential, server)
     except (ConfigurationError, AgentStateError, OSError) as error:
         _fail(str(error))
     _stop_on_signals(agent, configuration)
@@ -134,7 +134,7 @@ def enrol(
                 f"already enrolled as server {state.credential.server_id}; to enrol anew, use another data "
                 f"folder"
             )
-        credential = _enrol(configuration, state, token)
+        credential = _enrol(configuration, state, probe_server(configuration), token)
     except (ConfigurationError, AgentStateError, OSError, Unreachable) as error:
         _fail(str(error))
     typer.echo(f"enrolled as server {credential.server_id}")
@@ -202,7 +202,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _enrol_when_reachable(configuration: Configuration, state: AgentState) -> Credential:
+def _enrol_when_reachable(configuration: Configuration, state: AgentState, server: ThisServer) -> Credential:
     """Enrol, waiting for a control plane that is not up yet. Raises ConfigurationError."""
     token = configuration.enrol_token
     if token is None and configuration.enrol_token_file is not None:
@@ -215,17 +215,15 @@ def _enrol_when_reachable(configuration: Configuration, state: AgentState) -> Cr
     wait_seconds = 0.2
     while True:
         try:
-            return _enrol(configuration, state, token)
+            return _enrol(configuration, state, server, token)
         except Unreachable as error:
             logger.warning("cannot enrol yet: %s", error)
             time.sleep(wait_seconds)
             wait_seconds = min(LONGEST_ENROL_WAIT_SECONDS, 2 * wait_seconds)
 
 
-def _enrol(configuration: Configuration, state: AgentState, token: str) -> Credential:
-    accelerators = find_accelerators(configuration)
-    runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
-    sandboxing = Sandboxing(configuration, runtime, len(accelerators))
+def _enrol(configuration: Configuration, state: AgentState, server: ThisServer, token: str) -> Credential:
+    sandboxing = server.sandboxing
     control_plane = ControlPlane(configuration.server_url)
     try:
         answer = control_plane.enrol(
@@ -235,7 +233,7 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
                 "address": configuration.address,
                 "port_range": list(configuration.port_range),
                 "inventory": describe(
-                    accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes
+                    server.accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes
                 ),
                 "agent_version": AGENT_VERSION,
                 "rack": configuration.rack,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 from workers.agent import clock
@@ -27,7 +26,7 @@ from workers.agent.durable_store import DurableStore
 from workers.agent.ending import Ending
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.hearing import Hearing
-from workers.agent.inventory import Accelerator, describe, find_accelerators
+from workers.agent.inventory import Accelerator, describe
 from workers.agent.link_copies import LinkCopies
 from workers.agent.link_probes import LinkProbes
 from workers.agent.main_loop import MainLoop
@@ -37,8 +36,8 @@ from workers.agent.nursery import Nursery
 from workers.agent.provisioning import Provisioner
 from workers.agent.reports import Report, Reporter
 from workers.agent.resource_limits import store_bytes
-from workers.agent.runtime_staging import stage_runtime
 from workers.agent.sandboxing import Sandboxing
+from workers.agent.this_server import ThisServer
 from workers.agent.uploads import StoredUpload, Uploads
 from workers.agent.wakeups import WakeupFollower
 from workers.agent.worker_messages import Message
@@ -60,9 +59,10 @@ RECONNECTION_SECONDS = 1.0
 class NodeAgent:
     """One server's agent, enrolled. `run` returns when it is asked to stop or its credential is revoked."""
 
-    def __init__(self, configuration: Configuration, state: AgentState, credential: Credential) -> None:
-        """Probe the sandbox, stage the runtime, find the workers of an earlier run. Raises
-        ConfigurationError, OSError."""
+    def __init__(
+        self, configuration: Configuration, state: AgentState, credential: Credential, server: ThisServer
+    ) -> None:
+        """Find the workers of an earlier run. Raises ConfigurationError, OSError."""
         self._configuration = configuration
         self._state = state
         self._loop = MainLoop()
@@ -70,13 +70,10 @@ class NodeAgent:
             configuration.server_url, credential.credential, lease_seconds=credential.lease_seconds
         )
         self._calls = Calls(self._loop, self._fence, self._revoke)
-        runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
-        accelerators = find_accelerators(configuration)
-        sandboxing = Sandboxing(configuration, runtime, len(accelerators))
         self._open_links(configuration)
-        self._open_reporting(configuration, accelerators, sandboxing)
-        self._open_workers(configuration, accelerators, sandboxing, runtime)
-        self._open_assignments(configuration, sandboxing)
+        self._open_reporting(configuration, server.accelerators, server.sandboxing)
+        self._open_workers(configuration, server)
+        self._open_assignments(configuration, server.sandboxing)
         self._ending = Ending(
             self._pool, self._assignments, self._outbox, self._uploads, configuration.stop_seconds
         )
@@ -121,20 +118,20 @@ class NodeAgent:
             None if self._links is None else LinkLoad(self._links),
         )
 
-    def _open_workers(
-        self,
-        configuration: Configuration,
-        accelerators: tuple[Accelerator, ...],
-        sandboxing: Sandboxing,
-        runtime: Path,
-    ) -> None:
+    def _open_workers(self, configuration: Configuration, server: ThisServer) -> None:
         """The worker processes, what they say, and the memory of the server that they share."""
         self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))
-        self._nursery = Nursery(runtime) if configuration.nursery else None
+        self._nursery = Nursery(server.runtime) if configuration.nursery else None
         self._pool = WorkerPool(
-            configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery, self._links
+            configuration,
+            server.accelerators,
+            server.sandboxing,
+            self._sockets,
+            server.runtime,
+            self._nursery,
+            self._links,
         )
-        self._memory = _memory_store(configuration, len(accelerators))
+        self._memory = _memory_store(configuration, len(server.accelerators))
         if self._links is not None:
             # The store's copies share the links with what workers send.
             self._links.listen("store", configuration.data / "memory")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -13,17 +12,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.plugins.forking import forking
+
 _SECONDS = 100.0
-_ROOM = Path(__file__).parent
 
 
 def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What the function returns on each rank; it is given the arguments, and can use torch.distributed.
 
-    Processes are forked from one that has imported torch and these tests. The function is one of a module.
+    The function is one of a module.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"{__package__}.{path.stem}" for path in _ROOM.glob("test_*.py")])
+    context = forking()
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes = [
             context.Process(target=_run, args=(rank, ranks, folder, function, arguments), daemon=True)

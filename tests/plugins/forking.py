@@ -1,0 +1,18 @@
+"""Starts functions in processes of their own without the seconds that importing takes: they are forked from
+one that has imported what agents and ranks need."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+_RANKS = Path(__file__).parents[1] / "communication" / "hooks"
+
+
+def forking() -> ForkServerContext:
+    """The context of such processes. A function for them is one of a module."""
+    context = multiprocessing.get_context("forkserver")
+    tests = [f"tests.communication.hooks.{path.stem}" for path in _RANKS.glob("test_*.py")]
+    context.set_forkserver_preload(["workers.agent.command_line", *tests])
+    return context

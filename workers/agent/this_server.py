@@ -1,0 +1,27 @@
+"""What this server offers workers, found out once when its agent starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.agent.configuration import Configuration
+from workers.agent.inventory import Accelerator, find_accelerators
+from workers.agent.runtime_staging import stage_runtime
+from workers.agent.sandboxing import Sandboxing
+
+
+@dataclass(frozen=True)
+class ThisServer:
+    """`runtime`: the folder of the staged runtime. `sandboxing`: how workers are confined here."""
+
+    accelerators: tuple[Accelerator, ...]
+    runtime: Path
+    sandboxing: Sandboxing
+
+
+def probe_server(configuration: Configuration) -> ThisServer:
+    """Find the accelerators, stage the runtime and probe the sandbox. Raises ConfigurationError, OSError."""
+    accelerators = find_accelerators(configuration)
+    runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
+    return ThisServer(accelerators, runtime, Sandboxing(configuration, runtime, len(accelerators)))
