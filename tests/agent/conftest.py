@@ -56,7 +56,7 @@ class RunningAgent:
         self.data = folder / "agent"
         self.store = folder / "store"
         self.plane = plane
-        self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.2, "slots": 4}
+        self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.05, "slots": 4}
         self.environment: dict[str, str] = {}
         self.runtime = tiny_runtime(folder / "runtime")
         #: Values of the agent's modules that are other ones in this test, by their full names.
@@ -83,6 +83,7 @@ class RunningAgent:
             if isinstance(table, dict):
                 lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         (self.folder / "agent.toml").write_text("\n".join(lines) + "\n")
+        (self.folder / "agent.log").touch()
         environment = {"PATH": os.environ["PATH"], "DATABASE_URL": "postgres://secret", **self.environment}
         self.process = forking().Process(target=_run, args=(self.folder, environment, self.patches))
         self.process.start()
@@ -184,10 +185,12 @@ def plane() -> Iterator[FakeControlPlane]:
 def agent(tmp_path: Path, plane: FakeControlPlane) -> Iterator[RunningAgent]:
     """An agent, not started yet."""
     running = RunningAgent(tmp_path, plane)
-    yield running
+    try:
+        yield running
+    finally:
+        running.close()
     if running.process is not None:
         print(running.log)
-    running.close()
 
 
 def process_alive(process_id: int) -> bool:

@@ -96,6 +96,13 @@ def test_emulated_links_are_found_as_they_are(serve: Any, paced: Any) -> None:
         assert carried[NETWORK][STATE] == pytest.approx(carried[NETWORK_IN][STATE], rel=0.5)
 
 
+@pytest.fixture
+def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.agent.link_measuring.BURST_SECONDS", 0.05)
+    monkeypatch.setattr("workers.agent.link_measuring.LONGEST_BURST_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("short_bursts")
 def test_the_slower_direction_counts(serve: Any, paced: Any) -> None:
     _, paces = paced("a")
     slow_back = Paces(UNPACED.out, paces.into)
@@ -103,6 +110,7 @@ def test_the_slower_direction_counts(serve: Any, paced: Any) -> None:
     assert found.bytes_per_second <= RATE * 1.05
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_an_overrun_is_the_time_in_which_links_were_done_and_the_machine_was_not(
     serve: Any, paced: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +126,7 @@ def test_an_overrun_is_the_time_in_which_links_were_done_and_the_machine_was_not
     assert found.overrun > 0.3
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_without_emulation_nothing_waits_and_nothing_overruns(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +189,7 @@ def _desired(probe: dict[str, Any] | None) -> dict[str, Any]:
     return {"epoch": 1, "desired_version": 1, "generations": [], "link_probe": probe}
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = MainLoop()
     lease = clock.boot_time_seconds() + 60

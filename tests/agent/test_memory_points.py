@@ -39,7 +39,7 @@ class Noisy(TrainingFunction):
 '''
 DIGEST = hashlib.sha256(FUNCTION).hexdigest()
 ITERATIONS = 120
-DEVICE_MODEL = {"name": "test", "fixed_seconds": 0.05, "seconds_per_sample": 0.0}
+DEVICE_MODEL = {"name": "test", "fixed_seconds": 0.02, "seconds_per_sample": 0.0}
 
 
 class Training:
@@ -112,14 +112,14 @@ def test_a_killed_worker_costs_no_bit(agent: RunningAgent, plane: FakeControlPla
     training = Training(agent, plane)
     agent.start()
     plane.want(training.wanted(1))
-    training.wait_for_points(1, 5)
+    training.wait_for_points(1, 3)
     os.kill(training.worker_process(1, 1), signal.SIGKILL)
     (failed, *_others) = wait_until(lambda: plane.events_of("failed"), "the failure is reported")
     assert failed["generation"] == 1
     seen = plane.reports[-1]["sequence"]
     wait_until(lambda: plane.reports[-1]["sequence"] > seen + 1, "what memory holds is told")
     kept = training.held(1)
-    end = max(kept.values()) + 15
+    end = max(kept.values()) + 5
     plane.want(training.wanted(2, end, start=from_memory(1)))
     found, completed = training.weights()
     (first,) = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]

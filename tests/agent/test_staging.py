@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
-import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import workers.runtime
 from punctual.protocol.staged import INSTALLED, STAGED, reserved_because
+from tests.agent.conftest import PROJECT
+from tests.plugins.forking import forking
 from workers.agent.runtime_staging import stage_runtime
 
 
@@ -20,16 +22,21 @@ def test_every_module_of_the_runtime_can_be_imported_from_what_is_staged(tmp_pat
         if not name.name.endswith("__main__")
     ]
     assert names
-    code = f"import sys; sys.path.insert(0, {str(staged)!r}); import {', '.join(names)}"
-    done = subprocess.run(
-        [sys.executable, "-s", "-P", "-c", code],
-        cwd="/",
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    importing = forking().Process(target=_import, args=(staged, names))
+    importing.start()
+    importing.join()
+    assert importing.exitcode == 0
+
+
+def _import(staged: Path, names: list[str]) -> None:
+    """Import these modules where nothing of the repository can be imported but what is staged."""
+    sys.path[:] = [str(staged), *(path for path in sys.path if not Path(path, "pyproject.toml").exists())]
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and PROJECT in Path(getattr(module, "__file__", None) or "/").parents:
+            if ".venv" not in Path(module.__file__ or "/").relative_to(PROJECT).parts:
+                del sys.modules[name]
+    for name in names:
+        assert staged in Path(import_module(name).__file__ or "/").parents
 
 
 def test_a_bundle_may_hide_nothing_that_workers_import() -> None:

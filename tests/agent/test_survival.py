@@ -147,6 +147,7 @@ def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
 def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
+    agent.patches["workers.agent.worker_pool.KILL_SECONDS"] = 0.5
     worker = training_worker(agent, plane)
     (launcher,) = agent.launchers()
     os.kill(launcher["pid"], signal.SIGSTOP)
