@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,13 +132,12 @@ def make_place(folder: Path, *, ordinary: bool, mode: str) -> Place:
     return Place(folder, ordinary, mode, code)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param((False, "namespaces"), id="roots-namespaces", marks=[needs_root, needs_namespaces]),
-        pytest.param((True, "namespaces"), id="an-ordinary-users-namespaces", marks=needs_namespaces),
-        pytest.param((False, "user"), id="another-user", marks=needs_root),
-    ]
-)
+ROOTS = pytest.param((False, "namespaces"), id="roots-namespaces", marks=[needs_root, needs_namespaces])
+ORDINARY = pytest.param((True, "namespaces"), id="an-ordinary-users-namespaces", marks=needs_namespaces)
+ANOTHER = pytest.param((False, "user"), id="another-user", marks=needs_root)
+
+
+@pytest.fixture(params=[ROOTS, ORDINARY, ANOTHER])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """Every way to confine that promises anything."""
     ordinary, mode = request.param
@@ -254,14 +253,17 @@ def test_no_other_process_can_be_looked_into(place: Place) -> None:
     ]
 
 
-def test_the_first_process_has_nothing_worth_reading(place: Place) -> None:
-    folder = place.start(
-        "worker", "import sys; print('up', flush=True); sys.stdin.read(); import time; time.sleep(100)"
-    )
+def test_a_worker_has_nothing_that_another_one_could_read(place: Place) -> None:
+    folder = place.start("other", "import time; print('secret', flush=True); time.sleep(100)")
     wait_until(
-        lambda: "up" in (folder / "worker.log").read_text() if (folder / "worker.log").exists() else "",
-        "it runs",
+        lambda: (folder / "worker.log").exists() and (folder / "worker.log").read_text(), "the other one runs"
     )
+    check_first_process(place, folder)
+    check_files(place, folder)
+
+
+def check_first_process(place: Place, folder: Path) -> None:
+    """Nothing that the worker's first process has is worth reading."""
     first = json.loads((folder / "launcher.json").read_text())["worker_pid"]
 
     def descriptors() -> list[tuple[str, str]]:
@@ -284,6 +286,32 @@ def test_the_first_process_has_nothing_worth_reading(place: Place) -> None:
     assert status["NoNewPrivs"] == "1"
     if ROOT and not place.ordinary:
         assert set(status["Uid"].split()) == {str(FIRST_USER)}, "neither root's nor the worker's"
+
+
+def check_files(place: Place, other: Path) -> None:
+    """Nobody else's files are there."""
+    (other / "box/in").chmod(0o755)
+    tried = [
+        str(other / name)
+        for name in ("worker.log", "launch.json", "lease", "box/home/x", "box/out/x", "launcher.log")
+    ]
+    script = f"""
+def works(path, mode):
+    try:
+        open(path, mode).close()
+        return True
+    except OSError:
+        return False
+print([path for path in {tried!r} if works(path, "rb") or works(path, "ab")])
+"""
+    status, output = place.run("thief", script)
+    assert status.code == 0
+    if place.mode == "namespaces":
+        assert output == "[]\n"
+    else:
+        # Names may be seen there; nothing can be written, and logs are private.
+        assert "worker.log" not in output
+    assert "secret" in (other / "worker.log").read_text()
 
 
 #: Forks without end. Each of them goes on, so that it is more than one loop; and none is a child of who
@@ -319,20 +347,38 @@ print("done", done)
 """
 
 
+GROUPS, WATCHDOG = "control groups", "a watchdog"
+
+
 def limits(watched: str, *, memory_mebibytes: int = 2048, processes: int = 1024) -> dict[str, Any]:
     return {
         "memory_bytes": memory_mebibytes * MEBIBYTE,
         "processes": processes,
-        "groups": usable_groups() if watched == "control groups" else {},
+        "groups": usable_groups() if watched == GROUPS else {},
     }
 
 
 def needs_groups(place: Place, watched: str, controller: str) -> None:
-    if watched == "control groups" and (place.ordinary or controller not in usable_groups()):
+    if watched == GROUPS and (place.ordinary or controller not in usable_groups()):
         pytest.skip(f"no control groups for {controller} can be made here")
 
 
-@pytest.mark.parametrize("watched", ["control groups", "a watchdog"])
+def combined(*quick: tuple[Any, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """All places with both ways of watching; all but these are slow."""
+    cases = [
+        pytest.param(
+            *place.values,
+            watched,
+            id=f"{place.id}-{watched}",
+            marks=[*place.marks, *([] if (place, watched) in quick else [pytest.mark.slow])],
+        )
+        for place in (ROOTS, ORDINARY, ANOTHER)
+        for watched in (GROUPS, WATCHDOG)
+    ]
+    return pytest.mark.parametrize(("place", "watched"), cases, indirect=["place"])
+
+
+@combined((ROOTS, GROUPS), (ORDINARY, WATCHDOG), (ANOTHER, WATCHDOG))
 def test_a_fork_bomb_ends_itself_alone(place: Place, watched: str) -> None:
     needs_groups(place, watched, "pids")
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
@@ -359,7 +405,7 @@ raise SystemExit("my loader was killed")
 """
 
 
-@pytest.mark.parametrize("watched", ["control groups", "a watchdog"])
+@combined((ROOTS, GROUPS), (ORDINARY, WATCHDOG), (ROOTS, WATCHDOG))
 def test_memory_beyond_the_limit_is_told_as_such(place: Place, watched: str) -> None:
     needs_groups(place, watched, "memory")
     neighbour = place.start("neighbour", NEIGHBOUR, limits(watched))
@@ -370,7 +416,7 @@ def test_memory_beyond_the_limit_is_told_as_such(place: Place, watched: str) -> 
     place.check_neighbour(neighbour)
 
 
-@pytest.mark.parametrize("watched", ["control groups", "a watchdog"])
+@combined((ROOTS, GROUPS), (ROOTS, WATCHDOG))
 def test_what_stays_within_its_limits_is_left_alone(place: Place, watched: str) -> None:
     needs_groups(place, watched, "memory")
     script = (
@@ -409,35 +455,6 @@ with open("/dev/shm/much", "wb") as file:
 """
     status, output = place.run("hoarder", script, limits("a watchdog", memory_mebibytes=160))
     assert (status.code, output) == (0, "28\n")
-
-
-def test_nobody_elses_files_are_there(place: Place) -> None:
-    other = place.start("other", "import time; print('secret', flush=True); time.sleep(100)")
-    wait_until(
-        lambda: (other / "worker.log").exists() and (other / "worker.log").read_text(), "the other one runs"
-    )
-    (other / "box/in").chmod(0o755)
-    tried = [
-        str(other / name)
-        for name in ("worker.log", "launch.json", "lease", "box/home/x", "box/out/x", "launcher.log")
-    ]
-    script = f"""
-def works(path, mode):
-    try:
-        open(path, mode).close()
-        return True
-    except OSError:
-        return False
-print([path for path in {tried!r} if works(path, "rb") or works(path, "ab")])
-"""
-    status, output = place.run("thief", script)
-    assert status.code == 0
-    if place.mode == "namespaces":
-        assert output == "[]\n"
-    else:
-        # Names may be seen there; nothing can be written, and logs are private.
-        assert "worker.log" not in output
-    assert "secret" in (other / "worker.log").read_text()
 
 
 @needs_namespaces

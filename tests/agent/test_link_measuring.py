@@ -28,7 +28,7 @@ from workers.links.server import LinkServer
 from workers.runtime.local_ports import free_port
 
 SECRET = "known to the two agents of this measurement alone"
-RATE = 4e6
+RATE = 2e7
 LATENCY = 0.01
 LINKS = ServerLinks.from_message(
     {**DEFAULT_LINKS, NETWORK: {"bytes_per_second": RATE, "latency_seconds": LATENCY}}
