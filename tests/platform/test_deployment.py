@@ -33,6 +33,7 @@ def test_settings_of_a_deployment_raise_no_finding():
     assert set(re.findall(r"\((\w+\.\w+)\)", done.stderr)) <= CHOICES_OF_THE_SITE, done.stderr
 
 
+SETTINGS = {"DJANGO_SETTINGS_MODULE": "config.settings"}
 COOKIES = """
 from django.conf import settings
 import json
@@ -66,9 +67,9 @@ def test_cookies_are_bound_as_far_as_browsers_let(
     https: str, session: list[object], csrf: list[object]
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "manage.py", "shell", "--verbosity", "0", "-c", COOKIES],
+        [sys.executable, "-c", COOKIES],
         cwd=PROJECT,
-        env=os.environ | {"HTTPS": https, "DEBUG": "false"},
+        env=os.environ | SETTINGS | {"HTTPS": https, "DEBUG": "false"},
         capture_output=True,
         text=True,
         check=True,
@@ -81,13 +82,11 @@ def test_serving_without_a_secret_key_is_refused():
     done = subprocess.run(
         [
             sys.executable,
-            "manage.py",
-            "shell",
             "-c",
             "from django.conf import settings; print('serves with', settings.SECRET_KEY)",
         ],
         cwd=PROJECT,
-        env=environment | {"PUNCTUAL_SERVING": "true"},
+        env=environment | SETTINGS | {"PUNCTUAL_SERVING": "true"},
         capture_output=True,
         text=True,
         check=False,
@@ -114,7 +113,6 @@ def test_each_process_answers_under_the_address_that_the_example_gives_it(module
     host = example[address].removeprefix("https://")
     environment = os.environ | example | {"DJANGO_SETTINGS_MODULE": module}
     code = (
-        "import django; django.setup();"
         "from django.test import RequestFactory;"
         f"print(RequestFactory().get('/', HTTP_HOST='{host}').get_host())"
     )

@@ -67,9 +67,12 @@ def is_the_log_writer(process: psutil.Process) -> bool:
     return False
 
 
-def test_what_was_committed_is_there_after_kill_9(folder):
+def test_what_was_committed_is_there_after_kill_9_and_a_left_pid_file(folder):
+    """Whoever has the number of that file by now is no server."""
     server = server_in(folder)
     with serving(server, folder) as process:
+        with pytest.raises(LaunchError, match="already serves"):
+            server.prepare()
         server.create_database()
         with psycopg2.connect(server.url()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE kept AS SELECT 7 AS number")
@@ -78,11 +81,19 @@ def test_what_was_committed_is_there_after_kill_9(folder):
         os.kill(process.pid, signal.SIGKILL)
         while process.restarts == 0 or not server.is_ready():
             process.keep_running()
-        connection = psycopg2.connect(server.url())
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT number FROM kept")
-            assert cursor.fetchone() == (7,)
-        connection.close()
+        assert read_kept(server) == (7,)
+    (folder / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n{folder / 'data'}\n")
+    with serving(server, folder):
+        assert read_kept(server) == (7,)
+
+
+def read_kept(server: EmbeddedPostgres) -> tuple[object, ...] | None:
+    connection = psycopg2.connect(server.url())
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT number FROM kept")
+        found = cursor.fetchone()
+    connection.close()
+    return found
 
 
 def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_processes_do(folder):
@@ -98,21 +109,6 @@ def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_proc
         process.wait_ready()
         assert process.restarts == 1
         assert not writer.is_running()
-
-
-def test_a_pid_file_left_by_a_crash_is_removed_even_if_its_number_is_in_use_again(folder):
-    server = server_in(folder)
-    with serving(server, folder):
-        pass
-    (folder / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n{folder / 'data'}\n")
-    with serving(server, folder):
-        assert server.is_ready()
-
-
-def test_a_second_server_on_the_same_data_is_refused(folder):
-    server = server_in(folder)
-    with serving(server, folder), pytest.raises(LaunchError, match="already serves"):
-        server.prepare()
 
 
 def test_data_of_another_major_version_is_refused_with_both_versions_named(folder):

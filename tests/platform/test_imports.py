@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,16 +54,47 @@ class Loaded:
     tasks: frozenset[str]
 
 
+#: Forks a process for each kind from one that has imported no more than that kind imports first.
+SCRIPT = """
+import json, os, sys
+common, kinds = json.loads(sys.argv[1])
+
+def fork(name, code, own):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        exec(code, own)
+        tasks = own["app"].tasks if "app" in own else ()
+        tasks = [task for task in tasks if task.startswith("workers.tasks.")]
+        print(json.dumps([name, list(sys.modules), tasks]))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+
+for name, code in kinds.items():
+    if not code.startswith(common):
+        fork(name, code, {})
+own = {}
+exec(common, own)
+for name, code in kinds.items():
+    if code.startswith(common):
+        fork(name, code.removeprefix(common).lstrip("; "), own)
+"""
+
+
 @cache
-def loaded(process: str) -> Loaded:
-    code, _ = PROCESSES[process]
-    show_tasks = "print(*(name for name in app.tasks if name.startswith('workers.tasks.')))"
-    script = f"import sys\n{code}\nprint(*sys.modules)\n{show_tasks if CELERY in code else 'print()'}"
+def all_loaded() -> dict[str, Loaded]:
+    asked = json.dumps([CELERY, {name: code for name, (code, _) in PROCESSES.items()}])
     ended = subprocess.run(
-        [sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT, asked], cwd=PROJECT, capture_output=True, text=True, check=False
     )
-    modules, tasks = ended.stdout.splitlines()[-2:]
-    return Loaded(frozenset(modules.split()), frozenset(tasks.split()))
+    assert ended.returncode == 0, ended.stderr
+    told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]
+    return {name: Loaded(frozenset(modules), frozenset(tasks)) for name, modules, tasks in told}
+
+
+def loaded(process: str) -> Loaded:
+    return all_loaded()[process]
 
 
 @pytest.mark.parametrize("process", PROCESSES)
