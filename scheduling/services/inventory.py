@@ -27,21 +27,26 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
         sandbox=inventory.get("sandbox", "")[:20],
         links=inventory.get("links"),
     )
-    seen = set()
-    for entry in inventory.get("gpus", []):
-        seen.add(int(entry["index"]))
-        Gpu.objects.update_or_create(
+    # A repeated index counts once, as its last entry says.
+    gpus = {
+        int(entry["index"]): Gpu(
             server=server,
             index=int(entry["index"]),
-            defaults={
-                "uuid": str(entry.get("uuid", ""))[:100],
-                "kind": str(entry["kind"])[:100],
-                "memory_bytes": int(entry.get("memory_bytes") or 0),
-                "emulated": bool(entry.get("emulated", False)),
-                "healthy": True,
-            },
+            uuid=str(entry.get("uuid", ""))[:100],
+            kind=str(entry["kind"])[:100],
+            memory_bytes=int(entry.get("memory_bytes") or 0),
+            emulated=bool(entry.get("emulated", False)),
+            healthy=True,
         )
-    server.gpus.exclude(index__in=seen).update(healthy=False)
+        for entry in inventory.get("gpus", [])
+    }
+    Gpu.objects.bulk_create(
+        gpus.values(),
+        update_conflicts=True,
+        unique_fields=["server", "index"],
+        update_fields=["uuid", "kind", "memory_bytes", "emulated", "healthy"],
+    )
+    server.gpus.exclude(index__in=gpus).update(healthy=False)
     if before != _planned_on(server):
         planning_fact_changed(cluster)
         wake("plan", trigger=f"what server {server.name} has changed")

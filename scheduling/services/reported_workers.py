@@ -15,6 +15,7 @@ from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Generation, Job, Worker
 from scheduling.selectors.own_work import OwnWork, Place
+from scheduling.services.bulk import update_rows
 from scheduling.services.held_gpus import hold_gpus, release_cleared
 from scheduling.services.lifecycle import advance
 from scheduling.services.one_by_one import by_itself
@@ -78,15 +79,11 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
         return
     with transaction.atomic():
         lock_cluster(cluster.pk)
-        touched: set[str] = set()
-        for place in changed:
-            touched |= _note_worker(agent, place, listed[place], now)
-        for place in vanished:
-            worker = known[place]
-            worker.gone = True
-            worker.changed_at = now
-            worker.save(update_fields=["gone", "changed_at"])
-            touched.add(place[0])
+        touched = _note_workers(agent, {place: listed[place] for place in changed}, now)
+        if vanished:
+            gone = [known[place].pk for place in vanished]
+            Worker.objects.filter(pk__in=gone).update(gone=True, changed_at=now)
+            touched |= {job_id for job_id, _, _ in vanished}
         freed_for = release_cleared(agent, reported.alive) if clearing else set()
         for job_id in freed_for:
             for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
@@ -108,23 +105,38 @@ def _differs(worker: Worker | None, entry: Mapping[str, Any]) -> bool:
     return worker is None or worker.phase != entry["phase"]
 
 
-def _note_worker(agent: Agent, place: Place, entry: Mapping[str, Any], now: datetime) -> set[str]:
-    job_id, number, rank = place
-    generation = Generation.objects.filter(job_id=job_id, number=number).first()
-    if generation is None:
+def _note_workers(agent: Agent, entries: Mapping[Place, Mapping[str, Any]], now: datetime) -> set[str]:
+    """Store these workers as they are reported. Returns the ids of their jobs. The caller holds the cluster's
+    row."""
+    if not entries:
         return set()
-    known = {
-        "server_id": agent.server_id,
-        "key": entry["key"],
-        "gpu_index": entry["gpu_index"],
-        "phase": entry["phase"],
-        "exit": entry["exit"],
-        "changed_at": now,
-        "gone": False,
+    generations = {
+        (generation.job_id, generation.number): generation
+        for generation in Generation.objects.filter(
+            job__in={job_id for job_id, _, _ in entries}, number__in={number for _, number, _ in entries}
+        ).only("job_id", "number", "created_at")
     }
-    if entry["ready_age_seconds"] is not None:
-        # No worker was ready before its generation was made, whatever its agent says.
-        ready_at = now - timedelta(seconds=entry["ready_age_seconds"])
-        known["ready_at"] = max(ready_at, generation.created_at)
-    Worker.objects.update_or_create(generation=generation, rank=rank, defaults=known)
-    return {job_id}
+    rows = Worker.objects.filter(generation__in=[generation.pk for generation in generations.values()])
+    known = {(worker.generation_id, worker.rank): worker for worker in rows}
+    changed, new, touched = [], [], set()
+    for (job_id, number, rank), entry in entries.items():
+        generation = generations.get((job_id, number))
+        if generation is None:
+            continue
+        worker = known.get((generation.pk, rank))
+        if worker is None:
+            new.append(worker := Worker(generation=generation, rank=rank))
+        else:
+            changed.append(worker)
+        worker.server_id = agent.server_id
+        worker.gone, worker.changed_at = False, now
+        for name in ("key", "gpu_index", "phase", "exit"):
+            setattr(worker, name, entry[name])
+        if entry["ready_age_seconds"] is not None:
+            # No worker was ready before its generation was made, whatever its agent says.
+            ready_at = now - timedelta(seconds=entry["ready_age_seconds"])
+            worker.ready_at = max(ready_at, generation.created_at)
+        touched.add(job_id)
+    Worker.objects.bulk_create(new)
+    update_rows(changed, ["server", "gone", "changed_at", "key", "gpu_index", "phase", "exit", "ready_at"])
+    return touched

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Gpu
 from lending.models import InferenceCluster
 from lending.services.inference_clusters import inference_cluster_create
 from projects.models import Membership, Role
-from scheduling.models import FunctionVersion, Job
+from scheduling.choices import CurveState
+from scheduling.models import CurveLevel, FunctionVersion, Job
 from scheduling.services import planning
 from scheduling.services.jobs import JobRequest, job_submit
 from tests.control_plane.simulated_agent import SimulatedAgent
@@ -48,12 +49,20 @@ def version(cluster: Cluster) -> FunctionVersion:
 
 
 @pytest.fixture
-def submit(version: FunctionVersion) -> Callable[..., Job]:
+def measured() -> bool:
+    """Whether functions of submitted jobs have been measured before. Modules about measuring override it;
+    single submissions say ``measured=False``."""
+    return True
+
+
+@pytest.fixture
+def submit(version: FunctionVersion, measured: bool) -> Callable[..., Job]:
     member: Membership = MembershipFactory.create(project=version.function.project, role=Role.OWNER)
 
     def submit_one(
         service_class: str = "slo", *, seconds: float | None = None, iterations: int = 1000, **fields: Any
     ) -> Job:
+        is_measured = fields.pop("measured", measured)
         deadline = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
         request = JobRequest(
             function_version=fields.pop("version", version),
@@ -64,9 +73,36 @@ def submit(version: FunctionVersion) -> Callable[..., Job]:
             deadline_at=deadline,
             **fields,
         )
-        return job_submit(project=version.function.project, owner=member.user, request=request)
+        job = job_submit(project=version.function.project, owner=member.user, request=request)
+        if is_measured:
+            _measure(job)
+        return job
 
     return submit_one
+
+
+def _measure(job: Job) -> None:
+    """Store what profiling would find on all GPUs of the cluster, where nothing is known of the function."""
+    curve = job.curve
+    assert curve is not None
+    if curve.state != CurveState.UNKNOWN:
+        return
+    most = Gpu.objects.filter(kind=curve.gpu_kind).count()
+    CurveLevel.objects.bulk_create(
+        CurveLevel(
+            curve=curve,
+            gpus=gpus,
+            iterations_per_second=rate,
+            profiled_iterations_per_second=rate,
+            train_seconds=0.1,
+            profiled_train_seconds=0.1,
+            pause_seconds=1.0,
+        )
+        for gpus, rate in SPEED.items()
+        if gpus <= most
+    )
+    curve.state, curve.complete, curve.measured_at = CurveState.READY, True, timezone.now()
+    curve.save(update_fields=["state", "complete", "measured_at"])
 
 
 @pytest.fixture

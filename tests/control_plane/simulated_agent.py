@@ -9,11 +9,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
 
+from cluster.choices import ServerState
 from cluster.models import Agent
 from lending.models import InferenceCluster
 from lending.services.inference_clusters import server_token_create
@@ -26,6 +27,8 @@ from tests.control_plane.simulated_time import let_pass
 KIND = "emulated-test"
 #: Each round takes longer than a slot of the tests' cluster.
 ROUND_SECONDS = 0.01
+#: Between two passes of the planner.
+MOST_EXCHANGES = 20
 #: What the ranks of a generation agree on among themselves, by job and generation: after which iteration they
 #: last stored their state, and why.
 POINTS: dict[tuple[str, int], tuple[int, str]] = {}
@@ -61,6 +64,8 @@ class SimulatedAgent:
     desired_version: int = 0
     memory: Mapping[int, int] = field(default_factory=dict)
     state_bytes: int = 0
+    #: What its last report showed.
+    reported: tuple[int, dict[tuple[str, int, int], str]] | None = None
 
     def shown(self) -> tuple[int, dict[tuple[str, int, int], str]]:
         """What it last heard, and the phase of each of its workers."""
@@ -105,6 +110,7 @@ class SimulatedAgent:
         """Send what is true, as the real agent does once a second."""
         self.agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
         self.sequence += 1
+        self.reported = self.shown()
         self._store_agreed()
         events, self.events = self.events, []
         return self.send(
@@ -127,6 +133,21 @@ class SimulatedAgent:
                 "events": events,
                 **extra,
             }
+        )
+
+    def has_news(self) -> bool:
+        """Whether the desired state changed, or the agent has something to report: at least once a second."""
+        agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
+        return bool(
+            agent.server.desired_version != self.desired_version
+            or agent.server.state != ServerState.UP
+            or self.reported != self.shown()
+            or self.events
+            or any(
+                POINTS.get(place[:2], worker.stored) != worker.stored
+                for place, worker in self.workers.items()
+            )
+            or timezone.now() - agent.last_report_at >= timedelta(seconds=1)
         )
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
@@ -250,18 +271,26 @@ class SimulatedAgent:
 
 
 def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
-    """Let planner and agents talk until nothing changes any more (a bounded number of rounds)."""
+    """Let planner and agents talk until a pass gives no agent anything to do (a bounded number of passes)."""
     from scheduling.services.planning import run_planner
 
     for _ in range(rounds):
         let_pass(ROUND_SECONDS)
         run_planner("test")
-        before = [agent.shown() for agent in agents]
-        for agent in agents:
+        if not let_agents_answer(*agents):
+            return
+
+
+def let_agents_answer(*agents: SimulatedAgent) -> bool:
+    """Let agents obey and report until none has news; returns whether any had."""
+    for exchange in range(MOST_EXCHANGES):
+        with_news = [agent for agent in agents if agent.has_news()]
+        if not with_news:
+            return exchange > 0
+        for agent in with_news:
             agent.obey()
             agent.report()
-        if before == [agent.shown() for agent in agents]:
-            return
+    raise AssertionError("the agents always have news")
 
 
 def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:

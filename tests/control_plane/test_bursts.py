@@ -120,6 +120,7 @@ def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
         "best_effort",
         iterations=10,
         version=FunctionVersionFactory.create(function__project=known.project),
+        measured=False,
     )
     submit("best_effort", iterations=10)
     decide = planning._decide

@@ -28,6 +28,11 @@ from tests.factories import FunctionVersionFactory
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 def requirement(text: str) -> Environment:
     return Environment.objects.create(digest=hashlib.sha256(text.encode()).hexdigest(), requirements=text)
 

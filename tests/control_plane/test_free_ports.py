@@ -82,7 +82,9 @@ def test_a_function_is_measured_once_a_port_is_free(cluster: Cluster, submit: Su
     settle(agent)
     taken = Generation.objects.get(job=first, purpose="training").master_port
     Server.objects.update(port_first=taken, port_last=taken)
-    job = submit("best_effort", iterations=100_000, batch=1, version=FunctionVersionFactory.create())
+    job = submit(
+        "best_effort", iterations=100_000, batch=1, version=FunctionVersionFactory.create(), measured=False
+    )
     settle(agent)
     assert Incident.objects.get().kind == Incident.Kind.NO_PORT
     assert states([first, job]) == {first.pk: JobState.RUNNING, job.pk: JobState.SUBMITTED}

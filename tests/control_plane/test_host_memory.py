@@ -27,6 +27,11 @@ GIB = 1024**3
 TAKES = {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB}
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 def server(name: str, gib: float, **facts: Any) -> SimulatedAgent:
     """Four GPUs, and so much host memory."""
     agent = SimulatedAgent.enrol(name, 4, SPEED, inventory={"memory_bytes": int(gib * GIB), **facts})

@@ -35,6 +35,11 @@ FAST = {1: 30.0, 2: 57.0}
 
 
 @pytest.fixture
+def measured() -> bool:
+    return False
+
+
+@pytest.fixture
 def nodes(cluster: Cluster) -> Nodes:
     """Four GPUs of one kind, and two of a faster one."""
     return (

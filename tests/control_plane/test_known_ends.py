@@ -187,7 +187,7 @@ def test_nothing_is_measured_on_a_server_that_leaves_meanwhile(
 ) -> None:
     agent = SimulatedAgent.enrol("node-1", 4, SPEED)
     Server.objects.update(available_until=timezone.now() + timedelta(minutes=5))
-    job = submit("best_effort", iterations=100)
+    job = submit("best_effort", iterations=100, measured=False)
     run_planner("test")
     assert not job.generations.exists()
     Server.objects.update(available_until=None)

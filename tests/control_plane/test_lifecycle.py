@@ -19,6 +19,11 @@ Submit = Callable[..., Job]
 
 
 @pytest.fixture
+def measured() -> bool:
+    return False
+
+
+@pytest.fixture
 def node(cluster: Cluster) -> SimulatedAgent:
     return SimulatedAgent.enrol("node-1", 4, SPEED)
 

@@ -18,6 +18,11 @@ Submit = Callable[..., Job]
 STATE_BYTES = 1_000_000
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 def enrol(name: str, state_bytes: int, memory_bytes: int = 0) -> SimulatedAgent:
     made = SimulatedAgent.enrol(name, 4, SPEED)
     made.state_bytes = state_bytes

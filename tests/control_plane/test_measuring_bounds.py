@@ -25,6 +25,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 Submit = Callable[..., Job]
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 class HangingAgent(SimulatedAgent):
     """Its workers hang while they import the function; nothing is ever measured."""
 

@@ -18,6 +18,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 MESSAGE = "it used more than 512 MiB of memory, which is what a worker here may use"
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 class SmallServer(SimulatedAgent):
     """Kills the worker that is measured on fewer GPUs than `fits`."""
 

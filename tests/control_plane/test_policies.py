@@ -15,6 +15,7 @@ from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snaps
 from simulation.replay import differences, replay
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_time import let_pass
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,6 +71,7 @@ def test_what_a_policy_noted_comes_back_at_its_next_decision(
     with_policy(cluster, remembering.name)
     job = submit("best_effort", iterations=100_000)
     settle(node)
+    let_pass(1.0)
     job.refresh_from_db()
     noted = job.policy_memory
     assert noted["policy"] == remembering.name

@@ -190,7 +190,7 @@ def test_where_promises_cannot_be_looked_at_nothing_is_measured_and_the_pass_goe
 
     Cluster.objects.update(replanned_at=timezone.now(), replan_seconds=3_600.0)
     replan = Policy.replan
-    job = submit("slo", seconds=600.0, iterations=100)
+    job = submit("slo", seconds=600.0, iterations=100, measured=False)
     Cluster.objects.update(planned_version=Cluster.objects.get().planning_version)
     monkeypatch.setattr(Policy, "replan", broken)
     planning.run_planner("test")

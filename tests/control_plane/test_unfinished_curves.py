@@ -29,6 +29,11 @@ Submit = Callable[..., Job]
 KNOWN = {1: 10.0, 2: 19.0}
 
 
+@pytest.fixture
+def measured() -> bool:
+    return False
+
+
 def curve_of(job: Job) -> ScalingCurve:
     assert job.curve is not None
     return ScalingCurve.objects.get(pk=job.curve.pk)

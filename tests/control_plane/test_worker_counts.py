@@ -20,6 +20,11 @@ SPEED = {1: 5.0, 2: 10.0, 3: 14.0, 4: 19.0, 6: 27.0, 8: 34.0, 12: 50.0}
 
 
 @pytest.fixture
+def measured() -> bool:
+    return False
+
+
+@pytest.fixture
 def of_threes(version: FunctionVersion) -> FunctionVersion:
     version.worker_counts = [3, 6, 12]
     version.save()

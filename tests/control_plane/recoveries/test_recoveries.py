@@ -294,6 +294,7 @@ def test_a_job_that_only_grows_has_no_recovery(
 ) -> None:
     here, other = nodes
     job = train_on(submit, here, other)
+    Cluster.objects.update(planned_version=0)
     go_on(time, here, other)
     assert job.generations.count() > 1
     assert not Recovery.objects.exists()

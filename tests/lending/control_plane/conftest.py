@@ -7,6 +7,7 @@ from tests.control_plane.conftest import (  # noqa: F401 - fixtures
     clock,
     cluster,
     inference,
+    measured,
     owned,
     submit,
     version,
