@@ -80,7 +80,7 @@ def test_nor_is_it_believed_when_its_next_generation_goes_on_from_there(
     assert seen(promised).remaining_iterations > 0.9 * ITERATIONS
 
 
-@pytest.mark.parametrize("faster", [1.0, 1.2])
+@pytest.mark.parametrize("faster", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
 def test_who_trains_as_fast_as_measured_or_a_little_faster_is_believed(
     owned: SimulatedAgent, promised: Job, clock: SimulatedTime, faster: float
 ) -> None:

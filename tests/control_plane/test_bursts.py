@@ -132,7 +132,7 @@ def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
         return decided
 
     with patch.object(planning, "_decide", while_another_comes):
-        for _ in range(20):
+        for _ in range(10):
             run_planner("test")
             assert newcomers_wait(Cluster.objects.get()), "somebody waits after every pass"
             owned.obey()
@@ -143,14 +143,14 @@ def test_who_keeps_coming_does_not_keep_functions_from_being_measured(
 def test_verdicts_of_a_burst_are_those_of_deciding_one_by_one(burst: Callable[..., list[Job]]) -> None:
     now = timezone.now()
     with patch("scheduling.services.planning.timezone.now", return_value=now):
-        jobs = burst(40, at=now)
+        jobs = burst(20, at=now)
         with patch.object(planning, "MOST_WORK", 1):
-            assert decided_in_passes() >= 40 // 2
+            assert decided_in_passes() >= 20 // 2
         one_by_one = verdicts_of(jobs)
         Job.objects.all().delete()
-        jobs = burst(40, at=now)
+        jobs = burst(20, at=now)
         with patch.object(planning, "MOST_WORK", TINY):
-            assert decided_in_passes() < 40 // 2
+            assert decided_in_passes() < 20 // 2
         assert verdicts_of(jobs) == one_by_one
     codes = {code for _, _, code in one_by_one}
     assert codes >= {"fits", "best_effort", "soft_unpromised", "too_slow_alone"}

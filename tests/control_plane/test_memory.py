@@ -68,7 +68,9 @@ def test_a_function_that_fits_nowhere_fails_its_job_saying_so(
     assert job.curve.state == CurveState.FAILED
 
 
-@pytest.mark.parametrize("reason", ["memory_exceeded", "processes_exceeded"])
+@pytest.mark.parametrize(
+    "reason", ["memory_exceeded", pytest.param("processes_exceeded", marks=pytest.mark.slow)]
+)
 def test_a_job_that_takes_too_much_while_it_trains_fails_at_once(
     cluster: Cluster, submit: Callable[..., Job], reason: str
 ) -> None:

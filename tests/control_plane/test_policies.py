@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import JobState, PromiseOutcome
@@ -32,8 +33,8 @@ def with_policy(cluster: Cluster, name: str) -> None:
     cluster.save(update_fields=["policy"])
 
 
-#: One of each kind: with promises and without, with notes for the next decision, sharing out workers.
-KINDS = {DEFAULT_POLICY, "chronus", "edf_admission", "elasticflow", "lyra"}
+#: One with promises, and one with notes for the next decision that shares out workers.
+KINDS = {"elasticflow", "lyra"}
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ def test_what_a_policy_noted_comes_back_at_its_next_decision(
     assert noted["policy"] == remembering.name
     assert len(noted["values"]) == len(remembering.memory_columns)
     (kind,) = pool_kinds(cluster)
-    read = {one.id: one for one in pool_snapshot(cluster, kind, job.submitted_at).snapshot.jobs}
+    read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
     assert read[job.pk].memory == tuple(noted["values"])
-    assert read[job.pk].attained_gpu_seconds != 0.0
+    assert read[job.pk].attained_gpu_seconds > 0.0
 
     with_policy(cluster, DEFAULT_POLICY)
     cluster.refresh_from_db()
-    read = {one.id: one for one in pool_snapshot(cluster, kind, job.submitted_at).snapshot.jobs}
+    read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
     assert read[job.pk].memory == (), "another policy's notes say nothing"
 
 

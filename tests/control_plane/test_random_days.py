@@ -17,13 +17,18 @@ from tests.control_plane.conftest import SPEED
 from tests.control_plane.random_days import RandomDay
 from tests.control_plane.simulated_time import SimulatedTime
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(600)]
 
 Submit = Callable[..., Job]
 #: What a change costs at most in these runs: a second for each of its steps, and each may be put off now and
 #: then.
 PAUSE_SECONDS = 12.0
 GIB = 1024**3
+
+
+@pytest.fixture
+def measured() -> bool:
+    return False
 
 
 @pytest.fixture
@@ -40,7 +45,7 @@ def hasty(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def measured(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({})) -> None:
+def store_curve(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({})) -> None:
     """The curve as if it had been measured: every level with what a change onto it costs."""
     ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY, complete=True, finishing_seconds=4.0
@@ -66,8 +71,6 @@ def _counted_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("seed", "failures"),
     [(2, False), (4, True), (5, True)],
@@ -76,7 +79,7 @@ def test_random_days(hasty: Cluster, submit: Submit, clock: SimulatedTime, seed:
     day = RandomDay(seed, hasty, submit, clock, SPEED, failures=failures)
     first = submit("best_effort", iterations=400)
     assert first.curve is not None
-    measured(first.curve)
+    store_curve(first.curve)
     day.run(50)
     assert day.paused_for_good, "nobody was paused in the middle of a hand-over: choose another seed"
 
@@ -85,13 +88,12 @@ def test_random_days(hasty: Cluster, submit: Submit, clock: SimulatedTime, seed:
 ENDING, UNLIKE = 75.0, (64 * GIB, 16 * GIB, 64 * GIB)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("stays_seconds", "memory", "second"),
     [
         (ENDING, UNLIKE, 4.57),
-        pytest.param(ENDING, (), 4.57, marks=pytest.mark.slow),
-        pytest.param(None, UNLIKE[:2], 0.0, marks=pytest.mark.slow),
+        (ENDING, (), 4.57),
+        (None, UNLIKE[:2], 0.0),
     ],
     ids=["both", "a server that leaves", "unlike memory"],
 )
@@ -108,7 +110,7 @@ def test_random_days_on_servers_of_unlike_memory_of_which_one_leaves(
     day = RandomDay(7, hasty, submit, clock, SPEED, stays_seconds=stays_seconds, memory=memory)
     first = submit("best_effort", iterations=3000)
     assert first.curve is not None
-    measured(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB} if memory else {})
+    store_curve(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB} if memory else {})
     day.run(60)
     if stays_seconds is not None:
         leaving = day.agents[2].agent.server_id

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from cluster.models import Agent, Cluster, Server
 from scheduling.models import Artifact, Checkpoint, Generation, Job, JobMetric, LogChunk
+from scheduling.services import reports
 from scheduling.services.housekeeping import TRIMMED, trim_logs
 from scheduling.services.progress import MAXIMUM_LOG_BYTES
 from tests.control_plane import agent_api
 from tests.control_plane.agent_api import busy_server, event, log_piece, metric, send, training_job, worker
 from tests.factories import LogChunkFactory
+from tests.plugins.examples import examples
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
@@ -125,13 +127,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("part", ["workers", "events", "metrics", "logs"])
 def test_a_bad_item_is_refused_and_nothing_else(
-    server: Server, hostile: Generation, neighbour: Generation, name: str
+    server: Server, hostile: Generation, neighbour: Generation, part: str
 ) -> None:
-    part, make = BAD[name]
-    answer = send_beside_a_neighbour(server, hostile, neighbour, part, [make(hostile)])
-    assert [(item["part"], item["index"]) for item in answer["refused"]] == [(part, 0)]
+    bad = {name: make(hostile) for name, (of_part, make) in BAD.items() if of_part == part}
+    answer = send_beside_a_neighbour(server, hostile, neighbour, part, list(bad.values()))
+    refused = {list(bad)[item["index"]] for item in answer["refused"] if item["part"] == part}
+    assert refused == set(bad)
+    assert len(answer["refused"]) == len(bad)
     job = Job.objects.get(pk=hostile.job_id)
     assert (job.state, job.iterations_done, job.final_metrics) == ("running", 0, None)
     assert not Artifact.objects.exists()
@@ -211,9 +215,10 @@ def test_a_version_that_does_not_exist_yet_was_not_obeyed(server: Server) -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
-    server: Server, hostile: Generation, neighbour: Generation
+    server: Server, hostile: Generation, neighbour: Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planner that stands still in the middle of a commit must not cost any node its lease."""
+    monkeypatch.setattr(reports, "LONGEST_LOCK_WAIT_SECONDS", 0.1)
     holding, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -229,7 +234,7 @@ def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert holding.wait(30)
+        assert holding.wait(60)
         stored = event(neighbour, "shard_stored")
         report = {"workers": [worker(neighbour)], "events": [stored], "metrics": [metric(neighbour)]}
         answer = send(server, report)
@@ -295,7 +300,7 @@ def test_how_copies_are_sent_is_kept_for_people_if_it_can_be(server: Server, hos
 
 
 @pytest.mark.parametrize("part", ["workers", "events", "metrics", "logs", "inventory"])
-@settings(suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck), max_examples=examples(0.3))
 @given(data=st.data())
 def test_whatever_an_item_is_its_neighbours_arrive(
     server: Server, hostile: Generation, neighbour: Generation, part: str, data: st.DataObject

@@ -19,7 +19,7 @@ from tests.control_plane.conftest import SPEED
 from tests.control_plane.random_days import RandomAgent
 from tests.control_plane.simulated_agent import SimulatedWorker
 from tests.control_plane.simulated_time import SimulatedTime
-from tests.control_plane.test_random_days import measured
+from tests.control_plane.test_random_days import store_curve
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
 
@@ -109,6 +109,11 @@ class Days:
 
 
 @pytest.fixture
+def measured() -> bool:
+    return False
+
+
+@pytest.fixture
 def days(cluster: Cluster, clock: SimulatedTime) -> Days:
     cluster.reserve_servers = 1
     cluster.slot_seconds = 5.0
@@ -134,7 +139,7 @@ def promised_without_time_to_spare(submit: Submit, iterations: int) -> Job:
     declined = submit(seconds=5, iterations=iterations)
     assert declined.curve is not None
     if not declined.curve.levels.exists():
-        measured(declined.curve)
+        store_curve(declined.curve)
     run_planner("test")
     declined.refresh_from_db()
     assert declined.state == JobState.DECLINED

@@ -25,6 +25,7 @@ from lending.services.reclaiming import reclaim_order_create
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, OutboxMessage
 from tests import factories as make
+from tests.plugins.examples import examples
 
 MOST_STATEMENTS = 400
 
@@ -151,7 +152,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.django_db
-@settings(suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck), max_examples=examples(0.4))
 @given(steps=STEPS)
 def test_a_server_that_goes_home_has_no_worker_whatever_starts_and_stops(
     steps: list[tuple[str, int]],

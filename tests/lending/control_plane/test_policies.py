@@ -66,8 +66,8 @@ def every_decision_replays() -> None:
         assert differences(row.summary, again) == []
 
 
-#: One that lends by its own rules, one that takes what is there, one that stays at home.
-IN_EVERY_RUN = ("lyra", "opportunistic", "elasticflow")
+#: One that borrows, and one that stays at home.
+IN_EVERY_RUN = ("lyra", "elasticflow")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ IN_EVERY_RUN = ("lyra", "opportunistic", "elasticflow")
         pytest.param(policy, LENT_KIND, marks=[] if policy in IN_EVERY_RUN else pytest.mark.slow)
         for policy in (*BORROWING, *STAYING_HOME)
     ]
-    + [("lyra", KIND), pytest.param("elasticflow", KIND, marks=pytest.mark.slow)],
+    + [pytest.param(policy, KIND, marks=pytest.mark.slow) for policy in ("lyra", "elasticflow")],
 )
 def test_a_loan_and_its_return_under(
     policy: str,
@@ -139,11 +139,11 @@ def test_a_job_ends_on_a_borrowed_server_as_at_home(
     ("policy", "lent_kind"),
     [
         ("punctual", LENT_KIND),
-        ("elasticflow", LENT_KIND),
-        ("punctual", KIND),
         *(
             pytest.param(policy, kind, marks=pytest.mark.slow)
             for policy, kind in (
+                ("elasticflow", LENT_KIND),
+                ("punctual", KIND),
                 ("lyra_pollux", LENT_KIND),
                 ("edf", LENT_KIND),
                 ("tiresias", LENT_KIND),
