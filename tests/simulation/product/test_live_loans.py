@@ -35,6 +35,7 @@ from tests.control_plane.conftest import (  # noqa: F401 - fixtures
     clock,
     cluster,
     inference,
+    measured,
     owned,
     submit,
     version,
@@ -160,17 +161,17 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     store: Any,
 ) -> None:
     serving = SimulatedAgent.enrol("serving-1", 4, SPEED, inference, kind="T4")
-    measured = submit("best_effort", iterations=20_000)
+    known = submit("best_effort", iterations=20_000)
     other = submit("best_effort", iterations=20_000, data=({"name": "others"},))
     settle(owned, serving)
-    ScalingCurveFactory.create(key=key_on(measured, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
+    ScalingCurveFactory.create(key=key_on(known, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
     report(inference, [0.2] * 288)  # the synthetic day begins now: at its peak nothing is lent
     study = start(**LIVE, inference_servers=(0, 4), headroom=0.0)
     assert study.inference_gpu_type == "T4"
     assert "Of 2 jobs 1 was measured on T4" in " ".join(study.notes)
     state = unpack(bytes(study.live_state or b""))
     levels = {job.id: job.lent_levels for job in state.jobs}
-    assert [(gpus, rate) for gpus, rate, _ in levels[measured.pk]] == [(1, 3.0), (2, 5.0)]
+    assert [(gpus, rate) for gpus, rate, _ in levels[known.pk]] == [(1, 3.0), (2, 5.0)]
     assert levels[other.pk] == ()
     loans = outcome_of(study, store, 1).loans
     assert loans is not None
