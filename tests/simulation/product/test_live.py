@@ -77,8 +77,8 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     assert jobs[hard.pk].remaining_iterations <= 600
     assert 0 < (jobs[hard.pk].deadline_at or 0.0) <= 600
     assert jobs[free.pk].deadline_at is None
-    measured = {gpus: rate for gpus, rate, _ in jobs[free.pk].levels}
-    assert measured == pytest.approx({gpus: rate for gpus, rate in SPEED.items() if gpus in measured})
+    levels = {gpus: rate for gpus, rate, _ in jobs[free.pk].levels}
+    assert levels == pytest.approx({gpus: rate for gpus, rate in SPEED.items() if gpus in levels})
 
 
 def test_curves_are_as_measured_and_not_lowered_by_the_promise_margin(
