@@ -91,12 +91,12 @@ def test_whose_process_died_shows_by_its_session(settings: Any, tmp_path: Path) 
     def work() -> None:
         with idempotency.idempotency_held(record):
             working.set()
-            goes.wait(30)
+            goes.wait(60)
         connection.close()
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert working.wait(30)
+    assert working.wait(60)
     answer = submit(world, **KEY)
     assert (answer.status_code, answer.json()["code"]) == (409, "idempotent_request_running")
     goes.set()
@@ -173,7 +173,7 @@ def test_of_many_requests_at_once_one_submits(settings: Any, tmp_path: Path) -> 
     answers: list[Any] = []
 
     def run(client: Any) -> None:
-        barrier.wait(30)
+        barrier.wait(60)
         answers.append(client.post("/api/v1/jobs/", world.body(), format="json", **KEY))
         connection.close()
 

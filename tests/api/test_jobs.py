@@ -367,17 +367,17 @@ def test_only_two_requests_wait_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     def held(job_id: str, seconds: float) -> None:
         arrived.release()
-        verdict.wait(30)
+        verdict.wait(60)
 
     monkeypatch.setattr(waiting, "wait_for_verdict", held)
     waiters = [threading.Thread(target=waiting.hold_until_verdict, args=("abc", 30)) for _ in range(2)]
     for waiter in waiters:
         waiter.start()
-        assert arrived.acquire(timeout=30)
+        assert arrived.acquire(timeout=60)
     assert waiting.hold_until_verdict("abc", 30) is False
     verdict.set()
     for waiter in waiters:
-        waiter.join(30)
+        waiter.join(60)
     assert waiting.hold_until_verdict("abc", 30) is True
 
 

@@ -45,7 +45,7 @@ class LivingCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(30)
+        self._thread.join(60)
         if self._failure is not None:
             raise self._failure
 

@@ -219,14 +219,14 @@ def test_a_stream_wakes_the_follower_and_its_end_does_no_harm(platform: FakePlat
     def stream(_: Request) -> Response:
         def body() -> Iterator[bytes]:
             opened.set()
-            asked.wait(10)
+            asked.wait(60)
             yield b': hello\n\nevent: job\ndata: {"kind": "changed"}\nid: 5\n\n'
 
         return Response(body(), content_type="text/event-stream")
 
     def job(_: Request) -> Any:
         if platform.counted["GET jobs/abc/"] == 2:
-            opened.wait(10)
+            opened.wait(60)
             asked.set()
         return job_document("completed" if platform.counted["GET jobs/abc/"] > 2 else "running", id="abc")
 

@@ -19,8 +19,8 @@ from tests.dashboard.waiting import wait_until_requests_have_ended
 from tests.plugins.remembered import Remembered
 from tests.streams.server import StreamServer, stream_server
 
-# Detects a hang. How fast a page is drawn is not tested.
-expect.set_options(timeout=60_000)
+# Detects a hang. How fast a page is drawn is not tested, and the planner may have to compile its core first.
+expect.set_options(timeout=120_000)
 
 __all__ = ["stream_server"]  # a fixture
 

@@ -28,7 +28,9 @@ def open_context() -> Iterator[BrowserContext]:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     with sync_playwright() as playwright:
         browser = open_chromium(playwright, "--process-per-site")
-        yield browser.new_context(viewport={"width": 1400, "height": 900})
+        context = browser.new_context()
+        context.set_default_timeout(60_000)
+        yield context
         browser.close()
     if before is None:
         del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
