@@ -336,7 +336,7 @@ def test_in_a_terminal_there_is_a_bar(platform: FakePlatform) -> None:
     assert "\x1b[" in screen
 
 
-def test_no_color_is_honoured_and_names_cannot_steer_the_terminal(platform: FakePlatform) -> None:
+def test_no_color_is_honoured_and_no_name_steers_a_terminal(platform: FakePlatform) -> None:
     platform.answers["GET jobs/"] = page(
         job_document("failed", name="evil\x1b[2J\x1b]0;title\x07\x9b2J[bold red]name")
     )
