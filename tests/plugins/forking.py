@@ -1,5 +1,5 @@
 """Starts functions in processes of their own without the seconds that importing takes: they are forked from
-one that has imported what agents and ranks need."""
+one that has imported what agents, stores and ranks need."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def forking() -> ForkServerContext:
     """The context of such processes. A function for them is one of a module."""
     context = multiprocessing.get_context("forkserver")
     tests = [f"tests.communication.hooks.{path.stem}" for path in _RANKS.glob("test_*.py")]
-    context.set_forkserver_preload(["workers.agent.command_line", *tests])
+    context.set_forkserver_preload(["workers.agent.command_line", "recovery.store.process", *tests])
     return context

@@ -178,17 +178,23 @@ def test_where_no_holder_is_left_a_rank_is_told_so(
     assert third.tell()["used_bytes"] == 0
 
 
-def test_a_peer_that_dies_or_stands_still_does_not_stop_training(first: Server, second: Server) -> None:
+def test_a_peer_that_dies_or_stands_still_does_not_stop_training(
+    start: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "pause_seconds", 0.2)
+    first, second = start("first"), start("second")
+    second.join(keep=[0])
+    first.join(send=[{"rank": 0, "peers": [second.as_peer]}])
     worker = first.worker()
     write(worker, 7)
-    second.process.send_signal(signal.SIGSTOP)
+    os.kill(second.process_id, signal.SIGSTOP)
     write(worker, 8, committed=7)
     assert first.copies() == [(1, 2)]
     assert worker.standing(8) is Standing.LACKING
     report = first.tell()
     assert report["protection"] == "none"
     assert report["problem"].startswith("server second keeps no copy")
-    second.process.send_signal(signal.SIGCONT)
+    os.kill(second.process_id, signal.SIGCONT)
     number = iter(range(9, 100_000))
 
     def protected() -> bool:

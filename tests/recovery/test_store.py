@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from recovery.store import process, wire
+from recovery.store import process, setbacks, wire
 from recovery.store.client import StoreClient, StoredShard, StoreError
 from recovery.store.sockets import connect
+from tests.plugins.forking import forking
 
 PROJECT = Path(__file__).parents[2]
 LIMIT_BYTES = 8 << 20
@@ -34,8 +35,16 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
     return value
 
 
+def run_store(folder: Path, limit_bytes: int, pause_seconds: float) -> None:
+    """Become the store of a folder, which asks a peer again `pause_seconds` after it was in vain."""
+    setbacks.FIRST_PAUSE_SECONDS = pause_seconds
+    process.main(str(folder), limit_bytes)
+
+
 class Node:
     """A store's process and its agent's side."""
+
+    pause_seconds = setbacks.FIRST_PAUSE_SECONDS
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "store"
@@ -50,8 +59,17 @@ class Node:
 
     def start(self) -> None:
         """Start the process, or start it again."""
-        self.process = subprocess.Popen(process.command(sys.executable, PROJECT, self.folder, LIMIT_BYTES))
+        self.process = forking().Process(
+            target=run_store, args=(self.folder, LIMIT_BYTES, self.pause_seconds)
+        )
+        self.process.start()
         self.connect()
+
+    @property
+    def process_id(self) -> int:
+        """Of the store's process."""
+        assert self.process.pid is not None
+        return self.process.pid
 
     def connect(self) -> None:
         """As an agent that has just started."""
@@ -102,7 +120,7 @@ class Node:
         """Kill the process, if it still runs."""
         self.connection.close()
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
     def held(self) -> list[tuple[str, int, int, int]]:
         """Job, generation, rank and newest iteration of all that is held."""
@@ -275,7 +293,7 @@ def test_a_worker_that_asks_while_the_store_is_away_asks_the_next_one(node: Node
     write(worker, 7)
     node.connection.close()
     node.process.kill()
-    node.process.wait()
+    node.process.join()
     wait_until(lambda: not worker.idle(), "the worker has seen that it is gone")
     worker.ask_for_room(100_000, 7)
     node.start()
@@ -335,7 +353,8 @@ def test_another_user_is_not_heard_though_it_can_reach_the_socket(node: Node) ->
 def test_a_store_whose_folder_is_gone_ends(node: Node) -> None:
     node.connection.close()
     shutil.rmtree(node.folder)
-    assert node.process.wait(SECONDS) == 0
+    node.process.join(SECONDS)
+    assert node.process.exitcode == 0
 
 
 def test_a_second_store_of_a_folder_leaves_it_to_the_first(node: Node) -> None:

@@ -22,7 +22,7 @@ REPLICAS, SHARD_BYTES, VERSIONS = 2, 40_000_000, 3
 
 def kept_bytes(server: Server) -> int:
     """What lies in the store's files in memory."""
-    folder, found = Path(f"/proc/{server.process.pid}/fd"), {}
+    folder, found = Path(f"/proc/{server.process_id}/fd"), {}
     for descriptor in folder.iterdir():
         with suppress(FileNotFoundError):
             if "memfd:" in os.readlink(descriptor):
@@ -33,7 +33,7 @@ def kept_bytes(server: Server) -> int:
 
 def own_bytes(server: Server) -> int:
     """What its process has of its own, without what it maps of those files."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    status = Path(f"/proc/{server.process_id}/status").read_text()
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in status.splitlines() if " kB" in line}
     return sizes["RssAnon"]
 
