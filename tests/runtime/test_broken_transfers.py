@@ -93,8 +93,8 @@ def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
     ).wait_until_ready()
     old.train_from_nothing()
     point = old.checkpoint_files()
-    end = point.iteration + 10
-    new = agent.start_generation(LARGE_STATE, large_state(2, end), 2).wait_until_ready()
+    last = point.iteration + 10
+    new = agent.start_generation(LARGE_STATE, large_state(2, last), 2).wait_until_ready()
 
     broken, over = threading.Event(), threading.Event()
 
@@ -117,7 +117,7 @@ def test_a_sender_that_is_lost_midway_leaves_the_last_complete_point(
     new.train_from_checkpoint(point)
     assert new.leader.wait_for_event("first_iteration")["iteration"] == point.iteration + 1
     report = new.report()
-    unscaled = agent.start_generation(LARGE_STATE, large_state(1, end), 1).wait_until_ready()
+    unscaled = agent.start_generation(LARGE_STATE, large_state(1, last), 1).wait_until_ready()
     wanted = unscaled.train_from_nothing().report()
     assert report["sample_order_digest"] == wanted["sample_order_digest"]
     assert report["final"] == pytest.approx(wanted["final"], rel=1e-5)

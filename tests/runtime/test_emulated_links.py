@@ -73,7 +73,7 @@ def _seconds(level: Message) -> float:
 def test_an_all_reduce_takes_no_less_than_its_links_allow(agent: LocalAgent) -> None:
     """However slow this machine is. The link that is meant is five times slower than the others."""
     slow = 2 * (LAYER_BYTES / 2) / 0.05
-    rates = {"within_server": 5 * slow, "network": slow, "spine": {"bytes_per_second": 1e12}}
+    rates: dict[str, Any] = {"within_server": 5 * slow, "network": slow, "spine": {"bytes_per_second": 1e12}}
     level = _measure(agent, TWO_SERVERS, seconds=0.1, **rates)
     assert _seconds(level) >= 0.02 + 0.05
 
