@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from multiprocessing import active_children
+
 import pytest
 import torch
 from hypothesis import given
@@ -80,6 +83,23 @@ def test_a_sample_has_the_same_randomness_whoever_loads_it(world_size: int) -> N
 
 def test_processes_that_load_ahead_give_the_same_samples() -> None:
     assert _samples(1, data_workers=2) == _samples(1)
+
+
+def test_processes_that_load_ahead_end_with_their_loader() -> None:
+    others = set(active_children())
+    order = SampleOrder(20, 8, seed=1)
+    loader = BatchLoader(
+        _Noise(), torch.stack, order, rank=0, world_size=1, device=torch.device("cpu"), data_workers=2
+    )
+    loader.load(0)
+    processes = set(active_children()) - others
+    assert len(processes) == 2
+    gc.disable()
+    try:
+        del loader
+        assert not any(process.is_alive() for process in processes)
+    finally:
+        gc.enable()
 
 
 def test_weights_of_local_batches_average_to_one() -> None:

@@ -89,7 +89,7 @@ class BatchLoader:
         Raises:
             WorkerFailureError: the data set or `collate` raised.
         """
-        indices, first, size, everything = self._share(iteration)
+        indices, first, size, everything = _share(self._order, self._rank, self._world_size, iteration)
         with blaming_the_function("the data set"):
             content = self._content(iteration, indices)
         return LocalBatch(
@@ -101,12 +101,6 @@ class BatchLoader:
             global_indices=everything,
         )
 
-    def _share(self, iteration: int) -> tuple[tuple[int, ...], int, int, Tensor]:
-        everything = self._order.global_batch(iteration)
-        first, last = local_slice(self._order.global_batch_size, self._rank, self._world_size)
-        shown = everything[first:last] if last > first else everything[:1]
-        return tuple(shown.tolist()), first, last - first, everything
-
     def _content(self, iteration: int, indices: tuple[int, ...]) -> Any:
         if self._data_workers == 0:
             return self._collate(self._keyed[(iteration, indices)])
@@ -116,10 +110,14 @@ class BatchLoader:
         return next(self._ahead)
 
     def _start_data_workers(self, iteration: int) -> DataLoader[Any]:
+        # Without this object: in a cycle with the iterator, the processes would outlive the loader until the
+        # garbage collector comes, which then waits five seconds for each of them.
+        order, rank, world_size = self._order, self._rank, self._world_size
+
         def keys() -> Iterator[tuple[int, tuple[int, ...]]]:
             coming = iteration
             while True:
-                yield coming, self._share(coming)[0]
+                yield coming, _share(order, rank, world_size, coming)[0]
                 coming += 1
 
         return DataLoader(
@@ -131,6 +129,16 @@ class BatchLoader:
             worker_init_fn=_accept_termination,
             multiprocessing_context="fork",
         )
+
+
+def _share(
+    order: SampleOrder, rank: int, world_size: int, iteration: int
+) -> tuple[tuple[int, ...], int, int, Tensor]:
+    """The samples that a rank loads, the place of the first, how many count, and those of all ranks."""
+    everything = order.global_batch(iteration)
+    first, last = local_slice(order.global_batch_size, rank, world_size)
+    shown = everything[first:last] if last > first else everything[:1]
+    return tuple(shown.tolist()), first, last - first, everything
 
 
 def _accept_termination(_worker: int) -> None:
