@@ -137,7 +137,7 @@ code = "import os; print(os.getpid(), os.getuid(), os.path.exists({str(home)!r})
 handle = launch(folder, command=[{SYSTEM_PYTHON!r}, "-c", code], environment={{}}, nice=0,
                 log_limit_bytes=9999,
                 sandbox=Sandbox("namespaces", str(box), "/box"))
-handle.wait(30)
+handle.wait(60)
 """
     subprocess.run(
         [SYSTEM_PYTHON, "-c", script],
@@ -183,7 +183,7 @@ time.sleep(1000)
     assert process_alive(daemon)
     write_lease(folder, 0.0)
     status = wait_until(lambda: read_exit(folder), "the lease has ended")
-    launcher.wait(10)
+    launcher.wait(60)
     assert status.reason == "lease_ended"
     assert not process_alive(daemon)
     assert (folder / "worker.log").read_text() == f"refused {ORDINARY_USER}\n"
@@ -205,7 +205,7 @@ time.sleep(1000)
     launcher = launch_script(folder, script, "none")
     daemon = int(wait_until(lambda: read_text(folder / "box/out/daemon"), "its daemon runs"))
     launcher.ask_to_kill()
-    launcher.wait(10)
+    launcher.wait(60)
     assert read_exit(folder) is not None
     assert not process_alive(daemon)
 
@@ -222,7 +222,7 @@ def read_text(path: Path) -> str:
 def test_how_a_worker_ended_is_told_exactly(
     tmp_path: Path, script: str, code: int | None, signal: int | None
 ) -> None:
-    launch_script(tmp_path / "worker", script, "none").wait(20)
+    launch_script(tmp_path / "worker", script, "none").wait(60)
     status = read_exit(tmp_path / "worker")
     assert status is not None
     assert (status.code, status.signal, status.reason) == (code, signal, "exited")
@@ -235,7 +235,7 @@ def test_a_command_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     sandbox = Sandbox("none", str(box), str(box))
     launch(
         folder, command=["/missing/python"], environment={}, sandbox=sandbox, log_limit_bytes=1000, nice=0
-    ).wait(20)
+    ).wait(60)
     status = read_exit(folder)
     assert status is not None
     assert status.reason == "start_failed"

@@ -70,7 +70,7 @@ def test_a_successor_that_came_early_gets_the_shard_when_it_is_there(server: Han
     waiting = threading.Thread(target=lambda: received.append(_receive(server.port)))
     waiting.start()
     server.publish(SHARD)
-    waiting.join(20)
+    waiting.join(60)
     assert [torch.equal(one, WEIGHTS) for one in received] == [True]
 
 
@@ -87,8 +87,8 @@ def test_who_hands_over_knows_when_the_whole_shard_was_taken(server: HandoverSer
     assert not server.wait_until_taken(0.05), "a stranger took nothing"
     waiting = threading.Thread(target=_receive, args=(server.port,))
     waiting.start()
-    assert server.wait_until_taken(20.0)
-    waiting.join(20)
+    assert server.wait_until_taken(60.0)
+    waiting.join(60)
 
 
 def test_without_the_secret_there_is_no_shard(server: HandoverServer) -> None:

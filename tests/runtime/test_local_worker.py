@@ -46,14 +46,15 @@ def say(connection: socket.socket, message: dict[str, object]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def test_last_words_that_arrive_late_are_heard(worker: LocalWorker) -> None:
+def test_last_words_that_arrive_late_are_heard(worker: LocalWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.runtime.local_worker.LAST_WORDS_SECONDS", 60.0)
     connection = connected(worker)
 
     def end() -> None:
         say(connection, {"event": {"id": "1", "kind": "profile_done"}})
         connection.close()
 
-    threading.Timer(0.5, end).start()
+    threading.Timer(0.2, end).start()
     assert worker.wait_for_event("profile_done")["id"] == "1"
 
 

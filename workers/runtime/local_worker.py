@@ -169,7 +169,7 @@ class LocalWorker:
         path = self.box.parent / f"{self.box.name}.log"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
-    def end(self, seconds: float = 20.0) -> int:
+    def end(self, seconds: float = 60.0) -> int:
         """Wait for the worker to exit by itself; returns the exit code."""
         return self.process.wait(seconds)
 
