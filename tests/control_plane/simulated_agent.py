@@ -294,14 +294,12 @@ def let_agents_answer(*agents: SimulatedAgent) -> bool:
 
 
 def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:
-    """Let planner and agents talk while slots end, until two rounds in a row have changed nothing."""
-    unchanged = 0
+    """Let planner and agents talk while slots end, until a round has changed nothing."""
     for _ in range(rounds):
         before = _known(agents)
         settle(*agents, rounds=1)
         let_pass(0.1)
-        unchanged = unchanged + 1 if _known(agents) == before else 0
-        if unchanged == 2:
+        if _known(agents) == before:
             return
 
 

@@ -75,7 +75,7 @@ def operator_page() -> Callable[[], str]:
     return lambda: str(client.get("/decisions/").content.decode())
 
 
-@pytest.mark.parametrize("seconds", [None, 20.0])
+@pytest.mark.parametrize("seconds", [pytest.param(None, marks=pytest.mark.slow), 20.0])
 def test_work_of_centuries_stops_nobody(submit: Submit, node: SimulatedAgent, seconds: float | None) -> None:
     first = running(submit, node)
     tell_speed(first, 0.83)
@@ -118,7 +118,9 @@ def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node:
     assert plan.status_code in (200, 404)
 
 
-@pytest.mark.parametrize("column", ["iterations_per_second", "pause_seconds"])
+@pytest.mark.parametrize(
+    "column", ["iterations_per_second", pytest.param("pause_seconds", marks=pytest.mark.slow)]
+)
 def test_a_row_that_cannot_be_planned_is_set_aside_and_the_others_go_on(
     submit: Submit, node: SimulatedAgent, version, operator_page: Callable[[], str], column: str
 ) -> None:

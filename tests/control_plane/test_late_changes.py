@@ -51,7 +51,10 @@ def decided(job: Job) -> Job:
     return job
 
 
-@pytest.mark.parametrize(("late", "seconds", "promised"), [(0, 45, True), (30, 45, False), (30, 75, True)])
+@pytest.mark.parametrize(
+    ("late", "seconds", "promised"),
+    [pytest.param(0, 45, True, marks=pytest.mark.slow), (30, 45, False), (30, 75, True)],
+)
 def test_new_promises_keep_slack_for_starts_that_lately_came_late(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, late: float, seconds: float, promised: bool
 ) -> None:

@@ -67,7 +67,10 @@ def states() -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("seconds", [HOUR, -HOUR, 8.0, -8.0])
+@pytest.mark.parametrize(
+    "seconds",
+    [HOUR, -HOUR, pytest.param(8.0, marks=pytest.mark.slow), pytest.param(-8.0, marks=pytest.mark.slow)],
+)
 def test_a_clock_that_is_set_neither_hides_a_silent_server_nor_accuses_another(
     cluster: Cluster,
     database_clock: DatabaseClock,

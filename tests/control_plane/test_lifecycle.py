@@ -19,11 +19,6 @@ Submit = Callable[..., Job]
 
 
 @pytest.fixture
-def measured() -> bool:
-    return False
-
-
-@pytest.fixture
 def node(cluster: Cluster) -> SimulatedAgent:
     return SimulatedAgent.enrol("node-1", 4, SPEED)
 
@@ -36,7 +31,7 @@ def gpus_held(job: Job) -> int:
 def test_a_new_function_is_measured_then_promised_then_trained_to_the_end(
     node: SimulatedAgent, submit: Submit
 ) -> None:
-    job = submit(seconds=600)
+    job = submit(seconds=600, measured=False)
     settle(node)
     job.refresh_from_db()
     assert sorted(CurveLevel.objects.values_list("gpus", flat=True)) == [1, 2, 4]
@@ -52,7 +47,7 @@ def test_a_new_function_is_measured_then_promised_then_trained_to_the_end(
 
 
 def test_a_known_curve_is_not_measured_again(node: SimulatedAgent, submit: Submit) -> None:
-    submit(seconds=600)
+    submit(seconds=600, measured=False)
     settle(node)
     second = submit(seconds=900)
     settle(node, rounds=1)

@@ -54,7 +54,9 @@ def seconds_left(job: Job) -> float:
     return (job.deadline_at - timezone.now()).total_seconds()
 
 
-@pytest.mark.parametrize("after", [0.0, 30.0, 55.0])
+@pytest.mark.parametrize(
+    "after", [pytest.param(0.0, marks=pytest.mark.slow), pytest.param(30.0, marks=pytest.mark.slow), 55.0]
+)
 def test_who_accepts_is_promised_a_deadline_that_counts_from_then(
     declined: Job, owned: SimulatedAgent, clock: SimulatedTime, after: float
 ) -> None:

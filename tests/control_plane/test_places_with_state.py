@@ -43,7 +43,7 @@ def order(cluster: Cluster) -> list[str]:
     return [server.id for server in pool_snapshot(cluster, KIND, timezone.now()).snapshot.servers]
 
 
-@pytest.mark.parametrize("holder", ["node-2", "node-3"])
+@pytest.mark.parametrize("holder", [pytest.param("node-2", marks=pytest.mark.slow), "node-3"])
 def test_a_recovered_job_goes_to_the_server_that_has_its_copies(
     cluster: Cluster, three: list[SimulatedAgent], submit: Submit, holder: str
 ) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Server
 from scheduling.choices import GenerationState, JobState, PromiseOutcome
 from scheduling.models import Checkpoint, Generation, Job
 from scheduling.services.accepting import job_accept_offer
@@ -49,6 +49,14 @@ class SteadyAgent(RandomAgent):
     def second(self, at: float) -> None:
         if not self.lost:
             super().second(at)
+
+    def obey(self) -> None:
+        told = Server.objects.values_list("desired_version", flat=True).get(pk=self.agent.server_id)
+        if told != self.desired_version:
+            super().obey()
+            return
+        for worker in self.workers.values():
+            self._follow(worker)
 
     def _follow(self, worker: SimulatedWorker) -> None:
         job, start = worker.entry["job"], worker.entry.get("start") or {}
@@ -177,7 +185,7 @@ def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, su
 
 
 def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
-    first = promised_without_time_to_spare(submit, iterations=60 * 30)
+    first = promised_without_time_to_spare(submit, iterations=60 * 20)
     days.until(lambda: trains(first), "it trains")
     second = promised_without_time_to_spare(submit, iterations=60 * 10)
     in_hand_over = Generation.objects.filter(

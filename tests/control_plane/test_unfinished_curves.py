@@ -164,6 +164,7 @@ def test_levels_that_a_decline_lacked_are_measured_once_gpus_are_idle_and_who_as
     assert not second.generations.filter(purpose=Purpose.PROFILING).exists()
 
 
+@pytest.mark.slow
 def test_after_a_decline_nobody_makes_room_for_measuring_on(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_server_that_falls_silent_while_it_measures_on_is_freed(
     assert under_way.retired_at is not None
 
 
+@pytest.mark.slow
 def test_later_submissions_of_the_function_wait_for_more_levels_too(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_curve_that_goes_as_far_as_the_cluster_is_the_whole_of_it(
     assert "only" not in job.verdict["reason"]
 
 
+@pytest.mark.slow
 def test_what_was_measured_counts_where_measuring_more_breaks_off(
     cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:

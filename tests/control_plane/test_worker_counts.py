@@ -33,7 +33,11 @@ def of_threes(version: FunctionVersion) -> FunctionVersion:
 
 @pytest.mark.parametrize(
     ("servers", "levels", "workers"),
-    [((8, 8), [3, 6, 12], 12), ((4, 4), [3, 6], 6), ((6,), [3], 3)],
+    [
+        ((8, 8), [3, 6, 12], 12),
+        pytest.param((4, 4), [3, 6], 6, marks=pytest.mark.slow),
+        pytest.param((6,), [3], 3, marks=pytest.mark.slow),
+    ],
 )
 def test_it_is_measured_promised_and_trained_on_its_numbers_of_workers(
     cluster: Cluster,

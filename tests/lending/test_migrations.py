@@ -12,11 +12,11 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import IntegrityError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
-from pytest_django.plugin import DjangoDbBlocker
 
 from tests.factories import UserFactory
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# Migrations of before do not change; that they run is seen whenever a test database is made.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 BEFORE: list[tuple[str, str | None]] = [("cluster", "0011_ageing_weight"), ("lending", None)]
 AFTER: list[tuple[str, str | None]] = [
@@ -38,19 +38,11 @@ def migrate(targets: list[tuple[str, str | None]]) -> Any:
     return MigrationExecutor(connection).loader.project_state(known).apps
 
 
-@pytest.fixture(scope="module")
-def _the_latest_at_the_end(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Once for all tests: all that came later takes seconds to be undone and done again."""
-    yield
-    with django_db_blocker.unblock():
-        migrate(MigrationExecutor(connection).loader.graph.leaf_nodes())
-
-
 @pytest.fixture
-def before(_the_latest_at_the_end: None) -> Iterator[Any]:
+def before() -> Iterator[Any]:
     yield migrate(BEFORE)
     # Only tables that there are today are emptied.
-    migrate(AFTER)
+    migrate(MigrationExecutor(connection).loader.graph.leaf_nodes())
 
 
 def rows_of(apps: Any, app: str) -> dict[str, list[dict[str, Any]]]:
@@ -122,8 +114,17 @@ def content(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, A
     }
 
 
-def test_every_row_is_the_same_after_the_move_and_after_its_return(before: Any) -> None:
+def test_rows_and_permissions_survive_the_move_and_its_return(before: Any) -> None:
     fill(before)
+    user = UserFactory.create()
+    user.user_permissions.add(
+        Permission.objects.get(
+            content_type__app_label="cluster",
+            content_type__model="inferencecluster",
+            codename="change_inferencecluster",
+        )
+    )
+    kinds = set(ContentType.objects.filter(app_label="cluster").values_list("pk", flat=True))
     kept = content(rows_of(before, "cluster"))
     assert all(kept.values())
 
@@ -136,6 +137,11 @@ def test_every_row_is_the_same_after_the_move_and_after_its_return(before: Any) 
     assert serving.servers.count() == 2
     assert after.get_model("cluster", "EnrolmentToken").objects.get().inference_cluster == serving
 
+    assert type(user).objects.get(pk=user.pk).has_perm("lending.change_inferencecluster")
+    moved = set(ContentType.objects.filter(app_label="lending").values_list("pk", flat=True))
+    assert len(moved) == len(MODELS)
+    assert moved < kinds
+
     # Later rows go on where the earlier ones ended, and references are held to as before.
     later = serving.usage_samples.create(period_ends_at=timezone.now(), usage=0.7)
     assert later.pk > max(row["id"] for row in kept["UsageSample"])
@@ -144,27 +150,3 @@ def test_every_row_is_the_same_after_the_move_and_after_its_return(before: Any) 
     later.delete()
 
     assert content(rows_of(migrate(BEFORE), "cluster")) == kept
-
-
-def test_who_held_a_permission_holds_it_still(before: Any) -> None:
-    user = UserFactory.create()
-    user.user_permissions.add(
-        Permission.objects.get(
-            content_type__app_label="cluster",
-            content_type__model="inferencecluster",
-            codename="change_inferencecluster",
-        )
-    )
-    kinds = set(ContentType.objects.filter(app_label="cluster").values_list("pk", flat=True))
-
-    migrate(AFTER)
-
-    assert type(user).objects.get(pk=user.pk).has_perm("lending.change_inferencecluster")
-    moved = set(ContentType.objects.filter(app_label="lending").values_list("pk", flat=True))
-    assert len(moved) == len(MODELS)
-    assert moved < kinds
-
-
-def test_an_empty_database_is_moved_too(before: Any) -> None:
-    after = migrate(AFTER)
-    assert not any(after.get_model("lending", name).objects.exists() for name in MODELS)

@@ -413,7 +413,7 @@ def test_steps_that_are_carried_out_twice_change_nothing(
     assert scenario() == once
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_platform_that_is_stopped_between_any_two_steps_recovers_the_same(
     scenario: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
