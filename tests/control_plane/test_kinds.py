@@ -21,7 +21,7 @@ from scheduling.services.what_if import what_if
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize
 from simulation.replay import differences, replay
-from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle, settle_through_slots
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle_through_slots
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.simulation.engine.worlds import Job as Request
 from tests.simulation.engine.worlds import settings, workload
@@ -123,13 +123,14 @@ ASKED: Sequence[tuple[str, float | None, int]] = (
 )
 
 
+@pytest.mark.slow
 def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
     nodes: Nodes, submit: Submit, clock: SimulatedTime
 ) -> None:
     jobs = []
     for service_class, seconds, iterations in ASKED:
         jobs.append(submit(service_class, seconds=seconds, iterations=iterations))
-        settle(*nodes)
+        settle_through_slots(*nodes)
     decided = [seen(job) for job in jobs]
     live = ["" if job.state == JobState.DECLINED else kind(job) for job in decided]
     # Four GPUs of one kind and two of the other share work without a deadline as two to one. What has one is

@@ -21,7 +21,7 @@ from tests.control_plane.simulated_agent import SimulatedWorker
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.control_plane.test_random_days import store_curve
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(400)]
 
 Submit = Callable[..., Job]
 LONGEST_SECONDS = 600
@@ -170,7 +170,6 @@ def assert_met(days: Days, *jobs: Job) -> None:
         assert (job.state, job.promise_outcome) == (JobState.COMPLETED, PromiseOutcome.MET)
 
 
-@pytest.mark.slow
 def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, submit: Submit) -> None:
     # Long enough that a minute passes without a checkpoint even where it grows, and so stores, meanwhile.
     job = promised_without_time_to_spare(submit, iterations=60 * 140)
@@ -185,7 +184,7 @@ def test_a_server_lost_just_before_a_checkpoint_breaks_no_promise(days: Days, su
 
 
 def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
-    first = promised_without_time_to_spare(submit, iterations=60 * 20)
+    first = promised_without_time_to_spare(submit, iterations=60 * 30)
     days.until(lambda: trains(first), "it trains")
     second = promised_without_time_to_spare(submit, iterations=60 * 10)
     in_hand_over = Generation.objects.filter(
