@@ -49,20 +49,20 @@ def version(cluster: Cluster) -> FunctionVersion:
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     """Whether functions of submitted jobs have been measured before. Modules about measuring override it;
     single submissions say ``measured=False``."""
     return True
 
 
 @pytest.fixture
-def submit(version: FunctionVersion, measured: bool) -> Callable[..., Job]:
+def submit(version: FunctionVersion, curves_known: bool) -> Callable[..., Job]:
     member: Membership = MembershipFactory.create(project=version.function.project, role=Role.OWNER)
 
     def submit_one(
         service_class: str = "slo", *, seconds: float | None = None, iterations: int = 1000, **fields: Any
     ) -> Job:
-        is_measured = fields.pop("measured", measured)
+        is_measured = fields.pop("measured", curves_known)
         deadline = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
         request = JobRequest(
             function_version=fields.pop("version", version),

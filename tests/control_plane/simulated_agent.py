@@ -147,6 +147,7 @@ class SimulatedAgent:
                 POINTS.get(place[:2], worker.stored) != worker.stored
                 for place, worker in self.workers.items()
             )
+            or agent.last_report_at is None
             or timezone.now() - agent.last_report_at >= timedelta(seconds=1)
         )
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -28,7 +28,7 @@ TAKES = {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB}
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -35,7 +35,7 @@ FAST = {1: 30.0, 2: 57.0}
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -19,7 +19,7 @@ STATE_BYTES = 1_000_000
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

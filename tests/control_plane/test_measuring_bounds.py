@@ -26,7 +26,7 @@ Submit = Callable[..., Job]
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -19,7 +19,7 @@ MESSAGE = "it used more than 512 MiB of memory, which is what a worker here may 
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

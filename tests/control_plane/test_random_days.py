@@ -27,7 +27,7 @@ GIB = 1024**3
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -117,7 +117,7 @@ class Days:
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

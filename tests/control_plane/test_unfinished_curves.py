@@ -30,7 +30,7 @@ KNOWN = {1: 10.0, 2: 19.0}
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

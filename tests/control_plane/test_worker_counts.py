@@ -20,7 +20,7 @@ SPEED = {1: 5.0, 2: 10.0, 3: 14.0, 4: 19.0, 6: 27.0, 8: 34.0, 12: 50.0}
 
 
 @pytest.fixture
-def measured() -> bool:
+def curves_known() -> bool:
     return False
 
 

@@ -28,7 +28,14 @@ from simulation.reports.parquet import read_parquet
 from simulation.services.asking import StudyRequest
 from simulation.services.executing import execute_run, workload_for
 from simulation.services.studies import study_start
-from tests.control_plane.conftest import SPEED, clock, cluster, measured, submit, version  # noqa: F401 - fixtures
+from tests.control_plane.conftest import (  # noqa: F401 - fixtures
+    SPEED,
+    clock,
+    cluster,
+    curves_known,
+    submit,
+    version,
+)
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
 from tests.simulation.product.conftest import runs_of
 
