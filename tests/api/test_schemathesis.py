@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
+from schemathesis.core.result import Ok
 
 from config.wsgi import application
 from tests.api.conftest import World
@@ -45,6 +46,7 @@ def test_generated_requests_are_answered_as_the_document_says(
     schema.app = application
     token = crowded.authorization(crowded.operator)
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
         operation = found.ok()
         with subtests.test(operation.label):
             _ask(operation.as_strategy(), crowded, token)
