@@ -24,7 +24,7 @@ from workers.runtime.measuring.gradient_times import GradientTimes, IterationTim
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.measuring.windows import CommunicationWindows
 
-PROFILE = {"levels": [1, 2], "seconds_per_level": 0.3, "max_seconds": 120}
+PROFILE = {"levels": [1, 2], "seconds_per_level": 0.1, "max_seconds": 120}
 
 
 def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
