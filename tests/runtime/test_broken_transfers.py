@@ -24,11 +24,13 @@ STATE_BYTES = 16 << 20
 BROKEN_AFTER_BYTES = 2 << 20
 
 
-def large_state(generation: int, iterations: int = 10**6, **changes: Any) -> dict[str, Any]:
+def large_state(
+    generation: int, iterations: int = 10**6, *, state_bytes: int = STATE_BYTES, **changes: Any
+) -> dict[str, Any]:
     """An assignment whose state is large beside what it computes."""
     return {
         "function": {"entry": "large_state:LargeState"},
-        "hyperparameters": {"global_batch_size": 8, "state_bytes": STATE_BYTES},
+        "hyperparameters": {"global_batch_size": 8, "state_bytes": state_bytes},
         "termination": {"max_iterations": iterations, "target": None},
         "generation": generation,
         **changes,
@@ -171,10 +173,11 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 @pytest.mark.live
 def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> None:
     """Beside its model a rank never has as much as the state again."""
-    ranks = 4
-    old = agent.start_generation(LARGE_STATE, large_state(1, device=emulated()), ranks)
+    ranks, size = 4, 64 << 20
+    slow = large_state(1, state_bytes=size, device=emulated(fixed_seconds=0.25))
+    old = agent.start_generation(LARGE_STATE, slow, ranks)
     old.wait_until_ready().train_from_nothing().wait_for_iteration(2)
-    new = agent.start_generation(LARGE_STATE, large_state(2), ranks).wait_until_ready()
+    new = agent.start_generation(LARGE_STATE, large_state(2, state_bytes=size), ranks).wait_until_ready()
     pids = [worker.process.pid for worker in (*old.workers, *new.workers)]
     growth = PeakGrowth(pids)
     if way == "hand-over":
@@ -188,7 +191,7 @@ def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> 
     grown = {}
     for generation, name in ((old, "old"), (new, "new")):
         alive = [worker.process.pid for worker in generation.workers if worker.process.poll() is None]
-        grown[name] = [round(one / STATE_BYTES, 2) for one in growth.bytes_of(alive)]
+        grown[name] = [round(one / size, 2) for one in growth.bytes_of(alive)]
     assert max(grown["new"]) < 0.5, grown
     assert max(grown["old"], default=0) < 0.5, grown
     old.stop()
