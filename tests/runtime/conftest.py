@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from workers.runtime.local_agent import LocalAgent, stage_packages
@@ -49,6 +50,12 @@ def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[st
         "seed": 11,
         **changes,
     }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Threads of PyTorch that wait for each other take the processor from other tests."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
