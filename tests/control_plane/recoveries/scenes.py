@@ -41,7 +41,7 @@ def train_on(submit: Submit, here: SimulatedAgent, other: SimulatedAgent, durabl
     return Job.objects.get(pk=job.pk)
 
 
-def go_on(time: SimulatedTime, *agents: SimulatedAgent, rounds: int = 8) -> None:
+def go_on(time: SimulatedTime, *agents: SimulatedAgent, rounds: int = 5) -> None:
     """Let planner and agents talk while slots go by."""
     for _ in range(rounds):
         time.turn(0.1)
