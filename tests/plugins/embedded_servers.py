@@ -38,6 +38,9 @@ _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Start what is not given, and tell Django where it is."""
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    if is_worker:
+        # There are as many workers as cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not is_worker:
         # Short, for sockets lie below it; and not the folder that pytest closes to other users at each start.
         args.insert(0, f"--basetemp={_make_folder() / 't'}")
