@@ -16,7 +16,7 @@ MINUTES ?= 10
 # Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone.
 SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run demo status down test test-live test-all test-gpu chaos hostile images test-images core lint style types contracts check drift format openapi screenshots bench lock clean
+.PHONY: help setup setup-dev run demo status down test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi screenshots bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,8 @@ PARALLEL := -n $(LANES) --dist worksteal
 # Whatever fails, the rest runs. Pytest's closing line is the last one of a good run.
 define gate
 @failed=; \
-echo "== compiling the decision core; lint, types, contracts, drift"; \
-$(MAKE) --no-print-directory -k -j$(LANES) --output-sync=target types core style contracts drift || failed="$$failed checks"; \
+echo "== lint, types, contracts, drift; the compiled core and the schema that tests begin with"; \
+$(MAKE) --no-print-directory -k -j$(LANES) --output-sync=target types core database style contracts drift || failed="$$failed checks"; \
 $(if $(filter tests,$(T)),echo "== smoke"; $(PY) -m pytest -m smoke tests/end_to_end || failed="$$failed smoke";) \
 echo "== tests"; $(PY) -m pytest $(PARALLEL) $(1) $(T) || failed="$$failed tests"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
@@ -83,6 +83,9 @@ test-images: setup-dev ## Build the images and train a job with them, in a quart
 
 core: setup-dev
 	$(PY) -m launch.compile_core
+
+database: setup-dev
+	$(PY) -m tests.plugins.embedded_servers
 
 lint: style types contracts ## Style, types and import contracts
 

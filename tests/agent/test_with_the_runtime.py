@@ -38,6 +38,7 @@ DEVICE_MODEL = {
 }
 
 
+@pytest.mark.slow  # the smoke test trains on more workers and from checkpoints as well
 def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -120,7 +120,10 @@ def test_a_curve_that_is_not_concave_is_replaced_by_its_hull():
     assert isinstance(hull, Hull)
 
 
-@pytest.mark.parametrize("policy", ["punctual", "elasticflow", "edf", "fifo"])
+@pytest.mark.parametrize(
+    "policy",
+    ["punctual", "edf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("elasticflow", "fifo"))],
+)
 def test_no_simulated_run_meets_more_deadlines_than_its_bound(policy):
     rng = np.random.default_rng(5)
     for _ in range(4):

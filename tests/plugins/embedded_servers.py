@@ -150,3 +150,8 @@ def _end_servers() -> None:
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SECRET_KEY", SECRET_KEY)
+    keep_migrated_cluster(start_postgresql, _end_servers)

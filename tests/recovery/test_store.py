@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -20,6 +21,8 @@ from recovery.store.sockets import connect
 from tests.plugins.forking import forking
 
 PROJECT = Path(__file__).parents[2]
+# Its threads go on after a test, when nothing captures what they say.
+logging.getLogger("recovery.store.client").setLevel(logging.WARNING)
 LIMIT_BYTES = 8 << 20
 WORKER_BYTES = 4 << 20
 SECONDS = 60.0

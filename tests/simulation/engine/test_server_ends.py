@@ -43,7 +43,7 @@ def with_random_ends(seed: int, *, told_late: bool, policy: str, lending: bool) 
     return Simulation(world.workload, replace(world.settings, known_ends=tuple(ends)), happenings).run()
 
 
-@hypothesis_settings(max_examples=examples(0.2))
+@hypothesis_settings(max_examples=examples(0.1))
 @given(
     seed=st.integers(0, 2**32 - 1),
     policy=st.sampled_from(["punctual", "punctual", "elasticflow", "edf"]),

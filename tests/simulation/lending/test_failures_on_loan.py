@@ -66,7 +66,7 @@ def check(seeds: range, reserve: int) -> None:
     assert checked > len(seeds) / 10
 
 
-@pytest.mark.parametrize("reserve", [0, 1])
+@pytest.mark.parametrize("reserve", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_no_invariant_is_violated_and_the_reserve_covers_a_borrowed_server_too(reserve: int) -> None:
     check(range(50_000, 50_000 + IN_EVERY_RUN), reserve)
 

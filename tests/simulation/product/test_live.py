@@ -248,7 +248,7 @@ def test_what_there_is_not_cannot_be_asked_for(
         study_start(actor=operator, request=StudyRequest(source="live", policies=("edf",), gpu_type="abacus"))
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("servers", [2, *(pytest.param(few, marks=pytest.mark.slow) for few in (1, 3))])
 def test_nothing_impossible_happens_after_a_beginning_in_the_middle(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture

@@ -329,7 +329,9 @@ def test_a_run_ends_though_a_job_can_run_nowhere(
     assert outcome_of(study, store, 0).jobs.end == (JobEnd.UNFINISHED,)
 
 
-@pytest.mark.parametrize("policy", ["lyra", "opportunistic", "afs"])
+@pytest.mark.parametrize(
+    "policy", ["lyra", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opportunistic", "afs"))]
+)
 def test_policies_that_share_out_workers_go_on_from_what_is_borrowed_now(
     grown: Job, start: Start, store: Any, policy: str
 ) -> None:
