@@ -14,7 +14,7 @@ import torch
 
 from tests.agent.conftest import RunningAgent
 from tests.agent.fake_control_plane import FakeControlPlane
-from tests.agent.test_memory_points import ITERATIONS, Training, from_memory
+from tests.agent.test_memory_points import DEVICE_MODEL, ITERATIONS, Training, from_memory
 from workers.runtime.local_ports import free_port
 
 SECRET = "known to the stores of this generation alone"
@@ -76,6 +76,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
 def test_a_job_goes_on_from_a_peers_memory_without_a_bit_of_difference(start: Callable[[str], Node]) -> None:
     first, peer, other = start("first"), start("peer"), start("other")
     training = Training(first.agent, first.plane)
+    # Slow enough that copies arrive in the middle of the run even if the first one is in vain: the store then
+    # asks its peer again after five seconds.
+    first.agent.settings["emulate"] = {**DEVICE_MODEL, "fixed_seconds": 0.2}
     undisturbed = Training(other.agent, other.plane, "undisturbed")
     peer.has_to_do_with(keep=[0, 1])
     first.has_to_do_with(send=peer.all_ranks())
