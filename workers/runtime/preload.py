@@ -6,6 +6,7 @@ Importing these must start no thread and touch no GPU, else nothing could be for
 checks both).
 """
 
+import contextlib
 import encodings.idna  # noqa: F401
 import multiprocessing  # noqa: F401
 
@@ -17,6 +18,9 @@ import torch._dynamo
 import torch.distributed
 import torch.nn.parallel.distributed
 import torch.optim.lr_scheduler
-import torch.profiler._cupti_monitor
 import torch.utils.data
-import torch.utils.serialization.config  # noqa: F401
+import torch.utils.serialization.config
+
+# Private to some releases of torch, whose profiler imports it at its first use.
+with contextlib.suppress(ImportError):
+    import torch.profiler._cupti_monitor  # noqa: F401
