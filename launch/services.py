@@ -152,9 +152,7 @@ class ControlPlane:
     def streams(self) -> ProcessSpecification:
         """Event streams."""
         command = [
-            sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", self._addresses.host,
-            "--port", str(self._addresses.stream_port), "--timeout-graceful-shutdown", "2", "--no-access-log",
-            "--lifespan", "off",
+            sys.executable, "-m", "config.serving", self._addresses.host, str(self._addresses.stream_port)
         ]  # fmt: skip
         return self._http("streams", command, self._addresses.stream_url)
 
@@ -216,8 +214,8 @@ class ControlPlane:
         # Several workers share what was imported before they were forked (`config/preloading.py`).
         shared = ["--preload"] if workers > 1 else []
         return [
-            sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w",
-            str(workers), *shared, "--threads", "4", "--no-control-socket",
+            sys.executable, "-m", "gunicorn", f"{application}:application",
+            "-k", "config.serving.workers.FrontWorker", "-w", str(workers), *shared, "--no-control-socket",
             "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip

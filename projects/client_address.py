@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
 from django.conf import settings
-from django.http import HttpRequest
 
 #: Who has one IPv6 address has a network of them.
 _IPV6_NETWORK_BITS = 64
 
 
-def client_address(request: HttpRequest) -> str:
-    """The caller's address, as the outermost of our own proxies saw it; "" where there is none.
+def client_address(meta: Mapping[str, object]) -> str:
+    """The address of a request's caller, as the outermost of our own proxies saw it; "" where there is none.
+    ``meta`` is its ``META``.
 
     ``TRUSTED_PROXIES`` counts the proxies in front: each adds the address that it saw to ``X-Forwarded-For``,
     so what lies further left was written by the caller and is not believed. What is no address counts as the
     proxy's own.
     """
-    peer = str(request.META.get("REMOTE_ADDR", ""))
-    forwarded = [part.strip() for part in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")]
+    peer = str(meta.get("REMOTE_ADDR", ""))
+    forwarded = [part.strip() for part in str(meta.get("HTTP_X_FORWARDED_FOR", "")).split(",")]
     proxies = settings.TRUSTED_PROXIES
     if proxies < 1 or forwarded == [""]:
         return peer
@@ -30,9 +31,9 @@ def client_address(request: HttpRequest) -> str:
         return peer
 
 
-def throttled_address(request: HttpRequest) -> str:
-    """What throttles count by: an IPv4 address, or the network of an IPv6 address."""
-    text = client_address(request)
+def throttled_address(meta: Mapping[str, object]) -> str:
+    """What throttles count by and who takes turns: an IPv4 address, or the network of an IPv6 address."""
+    text = client_address(meta)
     try:
         address = ip_address(text)
     except ValueError:

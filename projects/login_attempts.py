@@ -80,7 +80,7 @@ class ThrottledBackend(ModelBackend):
 
 
 def _address(request: HttpRequest | None) -> str:
-    return "" if request is None else client_address(request)
+    return "" if request is None else client_address(request.META)
 
 
 def _keys(request: HttpRequest | None, name: str) -> dict[str, str]:
@@ -88,7 +88,7 @@ def _keys(request: HttpRequest | None, name: str) -> dict[str, str]:
     # differ in case alone share their attempts, which costs less than a fresh count for each spelling.
     digest = sha256(unicodedata.normalize("NFKC", name.casefold()).encode()).hexdigest()
     keys = {"name": f"login-failures:name:{digest}"}
-    address = "" if request is None else throttled_address(request)
+    address = "" if request is None else throttled_address(request.META)
     if address:
         keys["address"] = f"login-failures:address:{address}"
         keys["both"] = f"login-failures:{address}:{digest}"

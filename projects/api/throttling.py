@@ -65,4 +65,4 @@ class Throttle(ScopedRateThrottle, CountedAtOnce):
             return True
 
     def get_ident(self, request: Request) -> str:
-        return throttled_address(request._request)
+        return throttled_address(request._request.META)

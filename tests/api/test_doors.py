@@ -105,16 +105,16 @@ def test_who_logs_in_rightly_is_never_slowed_down(db: None) -> None:
 )
 def test_the_address_of_a_caller(rf: Any, settings: Any, forwarded: str, proxies: int, address: str) -> None:
     settings.TRUSTED_PROXIES = proxies
-    assert client_address(rf.get("/", HTTP_X_FORWARDED_FOR=forwarded)) == address
+    assert client_address(rf.get("/", HTTP_X_FORWARDED_FOR=forwarded).META) == address
 
 
 def test_addresses_of_one_ipv6_network_count_as_one(rf: Any) -> None:
     first, second, other = (
-        throttled_address(rf.get("/", REMOTE_ADDR=address))
+        throttled_address(rf.get("/", REMOTE_ADDR=address).META)
         for address in ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", "2001:db8:1:3::1")
     )
     assert first == second != other
-    assert throttled_address(rf.get("/", REMOTE_ADDR="::ffff:192.0.2.1")) == "192.0.2.1"
+    assert throttled_address(rf.get("/", REMOTE_ADDR="::ffff:192.0.2.1").META) == "192.0.2.1"
 
 
 def test_the_admin_has_no_login_of_its_own(db: None, client: Client) -> None:

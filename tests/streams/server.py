@@ -39,9 +39,7 @@ def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
     )
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port",
-            str(port),
-             "--timeout-graceful-shutdown", "1", "--log-level", "warning"],
+            [sys.executable, "-m", "config.serving", "127.0.0.1", str(port)],
             env={**os.environ, "DATABASE_URL": database, "REDIS_URL": redis_url,
                  "DJANGO_SETTINGS_MODULE": "config.settings_streams",
                  "STREAM_CONNECTIONS_PER_CALLER": str(STREAMS_PER_CALLER)},

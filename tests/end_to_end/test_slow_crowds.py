@@ -1,0 +1,129 @@
+"""Two hundred slow connections at every listener for two minutes: no lease is late, no page waits."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from launch import Platform
+from punctual.client import Client
+from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+Rows = Callable[..., list[dict[str, Any]]]
+CONNECTIONS = 200
+SECONDS = 120.0
+PAGE_SECONDS = 1.0
+#: What each of them sends at first, before a byte now and then.
+BEGINNINGS = (
+    b"POST /agent/v1/enrol HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+    (
+        b"POST /api/v1/login/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 1000\r\n\r\n{"
+    ),
+    b"GET /stream/cluster HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    b"",
+)
+
+
+class Crowd(threading.Thread):
+    """Slow connections to one listener; whoever is cut off comes again."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.address = urlsplit(url).hostname, urlsplit(url).port
+        self.ended = threading.Event()
+        self.cut_off: Counter[bytes] = Counter()
+
+    def run(self) -> None:
+        with selectors.DefaultSelector() as waiting:
+            for number in range(CONNECTIONS):
+                self._come(waiting, number)
+            next_byte_at = time.monotonic() + 2.0
+            while not self.ended.is_set():
+                for key, _events in waiting.select(0.2):
+                    self._heard(waiting, key)
+                if time.monotonic() >= next_byte_at:
+                    next_byte_at += 2.0
+                    for key in list(waiting.get_map().values()):
+                        self._dribble(key)
+            for key in list(waiting.get_map().values()):
+                key.fileobj.close()
+
+    def _come(self, waiting: selectors.BaseSelector, number: int) -> None:
+        connection = socket.create_connection(self.address)
+        connection.sendall(BEGINNINGS[number % len(BEGINNINGS)])
+        waiting.register(connection, selectors.EVENT_READ, number)
+
+    def _heard(self, waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        try:
+            said = key.fileobj.recv(65536)
+        except OSError:
+            said = b""
+        self.cut_off[said[9:12]] += 1
+        waiting.unregister(key.fileobj)
+        key.fileobj.close()
+        self._come(waiting, key.data)
+
+    def _dribble(self, key: selectors.SelectorKey) -> None:
+        if BEGINNINGS[key.data % len(BEGINNINGS)]:
+            try:
+                key.fileobj.sendall(b" ")
+            except OSError:
+                pass  # it is cut off, and found so at the next look
+
+
+@contextmanager
+def crowds(platform: Platform) -> Iterator[list[Crowd]]:
+    found = [Crowd(url) for url in (platform.web_url, platform.agent_url, platform.stream_url)]
+    for crowd in found:
+        crowd.start()
+    try:
+        yield found
+    finally:
+        for crowd in found:
+            crowd.ended.set()
+        for crowd in found:
+            crowd.join()
+
+
+def test_no_lease_is_late_and_no_page_waits(running_platform: Platform, person: Client, rows: Rows) -> None:
+    job = person.submit(
+        EXAMPLES / "image_classifier.py",
+        name="beside a crowd",
+        batch_size=GLOBAL_BATCH_SIZE,
+        max_iterations=1_000,
+        deadline=3000.0,
+    )
+    wait_for(job, lambda job: job.state == "running", "running", seconds=180)
+    states: Counter[str] = Counter()
+    longest: dict[str, float] = {}
+    pages = ("/login/", "/healthz", "/api/v1/jobs/", "/api/v1/cluster/")
+    with Client(running_platform.web_url, token="") as anonymous:
+        headers = {"Authorization": f"Bearer {anonymous.login(*running_platform.operator_login)}"}
+    with crowds(running_platform) as around, httpx.Client(base_url=running_platform.web_url) as web:
+        ends_at = time.monotonic() + SECONDS
+        while time.monotonic() < ends_at:
+            for page in pages:
+                began = time.monotonic()
+                assert web.get(page, headers=headers, timeout=30).status_code == 200
+                longest[page] = max(longest.get(page, 0.0), time.monotonic() - began)
+            states.update(row["state"] for row in rows("select state from cluster_server"))
+            time.sleep(0.5)
+    assert set(states) == {"up"}, states
+    assert max(longest.values()) < PAGE_SECONDS, longest
+    for crowd in around:
+        assert crowd.cut_off[b"408"] > CONNECTIONS, crowd.cut_off
+    job.cancel()
+    nothing_is_wrong(rows)
