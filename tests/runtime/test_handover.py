@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import torch
 
 from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.process_group import listen_on
+from workers.runtime.state import handover
 from workers.runtime.state.handover import HandoverServer, ReceivedShard, open_handover
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard, own_shard
@@ -94,6 +96,33 @@ def test_who_hands_over_knows_when_the_whole_shard_was_taken(server: HandoverSer
 def test_without_the_secret_there_is_no_shard(server: HandoverServer) -> None:
     server.publish(SHARD)
     assert _open(server.port, secret="guessed", wanted=_asked(3)) is None
+
+
+def test_who_proves_nothing_takes_no_place_and_is_late(
+    server: HandoverServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover, "_AUTHENTICATION_SECONDS", 600.0)
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(40):
+            knocking = open_ones.enter_context(socket.create_connection((LOOPBACK, server.port)))
+            knocking.sendall(b"?")
+        server.publish(SHARD)
+        assert torch.equal(_receive(server.port), WEIGHTS)
+    monkeypatch.setattr(handover, "_AUTHENTICATION_SECONDS", 0.2)
+    with socket.create_connection((LOOPBACK, server.port)) as slow:
+        slow.settimeout(0.05)
+        # A byte now and then is no reason to wait on.
+        assert any(_is_closed_after_a_byte(slow) for _ in range(60))
+
+
+def _is_closed_after_a_byte(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b"?")
+        return not connection.recv(4096)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 @pytest.mark.parametrize("generation", [2, 3])

@@ -7,6 +7,7 @@ byte of state moves, and the shard itself is sealed with the same key: a stale o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import logging
@@ -15,7 +16,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from workers.runtime.process_group import listen_on
@@ -39,7 +41,9 @@ _AUTHENTICATION_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
 _RETRY_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.25
+#: Successors that wait for the state, and callers who have not proved yet that they are any.
 _MOST_WAITING = 8
+_MOST_KNOCKING = 32
 _PIECE_BYTES = 4 << 20
 
 
@@ -65,6 +69,8 @@ class HandoverServer:
         self._taken = threading.Event()
         self._moved_at = 0.0
         self._seats = threading.Semaphore(_MOST_WAITING)
+        self._knocking: deque[socket.socket] = deque()
+        self._lock = threading.Lock()
         self._listener = listen_on(address, port)
         threading.Thread(target=self._accept, name="handover", daemon=True).start()
 
@@ -90,9 +96,12 @@ class HandoverServer:
     def _accept(self) -> None:
         while True:
             connection, peer = self._listener.accept()
-            if not self._seats.acquire(blocking=False):
-                connection.close()
-                continue
+            with self._lock:
+                while len(self._knocking) >= _MOST_KNOCKING:
+                    # Whoever came first gives way: a successor proves itself within milliseconds.
+                    with contextlib.suppress(OSError):
+                        self._knocking.popleft().shutdown(socket.SHUT_RDWR)
+                self._knocking.append(connection)
             threading.Thread(
                 target=self._serve, args=(connection, peer), name="handover-peer", daemon=True
             ).start()
@@ -100,15 +109,26 @@ class HandoverServer:
     def _serve(self, connection: socket.socket, peer: object) -> None:
         try:
             with connection:
-                connection.settimeout(_AUTHENTICATION_SECONDS)
-                seal, receiver = self._authenticate(connection)
-                self._published.wait()
-                connection.settimeout(None)
-                self._send(connection, seal, receiver)
+                with self._until_proved(connection):
+                    seal, receiver = self._authenticate(connection)
+                if not self._seats.acquire(blocking=False):
+                    return
+                try:
+                    self._published.wait()
+                    connection.settimeout(None)
+                    self._send(connection, seal, receiver)
+                finally:
+                    self._seats.release()
         except OSError as error:
             _log.warning("handover to %s: %s", peer, error)
+
+    @contextlib.contextmanager
+    def _until_proved(self, connection: socket.socket) -> Iterator[None]:
+        try:
+            yield
         finally:
-            self._seats.release()
+            with self._lock, contextlib.suppress(ValueError):
+                self._knocking.remove(connection)
 
     def _send(self, connection: socket.socket, seal: bytes, receiver: bytes) -> None:
         shard = self._shard
@@ -130,16 +150,17 @@ class HandoverServer:
 
     def _authenticate(self, connection: socket.socket) -> tuple[bytes, bytes]:
         """What was said on both sides, and the other side's place."""
+        ends_at = time.monotonic() + _AUTHENTICATION_SECONDS
         ours = secrets.token_bytes(_NONCE_BYTES)
+        connection.settimeout(_AUTHENTICATION_SECONDS)
         connection.sendall(ours + _GENERATION.pack(self._generation) + self._moves.place)
-        theirs = receive_exactly(connection, _NONCE_BYTES)
-        successor = receive_exactly(connection, _GENERATION.size)
-        place = receive_exactly(connection, PLACE_BYTES)
+        theirs = receive_by(connection, _NONCE_BYTES, ends_at)
+        successor = receive_by(connection, _GENERATION.size, ends_at)
+        place = receive_by(connection, PLACE_BYTES, ends_at)
+        proof = receive_by(connection, _PROOF_BYTES, ends_at)
         own = (ours, _GENERATION.pack(self._generation), self._moves.place)
         transcript = (*own, theirs, successor, place)
-        if not hmac.compare_digest(
-            receive_exactly(connection, _PROOF_BYTES), _proof(self._secret, b"successor", *transcript)
-        ):
+        if not hmac.compare_digest(proof, _proof(self._secret, b"successor", *transcript)):
             raise HandoverRefusedError("a worker without the job's secret asked for the state")
         if _GENERATION.unpack(successor)[0] <= self._generation:
             raise HandoverRefusedError("a stale generation asked for the state")
@@ -244,10 +265,10 @@ def _open(
     wanted: Callable[[], bool],
     moves: StateMoves,
 ) -> ReceivedShard | None:
-    connection.settimeout(_AUTHENTICATION_SECONDS)
-    theirs = receive_exactly(connection, _NONCE_BYTES)
-    claimed = receive_exactly(connection, _GENERATION.size)
-    place = receive_exactly(connection, PLACE_BYTES)
+    ends_at = time.monotonic() + _AUTHENTICATION_SECONDS
+    theirs = receive_by(connection, _NONCE_BYTES, ends_at)
+    claimed = receive_by(connection, _GENERATION.size, ends_at)
+    place = receive_by(connection, PLACE_BYTES, ends_at)
     if _GENERATION.unpack(claimed)[0] != predecessor:
         raise HandoverRefusedError(f"generation {_GENERATION.unpack(claimed)[0]} answered, not {predecessor}")
     ours = secrets.token_bytes(_NONCE_BYTES)
@@ -255,7 +276,7 @@ def _open(
     transcript = (theirs, claimed, place, *own)
     connection.sendall(b"".join(own) + _proof(secret, b"successor", *transcript))
     if not hmac.compare_digest(
-        receive_exactly(connection, _PROOF_BYTES), _proof(secret, b"predecessor", *transcript)
+        receive_by(connection, _PROOF_BYTES, ends_at), _proof(secret, b"predecessor", *transcript)
     ):
         raise HandoverRefusedError("the old generation does not know the job's secret")
     header = _wait_for_header(connection, wanted)
@@ -286,6 +307,25 @@ def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> b
             raise ConnectionError("the old generation went away before its state came")
         header += received
     return header
+
+
+def receive_by(connection: socket.socket, size: int, ends_at: float) -> bytes:
+    """Read `size` bytes, all of them before this monotonic time: who sends one now and then is late, too.
+
+    Raises:
+        ConnectionError: the other side closed before. TimeoutError: it was too slow.
+    """
+    content = bytearray()
+    while len(content) < size:
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the other side takes too long")
+        connection.settimeout(left)
+        part = connection.recv(size - len(content))
+        if not part:
+            raise ConnectionError("the other side closed the connection")
+        content += part
+    return bytes(content)
 
 
 def receive_exactly(
