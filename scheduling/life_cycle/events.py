@@ -20,7 +20,6 @@ from scheduling.life_cycle.instructions import (
     AwaitServers,
     BecomeLive,
     BeginRecovery,
-    BeginTraining,
     CountFailure,
     Fail,
     GoBack,
@@ -170,13 +169,11 @@ def given_up(job: JobFacts, reason: str, because: RetireReason = RetireReason.GI
 
 
 def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
-    """Reset the job's progress to its last durable state; the coming generation or the next plan continues
-    there."""
+    """Reset the job's progress to its last durable state. The coming generation or the next plan continues
+    there, once every worker of the lost one has ended."""
     iteration = job.stored_iteration if was_live else job.iterations_done
     found: list[Instruction] = [GoBack(iteration)] if was_live else []
-    if job.coming is not None:
-        found.append(BeginTraining(job.coming.number))
-    elif job.state == JobState.RUNNING:
+    if job.coming is None and job.state == JobState.RUNNING:
         found.append(AwaitServers(iteration))
     return found
 

@@ -100,6 +100,9 @@ class JobFacts:
     live: GenerationFacts | None = None
     #: The generation that is being prepared to train; None for none.
     coming: GenerationFacts | None = None
+    #: Whether a worker of an earlier training generation may still run: neither has its agent confirmed its
+    #: end, nor is its server fenced. Known only where a generation is to begin without a predecessor.
+    ending: bool = False
     #: Generations that measure levels.
     measurements: tuple[GenerationFacts, ...] = ()
 

@@ -97,11 +97,12 @@ def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Inst
         return []
     if worker_missing(coming, now):
         return given_up(job, "a worker did not start")
-    if _overdue(coming, now):
+    awaits_the_end = live is None and job.ending and coming.goal == Goal.PREPARE
+    if _overdue(coming, now) and not (awaits_the_end and coming.state == GenerationState.READY):
         return given_up(job, f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time")
     if coming.state == GenerationState.PREPARING and coming.all_are(_WAITING):
         return [CallReady(coming.number)]
-    if coming.goal != Goal.PREPARE:
+    if coming.goal != Goal.PREPARE or awaits_the_end:
         return []
     if live is None:
         ready = coming.state == GenerationState.READY

@@ -66,7 +66,7 @@ def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[
 
     ``alive``: (job id, generation, rank) of workers that still exist. Only an agent that has obeyed the
     desired state in which the generation was gone can confirm it: otherwise a worker might still be started.
-    Returns the ids of jobs that waited for one of the freed GPUs.
+    Returns as `free_assignments`.
     """
     alive = set(alive)
     clearing = Assignment.objects.filter(
@@ -84,13 +84,14 @@ def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[
 
 
 def free_assignments(assignments: Sequence[Assignment]) -> set[str]:
-    """Mark assignments released. Returns the ids of the jobs that waited for one of their GPUs."""
+    """Mark assignments released. Returns the ids of the jobs that may go on now: those whose workers have
+    ended, and those that waited for one of the GPUs."""
     if not assignments:
         return set()
     Assignment.objects.filter(pk__in=[assignment.pk for assignment in assignments]).update(
         state=AssignmentState.RELEASED, released_at=timezone.now()
     )
-    return set(
+    return {assignment.job_id for assignment in assignments} | set(
         Assignment.objects.filter(
             state=AssignmentState.WAITING, gpu_id__in=[assignment.gpu_id for assignment in assignments]
         ).values_list("job_id", flat=True)

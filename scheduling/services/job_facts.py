@@ -8,11 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from cluster.models import Cluster
-from scheduling.choices import COMING_STATES, GenerationState, Goal, JobState, Purpose
+from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Worker
 from scheduling.services.blocking import release_bounds
 from scheduling.services.held_gpus import hold_gpus
+
+
+def _is_ending(job: Job) -> bool:
+    """Whether an earlier generation's end is not confirmed on every server yet."""
+    return Assignment.objects.filter(
+        job=job,
+        generation__purpose=Purpose.TRAINING,
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.HELD, AssignmentState.CLEARING],
+    ).exists()
 
 
 def step_bounds(cluster: Cluster) -> StepBounds:
@@ -57,6 +67,7 @@ def facts_of(job: Job, *, holding: bool = False, owned_gpus: bool = False) -> Jo
         last_generation=job.last_generation,
         live=live,
         coming=coming,
+        ending=coming is not None and live is None and _is_ending(job),
         measurements=tuple(measurements),
     )
 

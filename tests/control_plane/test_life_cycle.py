@@ -79,6 +79,7 @@ def _after(job: JobFacts, one: Instruction) -> JobFacts:
             live=None if live and live.number == number else live,
             coming=None if coming and coming.number == number else coming,
             measurements=left,
+            ending=job.ending or number not in {each.number for each in job.measurements},
         )
     if isinstance(one, to_do.AwaitServers):
         return replace(job, state=JobState.SUSPENDED)
@@ -98,6 +99,7 @@ def _after(job: JobFacts, one: Instruction) -> JobFacts:
         assert coming is not None
         assert coming.number == one.generation
         assert live is None, "two generations would train at once"
+        assert not job.ending, "an earlier generation's worker may still train"
         state = GenerationState.HANDOVER if coming.state == GenerationState.READY else coming.state
         return replace(job, coming=replace(coming, goal=Goal.TRAIN, state=state))
     if isinstance(one, to_do.BeginHandover):
@@ -199,7 +201,7 @@ def jobs(draw: st.DrawFn) -> JobFacts:
         id="j", state=state, paused_by_owner=draw(st.booleans()), promised=draw(st.booleans()),
         iterations_done=draw(st.integers(0, 90)), stored_iteration=draw(st.integers(0, 90)),
         failures=draw(st.integers(0, 3)), failed_at_iteration=draw(st.integers(0, 90)), last_generation=3,
-        live=live, coming=begins, measurements=measured,
+        live=live, coming=begins, measurements=measured, ending=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -288,6 +290,17 @@ def test_a_predecessor_that_stopped_for_nobody_is_begun_again_from_its_state() -
     after = settled(running(live=handing, coming=taking))
     assert (after.live, after.coming, after.state) == (None, None, JobState.SUSPENDED)
     assert after.iterations_done == 50
+
+
+def test_nobody_trains_until_every_earlier_worker_has_ended() -> None:
+    late = NOW + timedelta(seconds=61)
+    waits = coming(3, "ready", state=GenerationState.READY, step_expires_at=NOW)
+    job = running(coming=waits, ending=True)
+    assert not steps.next_steps(job, BOUNDS, late), "it waits as long as that takes"
+    (begin,) = steps.next_steps(replace(job, ending=False), BOUNDS, NOW)
+    assert begin == to_do.BeginTraining(3, BOUNDS.handover_seconds)
+    lost = running(live=training(2, "failed"), coming=waits)
+    assert settled(lost).coming == waits
 
 
 def test_a_suspended_job_waits_until_its_state_is_durable() -> None:
