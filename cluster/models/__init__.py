@@ -2,5 +2,6 @@
 
 from cluster.models.links import ServerLink
 from cluster.models.machines import Agent, Cluster, EnrolmentToken, Gpu, Server, UtilisationSample
+from cluster.models.outages import Outage
 
-__all__ = ["Agent", "Cluster", "EnrolmentToken", "Gpu", "Server", "ServerLink", "UtilisationSample"]
+__all__ = ["Agent", "Cluster", "EnrolmentToken", "Gpu", "Outage", "Server", "ServerLink", "UtilisationSample"]

@@ -12,7 +12,7 @@ from django.db.models import Count, Max, Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
-from cluster.models import UtilisationSample
+from cluster.models import Outage, UtilisationSample
 from projects.services import expire_idempotency_records
 from scheduling.choices import TERMINAL_STATES, RecoveryOutcome
 from scheduling.models import (
@@ -45,6 +45,7 @@ def keep_house() -> None:
     Incident.objects.filter(last_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
     AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
     UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
+    Outage.objects.filter(started_at__lt=now - timedelta(days=90)).delete()
     PlannerPass.objects.filter(ended_at__lt=now - PASSES_KEPT_FOR).delete()
     expire_idempotency_records()
     trim_recoveries(now)

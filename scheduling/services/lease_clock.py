@@ -62,6 +62,13 @@ def read() -> Reading:
     return Reading(found, boot_id, (before + after) / 2)
 
 
+def gap_seconds(before: Watch, reading: Reading, jump: float) -> float:
+    """Seconds since the look before, without those by which the clock was set; 0 at the first look."""
+    if before.checked_at is None:
+        return 0.0
+    return (reading.now - before.checked_at).total_seconds() - jump
+
+
 def look(
     before: Watch, reading: Reading, suspect_seconds: float, fence_seconds: float
 ) -> tuple[Watch, float]:
@@ -86,6 +93,6 @@ def look(
     if hold_until is not None and jump:
         hold_until = min(hold_until + timedelta(seconds=jump), reading.now + fence)
     is_stranger = known is None and bool(before.offsets)
-    if is_stranger or passed is None or passed - jump > suspect_seconds:
+    if is_stranger or passed is None or gap_seconds(before, reading, jump) > suspect_seconds:
         hold_until = reading.now + fence
     return Watch(reading.now, hold_until, offsets), jump

@@ -12,7 +12,7 @@ from django.db.models.functions import Least
 from django.utils import timezone
 
 from cluster.choices import ServerState
-from cluster.models import Agent, Cluster, Server
+from cluster.models import Agent, Cluster, Outage, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
 from scheduling.services import lease_clock
@@ -76,6 +76,11 @@ def _look(cluster: Cluster) -> lease_clock.Watch:
             leases_hold_until=watch.hold_until,
             leases_clocks=watch.offsets,
         )
+        away = lease_clock.gap_seconds(before, reading, jump)
+        if away > cluster.suspect_seconds:
+            log.warning("the control plane was away", seconds=round(away, 1))
+            stopped_at = reading.now - timedelta(seconds=away)
+            Outage.objects.create(cluster=cluster, stopped_at=stopped_at, started_at=reading.now)
         if jump:
             log.warning("the database's clock was set", seconds=round(jump, 1))
             _set_silences(cluster, jump, reading.now)

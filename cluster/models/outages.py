@@ -1,0 +1,27 @@
+"""When the platform was stopped."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from cluster.models.machines import Cluster
+
+
+class Outage(models.Model):
+    """A time in which the control plane was away: stopped in order, killed, or without power.
+
+    ``stopped_at``: the last look at the leases before it; ``started_at``: the first one after it. Both are by
+    the database's clock, as it is set after the outage.
+    """
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="outages")
+    stopped_at = models.DateTimeField()
+    started_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ["started_at"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(stopped_at__lt=models.F("started_at")), name="outage_has_a_length"
+            )
+        ]

@@ -1,0 +1,43 @@
+"""When the platform was stopped: what durations that are reckoned between two rows leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from django.utils import timezone
+
+from cluster.models import Cluster, Outage
+
+
+class Stopped(NamedTuple):
+    """A time in which the platform was stopped."""
+
+    stopped_at: datetime
+    started_at: datetime
+
+
+def outages_between(cluster_id: int, begin: datetime, end: datetime) -> list[Stopped]:
+    """Return the outages of the control plane between two times, in order, cut off at both.
+
+    An outage that just ended and is not noted yet counts: what runs before the first look at the leases sees
+    it too.
+    """
+    rows = Outage.objects.filter(cluster=cluster_id, started_at__gt=begin, stopped_at__lt=end)
+    found = [Stopped(*row) for row in rows.values_list("stopped_at", "started_at")]
+    looked = Cluster.objects.values_list("leases_checked_at", "suspect_seconds").get(pk=cluster_id)
+    checked_at, suspect_seconds = looked
+    now = timezone.now()
+    if checked_at is not None and (now - checked_at).total_seconds() > suspect_seconds:
+        found.append(Stopped(checked_at, now))
+    cut = [Stopped(max(begin, stopped_at), min(end, started_at)) for stopped_at, started_at in found]
+    return [outage for outage in cut if outage.stopped_at < outage.started_at]
+
+
+def stopped_seconds(outages: Sequence[Stopped], begin: datetime, end: datetime) -> float:
+    """Return how many seconds of the time from ``begin`` to ``end`` lie in one of the outages."""
+    return sum(
+        max(0.0, (min(end, outage.started_at) - max(begin, outage.stopped_at)).total_seconds())
+        for outage in outages
+    )
