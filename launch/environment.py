@@ -244,7 +244,12 @@ def install_browser() -> None:
 
 
 def say(text: str) -> None:
-    print("  " + text, flush=True)
+    """Print a line. Where nobody reads any more (`make run | head`), this and the rest go nowhere."""
+    try:
+        print("  " + text, flush=True)
+    except OSError:
+        with open(os.devnull, "w", encoding="utf-8") as nobody:
+            os.dup2(nobody.fileno(), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -2,32 +2,74 @@
 
 from __future__ import annotations
 
+import io
+import os
+import select
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
 
+#: Lines kept for a reader that does not read at present: a stopped terminal, a full pipe.
+_MOST_WAITING_LINES = 1000
+
+
+class _Output(Console):
+    """A console that becomes quiet when its terminal or its reader is gone; Rich's own ends the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Send what is still written, at the exit too, to nobody."""
+        self.quiet = True
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nobody, self.file.fileno())
+        finally:
+            os.close(nobody)
+
+    def takes_text(self) -> bool:
+        """Whether writing a line would not block. What is broken takes it, and fails at once."""
+        try:
+            descriptor = self.file.fileno()
+        except io.UnsupportedOperation:
+            descriptor = -1
+        if descriptor < 0:  # in memory, or none at all
+            return True
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        return bool(poll.poll(0))
+
 
 class Progress:
-    """Lines on the terminal. No thread draws them: the supervisor forks. A terminal that is gone is no
-    error."""
+    """Lines on the terminal. No thread draws them: the supervisor forks. Whatever becomes of the terminal or
+    of the program that reads them, the platform runs on."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(file=sys.stdout, highlight=False)
+    def __init__(self, file: TextIO | None = None) -> None:
+        file = file or sys.stdout
+        if isinstance(file, io.TextIOWrapper):
+            file.reconfigure(errors="replace")
+        self._console = _Output(file=file, highlight=False)
+        self._waiting: deque[tuple[str, str, bool]] = deque(maxlen=_MOST_WAITING_LINES)
         self._began = time.monotonic()
-        self._is_gone = False
 
     def _print(self, text: str, *, end: str = "\n", markup: bool = True) -> None:
-        if self._is_gone:
-            return
-        try:
-            self._console.print(text, end=end, markup=markup)
-        except OSError:
-            # The terminal was closed or the pipe's reader went away: stop in order all the same.
-            self._is_gone = True
+        self._waiting.append((text, end, markup))
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Print the lines that wait for a reader."""
+        while self._waiting and self._console.takes_text():
+            text, end, markup = self._waiting.popleft()
+            try:
+                self._console.print(text, end=end, markup=markup)
+            except BlockingIOError:
+                pass  # What was not taken stays in the file's buffer.
+            except OSError:
+                self._console.on_broken_pipe()
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:

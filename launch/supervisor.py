@@ -293,6 +293,7 @@ class Supervisor:
         """Restart what ended and write down what is. Raises StopRequestedError while starting."""
         if self._stop_requests and not self._ready:
             raise StopRequestedError
+        self._progress.catch_up()
         for process in self._processes.values():
             # While starting, a process that ends is an error of its ready gate, not something to retry.
             happened = process.keep_running() if self._ready else None

@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -106,3 +107,12 @@ def test_the_package_can_be_imported_from_any_folder_and_the_rooms_of_the_platfo
         check=False,
     )
     assert done.stdout == "False\n", done.stderr
+
+
+def test_a_reader_that_goes_away_ends_no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as output:
+        os.close(read)
+        monkeypatch.setattr("sys.stdout", output)
+        environment.say("installing")
+        environment.say("installed")
