@@ -69,6 +69,7 @@ class JobEventKind(models.TextChoices):
     RESCALED = "rescaled", "Rescaled"
     BROKEN_OFF = "broken_off", "Broken off"
     REPORT_REFUSED = "report_refused", "Report refused"
+    LATE = "late", "Late"
 
 
 class PromiseOutcome(models.TextChoices):

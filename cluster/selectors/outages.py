@@ -17,6 +17,12 @@ class Stopped(NamedTuple):
     stopped_at: datetime
     started_at: datetime
 
+    def __str__(self) -> str:
+        """Return `2026-03-02 10:51 to 11:06 UTC`."""
+        same_day = self.stopped_at.date() == self.started_at.date()
+        end = f"{self.started_at:%H:%M}" if same_day else f"{self.started_at:%Y-%m-%d %H:%M}"
+        return f"{self.stopped_at:%Y-%m-%d %H:%M} to {end} UTC"
+
 
 def outages_between(cluster_id: int, begin: datetime, end: datetime) -> list[Stopped]:
     """Return the outages of the control plane between two times, in order, cut off at both.

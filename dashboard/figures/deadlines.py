@@ -47,5 +47,5 @@ PANEL = Panel(
     figure=figure,
     empty="No job with a deadline ended in this time, and none is open.",
     refresh_on=("planned", "jobs"),
-    note="Jobs that ended in this time, and open promises as they stand.",
+    note="Jobs that ended in this time or still run. Missed: from the moment the deadline passed.",
 )

@@ -91,7 +91,7 @@ def _jobs() -> Iterator[Metric]:
     yield _labelled("promises", "Promises by outcome.", "outcome", cluster_summary.promises_by_outcome())
     yield _labelled(
         "promises_in_danger",
-        "Promised jobs that no plan saves, and unfinished jobs beyond their deadline.",
+        "Open promises that no plan keeps, and missed ones of jobs that still run.",
         "danger",
         cluster_summary.promises_in_danger(),
     )

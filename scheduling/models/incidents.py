@@ -14,9 +14,9 @@ from scheduling.models.jobs import Job
 class Incident(models.Model):
     """One thing that is wrong, from when it was first seen until it was right again.
 
-    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen.
-    ``snapshot``: the planner's question that had no answer, compressed as a decision's is, so that the
-    failure can be replayed.
+    ``message`` is a sentence; ``detail`` a traceback where code failed, or the jobs that missed a promise.
+    ``count``: how often it was seen. ``snapshot``: the planner's question that had no answer, compressed as a
+    decision's is, so that the failure can be replayed.
     """
 
     class Kind(models.TextChoices):
@@ -36,6 +36,8 @@ class Incident(models.Model):
         NO_STANDBY = "no_standby", "No standby server ready"
         #: A lost server would cost it more work than its promise counts on.
         TOO_OLD = "too_old", "Safe state older than its promise counts on"
+        #: Promises were missed because the platform was stopped: one for each outage, over when it was.
+        STOPPED = "stopped", "Platform stopped"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"
 

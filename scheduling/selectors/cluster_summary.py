@@ -11,8 +11,9 @@ from django.db.models import Count, Min
 from cluster.choices import DrainState, ServerState, Whitelist
 from cluster.models import Agent, Cluster, Gpu, Server
 from cluster.selectors.utilisation import USES
-from scheduling.choices import PLANNED_STATES, JobState, PromiseOutcome
+from scheduling.choices import JobState, PromiseOutcome
 from scheduling.models import Job, OutboxMessage
+from scheduling.selectors import promises
 from scheduling.selectors.gpu_uses import count_uses
 
 
@@ -54,11 +55,10 @@ def promises_by_outcome() -> dict[str, int]:
 
 
 def promises_in_danger() -> dict[str, int]:
-    """Promised jobs that no plan saves, and unfinished jobs beyond their deadline."""
-    unfinished = Job.objects.filter(state__in=PLANNED_STATES)
+    """Open promises that no plan keeps, and missed ones of jobs that still run."""
     return {
-        "at_risk": unfinished.filter(promised=True, at_risk=True).count(),
-        "late": unfinished.filter(late=True).count(),
+        "at_risk": Job.objects.filter(promises.AT_RISK).count(),
+        "late": Job.objects.filter(promises.LATE).count(),
     }
 
 

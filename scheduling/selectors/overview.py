@@ -19,6 +19,7 @@ from scheduling.choices import (
     Purpose,
 )
 from scheduling.models import Assignment, Job
+from scheduling.selectors import promises
 from scheduling.selectors.job_times import planned_start_at, slack_seconds
 from scheduling.selectors.visibility import visible_jobs
 
@@ -62,7 +63,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class PromiseCounts:
-    """How deadlines fared since a time, and how the open promises stand now."""
+    """How deadlines fared since a time, and how the open promises stand now. ``missed`` counts jobs that
+    still run too."""
 
     met: int
     missed: int
@@ -101,9 +103,9 @@ def tiles(user: User) -> Tiles:
     jobs = visible_jobs(user).aggregate(
         running=Count("id", filter=Q(state=JobState.RUNNING)),
         waiting=Count("id", filter=Q(state__in=WAITING_STATES)),
-        open=Count("id", filter=Q(promise_outcome=PromiseOutcome.OPEN)),
-        at_risk=Count("id", filter=Q(state__in=PLANNED_STATES, at_risk=True)),
-        late=Count("id", filter=Q(state__in=PLANNED_STATES, late=True)),
+        open=Count("id", filter=promises.OPEN),
+        at_risk=Count("id", filter=promises.AT_RISK),
+        late=Count("id", filter=promises.LATE),
     )
     return Tiles(
         total_gpus=gpus["total"],
@@ -142,16 +144,16 @@ def queue(user: User, now: datetime, limit: int = 15) -> Queue:
 
 
 def promise_counts(user: User, since: datetime) -> PromiseCounts:
-    """Outcomes of jobs that ended after ``since``; open promises whenever they were made."""
-    ended = Q(finished_at__gte=since)
-    unfinished = Q(state__in=PLANNED_STATES, promise_outcome=PromiseOutcome.OPEN)
+    """Outcomes of jobs that ended after ``since`` or did not end yet; open promises whenever they were
+    made."""
+    ended = promises.UNFINISHED | Q(finished_at__gte=since)
     counts = visible_jobs(user).aggregate(
         met=Count("id", filter=ended & Q(promise_outcome=PromiseOutcome.MET)),
         missed=Count("id", filter=ended & Q(promise_outcome=PromiseOutcome.MISSED)),
         void=Count("id", filter=ended & Q(promise_outcome=PromiseOutcome.VOID)),
         declined=Count("id", filter=ended & Q(state=JobState.DECLINED)),
-        open=Count("id", filter=unfinished & Q(at_risk=False)),
-        at_risk=Count("id", filter=unfinished & Q(at_risk=True)),
+        open=Count("id", filter=promises.OPEN & Q(at_risk=False)),
+        at_risk=Count("id", filter=promises.AT_RISK),
     )
     return PromiseCounts(**counts)
 

@@ -16,6 +16,7 @@ from scheduling.models import Job, JobEvent
 from scheduling.selectors.job_times import planned_finish_at
 
 _HISTORY_ATTRIBUTE = "history_of_a_miss"
+_KINDS_OF_A_MISS = (JobEventKind.INTERRUPTED, JobEventKind.AT_RISK, JobEventKind.LATE)
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _VOID = {
     VoidReason.PAUSED: "its owner paused it",
@@ -56,9 +57,7 @@ def standing(job: Job, now: datetime) -> JobStanding:
 
 def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
     """The jobs with what their standings need of their history, in one more query however many missed."""
-    missed = JobEvent.objects.filter(
-        kind__in=(JobEventKind.INTERRUPTED, JobEventKind.AT_RISK), job__promise_outcome=PromiseOutcome.MISSED
-    )
+    missed = JobEvent.objects.filter(kind__in=_KINDS_OF_A_MISS, job__promise_outcome=PromiseOutcome.MISSED)
     return jobs.prefetch_related(
         Prefetch("events", missed.order_by("happened_at", "id"), to_attr=_HISTORY_ATTRIBUTE)
     )
@@ -71,14 +70,10 @@ def without_history(job: Job) -> Job:
 
 
 def _history(job: Job) -> list[JobEvent]:
-    """Interruptions of the job, and since when it was at risk, in order."""
+    """Interruptions of the job, since when it was at risk, and that it became late, in order."""
     read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)
     if read is None:
-        return list(
-            job.events.filter(kind__in=(JobEventKind.INTERRUPTED, JobEventKind.AT_RISK)).order_by(
-                "happened_at", "id"
-            )
-        )
+        return list(job.events.filter(kind__in=_KINDS_OF_A_MISS).order_by("happened_at", "id"))
     return read
 
 
@@ -119,11 +114,13 @@ def _plan(job: Job) -> str:
 def _why(job: Job) -> str:
     """What its history knows of the cause."""
     history = _history(job)
+    if stops := [told.detail["platform_stopped"] for told in history if "platform_stopped" in told.detail]:
+        return f"The platform was stopped {stops[-1]}.{_plan(job)}"
     if lost := [told for told in history if told.kind == JobEventKind.INTERRUPTED]:
         often = "once" if len(lost) == 1 else f"{len(lost)} times"
         return f"It was interrupted {often}; the last time: {lost[-1].message}{_plan(job)}"
-    if history:
-        since = history[0].happened_at
+    if at_risk := [told for told in history if told.kind == JobEventKind.AT_RISK]:
+        since = at_risk[0].happened_at
         return f"No plan had met the deadline since {since:%Y-%m-%d %H:%M:%S} UTC.{_plan(job)}"
     return f"Its work took longer than planned.{_plan(job)}"
 

@@ -3,16 +3,26 @@ declined."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import datetime
 
 from django.db.models import DurationField, ExpressionWrapper, F, Value
 
 from cluster.models import Cluster
-from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
+from cluster.selectors.outages import Stopped
+from scheduling.choices import (
+    PLANNED_STATES,
+    UNDECIDED_STATES,
+    CurveState,
+    JobEventKind,
+    PromiseOutcome,
+    ServiceClass,
+)
 from scheduling.models import Job
 from scheduling.services.bulk import update_rows
 from scheduling.services.declining import decline_all
 from scheduling.services.kinds import all_reasons
+from scheduling.services.missed_by_stops import note_stops, stops_to_blame
 from scheduling.services.profiling import decide_by
 from scheduling.services.records import JobNote, record_all
 from scheduling.services.scoring import function_slower_than_profile, score_late
@@ -27,18 +37,28 @@ def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
         return 0
     found = late.select_related("cluster").defer("data", "hyperparameters", "plan")
     overdue = list(found.order_by("deadline_at", "id")[:most])
+    stops = stops_to_blame(cluster, overdue, now)
+    missed_by: dict[Stopped, list[Job]] = defaultdict(list)
     notes = []
     for job in overdue:
         job.late = True
         if job.promise_outcome == PromiseOutcome.OPEN and not function_slower_than_profile(job):
             score_late(job)
-        text = (
-            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs on."
-        )
-        notes.append(JobNote(job, "late", text, {}))
+            if job.promise_outcome == PromiseOutcome.MISSED and job.pk in stops:
+                missed_by[stops[job.pk]].append(job)
+        notes.append(_late(job, stops.get(job.pk)))
     update_rows(overdue, ["late", "promise_outcome", "void_reason"])
     record_all(notes)
+    note_stops(cluster, missed_by, now)
     return len(overdue)
+
+
+def _late(job: Job, stop: Stopped | None) -> JobNote:
+    text = f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs on."
+    if stop is None:
+        return JobNote(job, JobEventKind.LATE, text, {})
+    detail = {"platform_stopped": str(stop)}
+    return JobNote(job, JobEventKind.LATE, f"{text} The platform was stopped {stop}.", detail)
 
 
 def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from cluster.models import Cluster, Gpu
+from cluster.selectors.outages import outages_between, stopped_seconds
 from scheduling.choices import GenerationState, ProtectionState, Purpose, RecoveryKind, RecoveryOutcome
 from scheduling.models import Incident, Job, JobProtection, Recovery
 from scheduling.selectors.memory_states import MemoryState, memory_states
@@ -63,12 +64,19 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     if recovering or lacking:
         patience = timedelta(seconds=RECOVERY_TIMES * recovery_seconds(cluster))
         usable = Gpu.objects.usable().filter(server__cluster=cluster).exists()
+        begins = [one.detected_at for one in recovering] + [since[state.job.pk].since for state in lacking]
+        outages = outages_between(cluster.pk, min(begins), now)
+
+        def lasts_too_long(begin: datetime) -> bool:
+            stopped = timedelta(seconds=stopped_seconds(outages, begin, now))
+            return now - begin - stopped > patience
+
         for one in recovering:
-            if now - one.detected_at > patience and not (usable and _in_the_queue(one)):
+            if lasts_too_long(one.detected_at) and not (usable and _in_the_queue(one)):
                 late.add(one.job_id)
                 _tell_of_recovery(cluster, one, now)
         for state in lacking:
-            if now - since[state.job.pk].since > patience:
+            if lasts_too_long(since[state.job.pk].since):
                 unprotected.add(state.job.pk)
                 _tell_of_copies(cluster, state, since[state.job.pk].since, now)
     lasting: dict[str, set[str]] = {

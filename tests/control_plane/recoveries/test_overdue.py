@@ -16,7 +16,7 @@ from scheduling.choices import (
 from scheduling.models import Incident, Job, JobProtection, Recovery
 from scheduling.selectors.memory_states import memory_state
 from scheduling.services import housekeeping
-from scheduling.services.leases import reconcile
+from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.planning import run_planner
 from scheduling.services.protection_watch import LONGEST_SECONDS, SHORTEST_SECONDS, recovery_seconds
 from tests.control_plane.recoveries.scenes import Nodes, Submit, both_train, fail, go_on, train_on
@@ -49,6 +49,20 @@ def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_unt
     Server.objects.update(drain="none")
     go_on(time, here, other)
     assert not late.filter(resolved_at=None).exists()
+
+
+def test_a_stop_of_the_platform_makes_no_recovery_overdue(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other)
+    fail(here, job)
+    Server.objects.update(drain="drained")
+    expire_leases()
+    time.turn(2 * recovery_seconds(cluster) + 1.0)
+    expire_leases()
+    reconcile()
+    assert not Incident.objects.filter(kind=Incident.Kind.UNRECOVERED).exists()
 
 
 def test_a_job_without_a_promise_may_wait_for_gpus_that_others_have(
