@@ -36,8 +36,8 @@ demo: ## On a running platform: submit a mixed workload for some minutes
 status: ## Show the processes of the running platform
 	@$(PY) -m launch status
 
-down: ## Stop the running platform from another terminal
-	@$(PY) -m launch down
+down: ## Stop the running platform from another terminal; YES=1 without a question
+	@$(PY) -m launch down $(if $(YES),--yes)
 
 # Computing processes at once: one for each core, since some tests time out on a crowded machine.
 LANES ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)

@@ -18,6 +18,7 @@ from launch.folders import Folders
 from launch.progress import Progress
 from launch.settings import PlatformSettings
 from launch.state import lock_holder, read_state
+from launch.stopping import is_confirmed, open_promises
 from launch.supervisor import Supervisor
 from launch.waiting import wait_until
 
@@ -54,13 +55,21 @@ def status() -> None:
 
 
 @application.command()
-def down() -> None:
-    """Stop the running platform in order, as Ctrl-C does."""
+def down(
+    yes: Annotated[bool, typer.Option("--yes", help="Stop without a question.")] = False,
+) -> None:
+    """Stop the running platform in order, as Ctrl-C does. Where that breaks promises, ask at a terminal."""
     folders = Folders(PlatformSettings.from_environment().data)
     holder = lock_holder(folders)
     if holder is None:
         print(f"The platform does not run on {folders.data}.")
         return
+    state = read_state(folders)
+    if not yes and state is not None and state["ready"]:
+        urls = state["database_url"], state["redis_url"]
+        if not is_confirmed(lambda: open_promises(folders, *urls, _nothing), Progress(), _nothing):
+            print("The platform runs on.")
+            raise typer.Exit(1)
     os.kill(holder, signal.SIGTERM)
     if not wait_until(lambda: lock_holder(folders) is None, timeout_seconds=120):
         raise LaunchError(
@@ -78,6 +87,10 @@ def demo(
     from launch.demo import run_demo
 
     run_demo(PlatformSettings.from_environment(), minutes=minutes, seed=seed)
+
+
+def _nothing() -> None:
+    return None
 
 
 def _settings(file: Path | None) -> PlatformSettings:

@@ -105,8 +105,8 @@ class Platform:
             raise LaunchError(f"the platform did not get ready:\n{log_tail(self.terminal, 40)}")
 
     def stop(self, *, timeout_seconds: float = 90.0) -> None:
-        """Stop it in order, as Ctrl-C does."""
-        self._end(signal.SIGINT, timeout_seconds)
+        """Stop it in order, as `make down` does."""
+        self._end(signal.SIGTERM, timeout_seconds)
 
     def kill(self) -> None:
         """SIGKILL to the supervisor: what it started must end by itself."""

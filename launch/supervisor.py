@@ -6,15 +6,12 @@ One thread, because the kernel ties a child's death signal to the thread that fo
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from launch import migrations, ports
@@ -36,6 +33,7 @@ from launch.services import (
 )
 from launch.settings import PlatformSettings
 from launch.state import PlatformLock, write_state
+from launch.stopping import StopRequests, open_promises
 from launch.valkey import EmbeddedValkey
 
 _TICK_SECONDS = 0.1
@@ -55,7 +53,7 @@ class Supervisor:
         self._folders = Folders(settings.data)
         #: In start order; a stage is ended together. Ended in the order of `_STOP_ORDER`.
         self._processes: dict[str, ManagedProcess] = {}
-        self._stop_requests = 0
+        self._requests = StopRequests()
         self._ready = False
         self._addresses: Addresses | None = None
         self._started_at = datetime.now(UTC)
@@ -69,29 +67,16 @@ class Supervisor:
         Raises LaunchError if the platform cannot be started; whatever was started by then is ended.
         """
         self._folders.prepare()
-        with PlatformLock(self._folders), self._signals():
+        with PlatformLock(self._folders), self._requests.caught():
             try:
                 self._start()
-                while not self._stop_requests:
+                while not self._is_to_stop():
                     self._tick()
                     time.sleep(_TICK_SECONDS)
             except StopRequestedError:
                 self._progress.say("")
             finally:
                 self._stop()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def request_stop(_number: int, _frame: FrameType | None) -> None:
-            self._stop_requests += 1
-
-        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, request_stop) for number in caught}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     # --- start ----------------------------------------------------------------------------------------------
 
@@ -291,7 +276,7 @@ class Supervisor:
 
     def _tick(self) -> None:
         """Restart what ended and write down what is. Raises StopRequestedError while starting."""
-        if self._stop_requests and not self._ready:
+        if self._requests.count and not self._ready:
             raise StopRequestedError
         self._progress.catch_up()
         for process in self._processes.values():
@@ -336,12 +321,21 @@ class Supervisor:
 
     # --- stop -----------------------------------------------------------------------------------------------
 
+    def _is_to_stop(self) -> bool:
+        addresses = self._addresses
+        assert addresses is not None, "it runs"
+
+        def look(meanwhile: Callable[[], None]) -> str:
+            return open_promises(self._folders, addresses.database_url, addresses.redis_url, meanwhile)
+
+        return self._requests.are_to_be_met(look, self._progress, self._tick)
+
     def _stop(self) -> None:
         """Agents first, while the control plane still takes their last checkpoints; the database last."""
         if not self._processes:
             return
         self._progress.headline("Stopping")
-        already_asked = self._stop_requests
+        already_asked = self._requests.count
         for text, belongs in _STOP_ORDER:
             stage = [process for name, process in self._processes.items() if belongs(name)]
             if not stage:
@@ -357,7 +351,7 @@ class Supervisor:
         """Wait for its end; a further Ctrl-C cuts the grace short."""
         end = time.monotonic() + process.specification.stop_grace_seconds
         while process.is_running and time.monotonic() < end:
-            if self._stop_requests > already_asked and process.specification.may_be_killed:
+            if self._requests.count > already_asked and process.specification.may_be_killed:
                 break
             time.sleep(0.02)
         if not process.finish(grace_seconds=0.0):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime
+
 from django.db.models import Q
 
 from scheduling.choices import PLANNED_STATES, PromiseOutcome
+from scheduling.models import Job
 
 UNFINISHED = Q(state__in=PLANNED_STATES)
 #: The deadline is still to come.
@@ -13,3 +17,23 @@ OPEN = UNFINISHED & Q(promise_outcome=PromiseOutcome.OPEN)
 AT_RISK = OPEN & Q(at_risk=True)
 #: Missed already, though the job still runs: each of them counts as missed too.
 LATE = UNFINISHED & Q(promise_outcome=PromiseOutcome.MISSED)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPromise:
+    """``spare_seconds``: how long nothing may run until the deadline cannot be met by the present plan."""
+
+    job_id: str
+    job_name: str
+    deadline_at: datetime
+    spare_seconds: float
+
+
+def open_promises(now: datetime) -> list[OpenPromise]:
+    """Return all open promises, those with the least time to spare first."""
+    found = []
+    for job in Job.objects.filter(OPEN).only("name", "deadline_at", "finished_at", "plan"):
+        if job.deadline_at is not None:
+            spare = job.slack_seconds(now)
+            found.append(OpenPromise(job.pk, job.name, job.deadline_at, 0.0 if spare is None else spare))
+    return sorted(found, key=lambda promise: (promise.spare_seconds, promise.deadline_at))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -32,11 +34,10 @@ def promised_job(cluster: Cluster, *, deadline: float, finish: float, **fields: 
         state=JobState.RUNNING,
         service_class="slo",
         promised=True,
-        promise_outcome=PromiseOutcome.OPEN,
         decided_at=now,
         deadline_at=now + timedelta(seconds=deadline),
         plan={"start": [], "end": [], "gpus": [], "finish_at": now.timestamp() + finish},
-        **fields,
+        **{"promise_outcome": PromiseOutcome.OPEN, **fields},
     )
     return job
 
@@ -118,3 +119,24 @@ def test_a_late_job_without_a_promise_is_no_late_promise(cluster: Cluster) -> No
     mark_late(cluster, timezone.now(), 100)
     assert Job.objects.get().late
     assert (tiles(operator).late, promises_in_danger()["late"]) == (0, 0)
+
+
+def test_a_stop_names_open_promises_with_their_time_to_spare(cluster: Cluster) -> None:
+    def named() -> list[str]:
+        call_command("open_promises", stdout=(output := StringIO()))
+        return output.getvalue().splitlines()
+
+    promised_job(cluster, deadline=60, finish=30, promise_outcome=PromiseOutcome.MISSED)
+    assert named() == []
+    ample = promised_job(cluster, deadline=6000, finish=300)
+    tight = promised_job(cluster, deadline=600, finish=530)
+    late = promised_job(cluster, deadline=600, finish=700)
+    soon, later = "2026-03-02 12:10:00 UTC", "2026-03-02 13:40:00 UTC"
+    assert named()[1:] == [
+        f"  {late.pk} {late.name}: deadline {soon}, needed again at once: there is no time to spare",
+        f"  {tight.pk} {tight.name}: deadline {soon}, needed again within 1 min 10 s",
+        f"  {ample.pk} {ample.name}: deadline {later}, needed again within 1 h 35 min",
+    ]
+    for _ in range(10):
+        promised_job(cluster, deadline=9000, finish=300)
+    assert named()[11:] == ["  and 3 more with more time to spare"]
