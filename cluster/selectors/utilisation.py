@@ -9,7 +9,8 @@ from typing import Any
 from django.db.models import Avg, DateTimeField, F, Func, Max, Value
 
 from cluster.choices import ServerState
-from cluster.models import Agent, Server, UtilisationSample
+from cluster.models import Agent, Cluster, Server, UtilisationSample
+from cluster.selectors.outages import outages_between
 
 #: Uses of a GPU in the order in which they are stacked; each is a column of UtilisationSample.
 USES = ("promised", "soft", "best_effort", "profiling", "changing", "idle", "unavailable")
@@ -36,7 +37,8 @@ class AgentCounts:
 
 
 def utilisation_series(since: datetime, until: datetime, maximum_points: int = 240) -> UtilisationSeries:
-    """Samples between two times, averaged in the database so that a week is as light as an hour."""
+    """Samples between two times, averaged in the database so that a week is as light as an hour. While the
+    platform was stopped no GPU was available and no job ran."""
     seconds = max(1.0, (until - since).total_seconds() / maximum_points)
     bucket = Func(
         Value(timedelta(seconds=seconds)),
@@ -57,6 +59,15 @@ def utilisation_series(since: datetime, until: datetime, maximum_points: int = 2
         )
         .order_by("bucket")
     )
+    stops = [
+        stopped
+        for cluster_id in Cluster.objects.values_list("pk", flat=True)
+        for stopped, _started in outages_between(cluster_id, since, until)
+    ]
+    for stopped_at in stops:
+        before = [row for row in rows if row["bucket"] <= stopped_at]
+        if before:
+            rows.insert(len(before), _while_stopped(before[-1], stopped_at))
     return UtilisationSeries(
         times=[row["bucket"] for row in rows],
         gpus_by_use={use: [round(row[f"mean_{use}"], 2) for row in rows] for use in USES},
@@ -64,6 +75,13 @@ def utilisation_series(since: datetime, until: datetime, maximum_points: int = 2
         waiting_jobs=[round(row["mean_waiting"], 2) for row in rows],
         total_gpus=[row["largest_total"] for row in rows],
     )
+
+
+def _while_stopped(before: dict[str, Any], stopped_at: datetime) -> dict[str, Any]:
+    """What stands in place of samples until the platform starts again."""
+    nothing = {f"mean_{use}": 0.0 for use in USES}
+    total = before["largest_total"]
+    return before | nothing | {"bucket": stopped_at, "mean_unavailable": total, "mean_running": 0.0}
 
 
 def agent_counts() -> AgentCounts:

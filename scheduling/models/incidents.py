@@ -26,6 +26,8 @@ class Incident(models.Model):
         BREAKS_PLANS = "breaks_plans", "Job set aside, planning failed with it"
         #: No plan could be computed beside a measurement of the job's function.
         NOT_MEASURED = "not_measured", "Measurement put off, planning failed with it"
+        #: Its function is not measured: its project has measured as much as it may.
+        NO_QUOTA = "no_quota", "Not measured, a quota is used up"
         #: A server has no port left for the job's workers: it stays as it is.
         NO_PORT = "no_port", "Job not started or moved, a server has no free port"
         #: The job does not train again after a failure.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from django.db.models import F, IntegerField, Max, Min, QuerySet
 from django.db.models.functions import Mod
 
+from cluster.selectors.outages import Stopped, outages_between
 from projects.models import User
 from scheduling.choices import AssignmentState, OfferState, Purpose
 from scheduling.core.question.worker_counts import workers_by_gpus
@@ -187,10 +189,13 @@ def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:
         )
     )
     mask = mask_for(user, [generation.reason for generation in generations])
+    first = min((one.live_at for one in generations if one.live_at is not None), default=now)
+    outages = outages_between(job.cluster_id, first, now)
     actual = [
-        GpuPhase(generation.live_at, generation.retired_at, generation.world_size, mask(generation.reason))
+        phase
         for generation in generations
         if generation.live_at is not None
+        for phase in _phases(generation, generation.live_at, mask(generation.reason), outages)
     ]
     planned = [] if job.finished() else [piece for piece in planned_pieces(job) if piece.end > now]
     return GpusOverTime(
@@ -200,6 +205,21 @@ def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:
         deadline_at=job.deadline_at,
         now=now,
     )
+
+
+def _phases(
+    generation: Generation, since: datetime, reason: str, outages: Sequence[Stopped]
+) -> Iterator[GpuPhase]:
+    """A generation's life, but for the times in which the platform was stopped."""
+    end = generation.retired_at
+    for stopped_at, started_at in outages:
+        if started_at <= since or (end is not None and stopped_at >= end):
+            continue
+        if stopped_at > since:
+            yield GpuPhase(since, stopped_at, generation.world_size, reason)
+        since = started_at
+    if end is None or end > since:
+        yield GpuPhase(since, end, generation.world_size, reason)
 
 
 def minimum_satisfactory_share(job: Job) -> list[PlannedPiece]:

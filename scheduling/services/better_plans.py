@@ -33,7 +33,7 @@ from scheduling.services.following_plans import FollowedPlans
 from scheduling.services.gradient_profiles import WORTH_MEASURING
 from scheduling.services.measured_levels import MAXIMUM_ATTEMPTS, attempts_on, top_level
 from scheduling.services.plan_watch import TOLERANCE
-from scheduling.services.quotas import profiling_left
+from scheduling.services.quotas import profiling_refusal
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.renewing import may_be_renewed, renew, renew_locked
 from scheduling.services.wakeups import wake
@@ -60,7 +60,7 @@ def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
             continue
         if curve.state not in (CurveState.READY, CurveState.UNKNOWN, CurveState.MEASURING):
             continue
-        if attempts_on(job, curve) >= MAXIMUM_ATTEMPTS or not profiling_left(job.project, room.now):
+        if attempts_on(job, curve) >= MAXIMUM_ATTEMPTS or profiling_refusal(job.project, room.now):
             continue
         found = room.block_for(job, above=top_level(curve), curve=curve, spare_best_effort=True)
         if found is not None:

@@ -26,7 +26,7 @@ from scheduling.services.missed_by_stops import note_stops, stops_to_blame
 from scheduling.services.profiling import decide_by
 from scheduling.services.records import JobNote, record_all
 from scheduling.services.scoring import function_slower_than_profile, score_late
-from scheduling.stored_verdict import AnswerCode
+from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
 
 def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
@@ -79,7 +79,8 @@ def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
             all_reasons(
                 job,
                 f"The function's speed is not known yet and could not be measured by "
-                f"{decide_by(job):%H:%M:%S} UTC, half the time to its deadline; ask for a later deadline, or "
+                f"{decide_by(job):%H:%M:%S} UTC, half the time to its deadline"
+                f"{_because_of_a_quota(job)}; ask for a later deadline, or "
                 "submit again once the function has been measured.",
             ),
         )
@@ -89,7 +90,12 @@ def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
     return len(jobs)
 
 
+def _because_of_a_quota(job: Job) -> str:
+    told = StoredVerdict.from_json(job.verdict)
+    return f" ({told.reason.rstrip('.')})" if told.reason_code == AnswerCode.QUOTA else ""
+
+
 _DECLINED_BY = (
-    "state", "cluster_id", "submitted_at", "deadline_at", "service_class", "refused_kinds", "curve",
-    "curve__gpu_kind",
+    "state", "cluster_id", "submitted_at", "deadline_at", "service_class", "refused_kinds", "verdict",
+    "curve", "curve__gpu_kind",
 )  # fmt: skip

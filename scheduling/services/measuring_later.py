@@ -29,7 +29,7 @@ from scheduling.services.measured_levels import (
     top_level,
 )
 from scheduling.services.profiling import MOST_WAITING_LOOKED_AT
-from scheduling.services.quotas import profiling_left
+from scheduling.services.quotas import profiling_refusal
 from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
@@ -114,5 +114,5 @@ def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
         not missing.exists()
         and tries.count() < MAXIMUM_ATTEMPTS
         and more_can_be_measured(job, curve)
-        and profiling_left(job.project, now)
+        and profiling_refusal(job.project, now) is None
     )

@@ -45,6 +45,7 @@ from scheduling.services.profiling import (
     start_measurement,
     undecided_jobs,
 )
+from scheduling.services.quota_waits import note_quota_waits
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.slots import frozen_until, slot_and_wake
@@ -399,6 +400,7 @@ def _measure(cluster: Cluster, epoch: int) -> int:
     measurement = next_measurement(room, undecided=undecided)
     if measurement is None and not undecided:
         measurement = measurement_after_decline(room) or measurement_of_better_plan(room)
+    note_quota_waits(room)
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

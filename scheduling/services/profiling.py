@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
-from projects.models import Project
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -35,7 +34,8 @@ from scheduling.services.measured_levels import (
     top_level,
     with_broken_off,
 )
-from scheduling.services.quotas import profiling_left
+from scheduling.services.quota_waits import forget_quota
+from scheduling.services.quotas import profiling_refusal
 from scheduling.services.records import Move, move, move_all, record
 from scheduling.services.room_to_measure import Measurement, RoomToMeasure
 from scheduling.services.server_ports import NoFreePort
@@ -98,11 +98,10 @@ def next_measurement(room: RoomToMeasure, *, undecided: bool) -> Measurement | N
 def _measurement_for_undecided(room: RoomToMeasure) -> Measurement | None:
     """For the longest-waiting job without a curve, else for one that waits for more levels of its curve."""
     looked_at = 0
-    quota_left: dict[int, bool] = {}
-    for job_id, project_id in _waiting_jobs(room.cluster):
-        if project_id not in quota_left:
-            quota_left[project_id] = profiling_left(Project.objects.get(pk=project_id), room.now)
-        if not quota_left[project_id]:
+    waiting_jobs = _waiting_jobs(room.cluster)
+    room.waiting.update(job_id for job_id, _ in waiting_jobs)
+    for job_id, project_id in waiting_jobs:
+        if room.is_refused(job_id, project_id):
             continue
         waiting = Job.objects.select_related("curve", "function_version", "project")
         found = room.block_for(waiting.defer(UNREAD_OF_VERSION).get(pk=job_id), above=0)
@@ -111,7 +110,7 @@ def _measurement_for_undecided(room: RoomToMeasure) -> Measurement | None:
             return found
         if looked_at >= MOST_WAITING_LOOKED_AT:
             break
-    for job in _jobs_awaiting_levels(room.cluster):
+    for job in _jobs_awaiting_levels(room):
         assert job.curve is not None
         found = room.block_for(job, above=top_level(job.curve))
         if found is not None:
@@ -143,7 +142,7 @@ def _measurement_on_loan(room: RoomToMeasure) -> Measurement | None:
             continue
         if known is not None and attempts_on(job, known) >= MAXIMUM_ATTEMPTS:
             continue
-        if not profiling_left(job.project, room.now) or _is_measuring(job):
+        if profiling_refusal(job.project, room.now) or _is_measuring(job):
             continue
         found = room.block_for(job, above=0, kind=borrowed.kind, spare_best_effort=True)
         if found is not None:
@@ -162,6 +161,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     """
     job = measurement.job
     undecided = job.state in UNDECIDED_STATES
+    forget_quota(job)
     generation = create_generation(
         job,
         [measurement.pool.gpus[address] for address in measurement.block],
@@ -225,19 +225,19 @@ def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
     return list(jobs.values_list("pk", "project_id")[:MOST_CURVES_LOOKED_AT])
 
 
-def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
+def _jobs_awaiting_levels(room: RoomToMeasure) -> list[Job]:
     """One job for each curve of which more levels are waited for and none is being measured, longest-waiting
     first."""
     jobs = Job.objects.filter(
-        cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY
+        cluster=room.cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY
     ).select_related("curve", "function_version", "project")
     jobs = jobs.defer(UNREAD_OF_VERSION)
     chosen: dict[int, Job] = {}
-    now = timezone.now()
     for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
         curve = job.curve
         if curve is not None and curve.pk not in chosen and more_can_be_measured(job, curve):
-            if profiling_left(job.project, now):
+            room.waiting.add(job.pk)
+            if not room.is_refused(job.pk, job.project_id):
                 chosen[curve.pk] = job
     return list(chosen.values())[:MOST_WAITING_LOOKED_AT]
 

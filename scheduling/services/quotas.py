@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 
+from cluster.selectors.outages import Stopped, outages_between, stopped_seconds
 from projects.errors import QuotaExceeded
 from projects.models import Project
 from projects.prepared import PreparedValues
@@ -105,8 +106,12 @@ def check_bundle_bytes(project: Project, digest: str, size_bytes: int) -> None:
             )
 
 
-def profiling_left(project: Project, now: datetime) -> bool:
-    """Whether the project, and its creator's projects in sum, may measure more today."""
+def profiling_refusal(project: Project, now: datetime) -> str | None:
+    """Why the project may measure no more today, by its own limit or that of its creator's projects in sum;
+    None where it may.
+
+    What counts is the time in which measurements held GPUs while the platform ran.
+    """
     since = now - timedelta(days=1)
     for limit in limits_on(project, "profiling_seconds_per_day"):
         runs = Generation.objects.filter(
@@ -114,14 +119,22 @@ def profiling_left(project: Project, now: datetime) -> bool:
             Q(retired_at__isnull=True) | Q(retired_at__gt=since),
             job__project__in=limit.project_ids,
             purpose=Purpose.PROFILING,
+            held_at__isnull=False,
         )
-        spent = sum(
-            ((retired_at or now) - max(created_at, since)).total_seconds()
-            for created_at, retired_at in runs.values_list("created_at", "retired_at")
-        )
+        spent = 0.0
+        outages: dict[int, list[Stopped]] = {}
+        for cluster_id, held_at, retired_at in runs.values_list("job__cluster", "held_at", "retired_at"):
+            assert held_at is not None
+            if cluster_id not in outages:
+                outages[cluster_id] = outages_between(cluster_id, since, now)
+            begin, end = max(held_at, since), retired_at or now
+            spent += (end - begin).total_seconds() - stopped_seconds(outages[cluster_id], begin, end)
         if spent >= limit.amount:
-            return False
-    return True
+            return (
+                f"{limit.whose} measured functions for {spent:.0f} s within a day and may for "
+                f"{limit.amount:g} s; it goes on when those are a day old, or an operator raises the limit"
+            )
+    return None
 
 
 class PromiseQuotas:

@@ -12,6 +12,7 @@ import structlog
 from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
+from projects.models import Project
 from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measuring_blocks
 from scheduling.core.plans.release import measured_by
 from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
@@ -21,6 +22,7 @@ from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curve_made_on, curve_on
 from scheduling.services.isolating import FAILURES
+from scheduling.services.quotas import profiling_refusal
 from scheduling.services.setting_aside import note_not_measured
 from scheduling.services.snapshots import Pool, pool_snapshot
 from scheduling.services.unfit_levels import largest_unfit_level
@@ -60,6 +62,22 @@ class RoomToMeasure:
     _pools: dict[str, Pool] = field(default_factory=dict)
     #: Promises at risk by kind and what is measured where, at first nothing; None: cannot be computed.
     _at_risk: dict[tuple[str, BlockedGpus | None], set[str] | None] = field(default_factory=dict)
+    #: Jobs that wait to be measured, and why those are not of which the quota was asked, by project.
+    waiting: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+    _refusals: dict[int, str | None] = field(default_factory=dict)
+
+    def is_refused(self, job_id: str, project_id: int) -> bool:
+        """Whether the job's project has measured as much as it may today."""
+        if project_id not in self._refusals:
+            project = Project.objects.get(pk=project_id)
+            self._refusals[project_id] = profiling_refusal(project, self.now)
+        self.asked.add(job_id)
+        refusal = self._refusals[project_id]
+        if refusal is not None:
+            self.refused[job_id] = refusal
+        return refusal is not None
 
     def block_for(
         self,

@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 #: Being planned does not put these right.
 NOT_OF_PLANNING = (
+    Incident.Kind.NO_QUOTA,
     Incident.Kind.NO_PORT,
     Incident.Kind.UNRECOVERED,
     Incident.Kind.UNPROTECTED,

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from projects.models import Project, Role, UserQuota
 from scheduling.models import Assignment, Bundle, Job
-from scheduling.services.quotas import profiling_left
+from scheduling.services.quotas import profiling_refusal
 from tests import factories as make
 from tests.api.conftest import SOURCE, World
 
@@ -76,12 +76,14 @@ def test_measuring_counts_over_all_projects_of_their_creator(world: World) -> No
         make.JobFactory.create(project=Project.objects.get(name=name), owner=world.owner, state="running")
         for name in ("mine0", "mine1")
     )
-    make.GenerationFactory.create(job=first, purpose="profiling", created_at=timezone.now(), gpus=[])
+    make.GenerationFactory.create(job=first, purpose="profiling", held_at=timezone.now(), gpus=[])
     limit(world, profiling_seconds_per_day=0)
-    assert not profiling_left(Job.objects.get(pk=second.pk).project, timezone.now())
+    refusal = profiling_refusal(Job.objects.get(pk=second.pk).project, timezone.now())
+    assert refusal is not None
+    assert refusal.startswith("All projects that owner created measured functions for 0 s within a day")
     limit(world, profiling_seconds_per_day=100)
-    assert profiling_left(Job.objects.get(pk=second.pk).project, timezone.now())
-    assert profiling_left(world.project, timezone.now())
+    assert profiling_refusal(Job.objects.get(pk=second.pk).project, timezone.now()) is None
+    assert profiling_refusal(world.project, timezone.now()) is None
 
 
 def test_what_an_operator_creates_has_no_limit_in_sum(world: World) -> None:

@@ -8,12 +8,15 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster, Outage
+from cluster.models import Cluster, Outage, UtilisationSample
 from cluster.selectors.outages import Stopped, outages_between, stopped_seconds
+from cluster.selectors.utilisation import utilisation_series
+from scheduling.selectors.job_page import gpus_over_time
 from scheduling.services import lease_clock
 from scheduling.services.housekeeping import keep_house
 from scheduling.services.leases import expire_leases
 from tests.control_plane.simulated_time import let_pass
+from tests.factories import GenerationFactory, JobFactory
 
 AWAY_SECONDS = 900.0
 
@@ -85,3 +88,27 @@ def test_outages_are_kept_for_as_long_as_samples(cluster: Cluster) -> None:
     let_pass(2 * 86_400)
     keep_house()
     assert noted() == []
+
+
+def test_pages_show_no_gpus_at_work_while_the_platform_was_stopped(cluster: Cluster) -> None:
+    begin = timezone.now()
+    UtilisationSample.objects.create(cluster=cluster, total=8, promised=6, idle=2, running_jobs=2)
+    job = JobFactory.create(cluster=cluster, state="running")
+    GenerationFactory.create(job=job, number=1, live_at=begin, held_at=begin, world_size=6, gpus=[])
+    let_pass(5)
+    outage = stop_for(AWAY_SECONDS)
+    let_pass(5)
+    UtilisationSample.objects.create(cluster=cluster, total=8, promised=6, idle=2, running_jobs=2)
+    now = timezone.now()
+
+    series = utilisation_series(begin, now)
+    assert series.gpus_by_use["promised"] == [6.0, 0.0, 6.0]
+    assert series.gpus_by_use["unavailable"] == [0.0, 8.0, 0.0]
+    assert series.running_jobs == [2.0, 0.0, 2.0]
+    assert series.times[1] == outage.stopped_at
+
+    had = gpus_over_time(job.owner, job, now).actual
+    assert [(phase.since, phase.until) for phase in had] == [
+        (begin, outage.stopped_at),
+        (outage.started_at, None),
+    ]

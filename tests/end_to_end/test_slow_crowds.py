@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,6 +45,8 @@ class Crowd(threading.Thread):
         self.address = urlsplit(url).hostname, urlsplit(url).port
         self.ended = threading.Event()
         self.cut_off: Counter[bytes] = Counter()
+        #: Its connections, and which of the beginnings each has.
+        self.numbers: dict[socket.socket, int] = {}
 
     def run(self) -> None:
         with selectors.DefaultSelector() as waiting:
@@ -52,36 +54,41 @@ class Crowd(threading.Thread):
                 self._come(waiting, number)
             next_byte_at = time.monotonic() + 2.0
             while not self.ended.is_set():
-                for key, _events in waiting.select(0.2):
-                    self._heard(waiting, key)
+                ready = self._ready(waiting)
+                for connection in [one for one in self.numbers if one in ready]:
+                    self._heard(waiting, connection)
                 if time.monotonic() >= next_byte_at:
                     next_byte_at += 2.0
-                    for key in list(waiting.get_map().values()):
-                        self._dribble(key)
-            for key in list(waiting.get_map().values()):
-                key.fileobj.close()
+                    for connection in list(self.numbers):
+                        self._dribble(connection)
+        for connection in self.numbers:
+            connection.close()
+
+    @staticmethod
+    def _ready(waiting: selectors.BaseSelector) -> set[object]:
+        return {key.fileobj for key, _events in waiting.select(0.2)}
 
     def _come(self, waiting: selectors.BaseSelector, number: int) -> None:
         connection = socket.create_connection(self.address)
         connection.sendall(BEGINNINGS[number % len(BEGINNINGS)])
-        waiting.register(connection, selectors.EVENT_READ, number)
+        waiting.register(connection, selectors.EVENT_READ)
+        self.numbers[connection] = number
 
-    def _heard(self, waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    def _heard(self, waiting: selectors.BaseSelector, connection: socket.socket) -> None:
         try:
-            said = key.fileobj.recv(65536)
+            said = connection.recv(65536)
         except OSError:
             said = b""
         self.cut_off[said[9:12]] += 1
-        waiting.unregister(key.fileobj)
-        key.fileobj.close()
-        self._come(waiting, key.data)
+        waiting.unregister(connection)
+        connection.close()
+        self._come(waiting, self.numbers.pop(connection))
 
-    def _dribble(self, key: selectors.SelectorKey) -> None:
-        if BEGINNINGS[key.data % len(BEGINNINGS)]:
-            try:
-                key.fileobj.sendall(b" ")
-            except OSError:
-                pass  # it is cut off, and found so at the next look
+    def _dribble(self, connection: socket.socket) -> None:
+        if BEGINNINGS[self.numbers[connection] % len(BEGINNINGS)]:
+            # Whoever is cut off finds so at the next look.
+            with suppress(OSError):
+                connection.sendall(b" ")
 
 
 @contextmanager

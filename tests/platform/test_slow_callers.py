@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -161,10 +162,11 @@ def test_peers_take_turns_for_a_thread() -> None:
 
 
 async def _peers_take_turns() -> None:
-    lane, order, release = Lane("test", 1), [], threading.Event()
+    lane, release = Lane("test", 1), threading.Event()
+    order: list[str] = []
     first = asyncio.ensure_future(lane.run("a", release.wait))
     await asyncio.sleep(0)
-    calls = [lane.run(peer, lambda peer=peer: order.append(peer)) for peer in "aaabcb"]
+    calls = [lane.run(peer, partial(order.append, peer)) for peer in "aaabcb"]
     waiting = [asyncio.ensure_future(call) for call in calls]
     await asyncio.sleep(0)
     release.set()
