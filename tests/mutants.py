@@ -235,7 +235,8 @@ def rooms_tests(mutant: Mutant) -> list[str]:
 
 
 def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str, list[str]]:
-    """Node ids of the tests that run each mutant's function, in this process or in children."""
+    """Node ids of the tests that run each mutant's function, in this process or in children; the folders of
+    its room where a process ran it that does not know for which test."""
     with copied_checkout(kept) as copied, tempfile.TemporaryDirectory(prefix="punctual-hits-") as folder:
         Path(folder).chmod(0o755)
         hits = Path(folder) / "hits"
@@ -254,8 +255,7 @@ def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str,
         found: dict[str, set[str]] = {}
         for line in hits.read_text().splitlines():
             number, _, name = line.partition(" ")
-            if name:
-                found.setdefault(number, set()).add(name)
+            found.setdefault(number, set()).update([name] if name else rooms_tests(mutants[int(number)]))
     return {number: sorted(names) for number, names in found.items()}
 
 
@@ -289,9 +289,9 @@ def run(
             own = [
                 name
                 for name in reached.get(str(number), ())
-                if name.startswith(tuple(f + "/" for f in folders))
+                if f"{name}/".startswith(tuple(f"{folder}/" for folder in folders))
             ]
-            tests = folders if mutant.in_kernel else own
+            tests = folders if mutant.in_kernel or set(own) & set(folders) else own
             killed = is_killed(mutant, tests, copied) if tests else False
             outcome = (
                 "gone" if killed is None else "killed" if killed else "survived" if tests else "unreached"
