@@ -10,6 +10,7 @@ import pytest
 from scheduling.core.decide import admit, replan
 from scheduling.core.question.decision import ChangeKind, ReasonCode
 from scheduling.core.question.snapshot import NO_DEADLINE, BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
+from scheduling.core.question.validation import Unplannable
 from scheduling.policies import policy_named
 from tests.core.building import C3, UNIT_SLOTS, after, job, per_slot, sizes, snapshot, verdicts
 
@@ -267,6 +268,12 @@ def test_a_policy_that_does_not_exist_is_answered_with_those_that_do():
 def test_a_snapshot_that_contradicts_itself_is_refused(facts, message):
     with pytest.raises(ValueError, match=message):
         replan(snapshot(2, job("A", 1, newcomer=False, **facts)))
+
+
+def test_two_jobs_on_one_gpu_are_refused():
+    first, second = (job(name, 1, newcomer=False, gpus_now=1, placement=(1,)) for name in "AB")
+    with pytest.raises(Unplannable, match="job B: it holds GPU 1, which job A holds"):
+        replan(snapshot(2, first, second))
 
 
 def test_two_jobs_of_one_name_are_refused():

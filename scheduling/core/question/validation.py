@@ -62,7 +62,7 @@ class Unplannable(ValueError):
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Raises ValueError with the first fault of the snapshot."""
+    """Raises ValueError with the first fault of the snapshot, Unplannable where it is one job's."""
     _check_moment("now", snapshot.now)
     _check_moment("next_slot_at", snapshot.next_slot_at)
     check_settings(snapshot.settings)
@@ -72,6 +72,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
     for job in suspects(snapshot.jobs):
         check_job(job)
     seen: set[str] = set()
+    holders: dict[int, str] = {}
     for job in snapshot.jobs:
         if job.id in seen:
             raise ValueError(f"job {job.id} appears twice in the snapshot")
@@ -81,6 +82,9 @@ def check_snapshot(snapshot: Snapshot) -> None:
         for address in job.placement:
             if not 0 <= address < gpus:
                 raise ValueError(f"job {job.id} holds GPU {address}; there are {gpus}, counted from 0")
+            if address in holders:
+                raise Unplannable(job.id, f"it holds GPU {address}, which job {holders[address]} holds")
+            holders[address] = job.id
     for block in snapshot.blocked:
         if isnan(block.until):
             raise ValueError("blocked GPUs: until is not a number")
