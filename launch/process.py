@@ -173,12 +173,6 @@ class ManagedProcess:
         self._restart_at = now + self._backoff_seconds
         self._backoff_seconds = min(self._backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
 
-    def renew(self) -> None:
-        """End it in good order and start it again. Raises LaunchError if its program cannot be run."""
-        self.ask_to_stop()
-        self.finish()
-        self.start()
-
     def hang_up(self) -> None:
         """Send SIGHUP: a server that replaces its workers at that does so."""
         if self.is_running and self._child is not None:

@@ -139,14 +139,15 @@ class ControlPlane:
         self._addresses = addresses
         self._environment = environment
 
-    def web(self) -> ProcessSpecification:
-        """REST API and dashboard."""
-        command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2)
+    def web(self, *, interpreted: bool) -> ProcessSpecification:
+        """REST API and dashboard. ``interpreted``: its workers are replaced when the machine code is there,
+        so each imports for itself what they could share."""
+        command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2, shared=not interpreted)
         return self._http("web", command, self._addresses.web_url, UNTIL_COMPILED)
 
     def agent_api(self) -> ProcessSpecification:
         """The agents' API, a process of its own: nothing a person does starves agents."""
-        command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1)
+        command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1, shared=False)
         return replace(self._http("agent-api", command, self._addresses.agent_url), comes_first=True)
 
     def streams(self) -> ProcessSpecification:
@@ -156,10 +157,10 @@ class ControlPlane:
         ]  # fmt: skip
         return self._http("streams", command, self._addresses.stream_url)
 
-    def celery(self, queue: str, *also: str) -> ProcessSpecification:
+    def celery(self, queue: str, *also: str, node_name: str = "") -> ProcessSpecification:
         """The worker of one queue, and of others that have no worker of their own. Its pool sometimes hangs
-        in a warm stop, so its grace ends with SIGKILL."""
-        node = f"{queue}@{socket.gethostname()}"
+        in a warm stop, so its grace ends with SIGKILL. ``node_name``: that of its queue unless told."""
+        node = f"{node_name or queue}@{socket.gethostname()}"
         command = [
             sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", ",".join((queue, *also)),
             "--concurrency",
@@ -210,12 +211,12 @@ class ControlPlane:
             stop_grace_seconds=3.0,
         )
 
-    def _gunicorn(self, application: str, port: int, *, workers: int) -> list[str]:
+    def _gunicorn(self, application: str, port: int, *, workers: int, shared: bool) -> list[str]:
         # Several workers share what was imported before they were forked (`config/preloading.py`).
-        shared = ["--preload"] if workers > 1 else []
+        preload = ["--preload"] if shared else []
         return [
             sys.executable, "-m", "gunicorn", f"{application}:application",
-            "-k", "config.serving.workers.FrontWorker", "-w", str(workers), *shared, "--no-control-socket",
+            "-k", "config.serving.workers.FrontWorker", "-w", str(workers), *preload, "--no-control-socket",
             "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip

@@ -60,6 +60,7 @@ class Supervisor:
         self._written: dict[str, Any] | None = None
         self._next_log_check = 0.0
         self._compiling_meanwhile: OneShot | None = None
+        self._compiled_planner: ProcessSpecification | None = None
 
     def run(self) -> None:
         """Start, keep running until SIGINT, SIGTERM or SIGHUP, stop.
@@ -112,7 +113,7 @@ class Supervisor:
         control_plane = ControlPlane(folders, addresses, environment)
         # First of all what people look at.
         with self._progress.step("web server"):
-            self._start_all([control_plane.web()])
+            self._start_all([control_plane.web(interpreted=first_start and compiling.is_running)])
         with self._progress.step("agent API and event streams"):
             self._start_all([control_plane.agent_api(), control_plane.streams()])
         agents = LocalAgents(settings, folders, addresses, credentials)
@@ -211,6 +212,7 @@ class Supervisor:
         else:
             self._progress.say("    the decision core is compiled meanwhile; it is interpreted until then")
             self._compiling_meanwhile = compiling
+            self._compiled_planner = control_plane.celery("planner", node_name="compiled-planner")
         with self._progress.step("Celery workers and beat"):
             workers = self._celery_workers(control_plane)
             self._start_all([*workers, control_plane.beat()])
@@ -218,18 +220,35 @@ class Supervisor:
 
     def _look_at_the_compiler(self) -> None:
         """Once the machine code is there, those who decide are started anew, with it."""
-        compiling = self._compiling_meanwhile
-        if compiling is None or compiling.is_running:
+        compiling, specification = self._compiling_meanwhile, self._compiled_planner
+        if compiling is None or specification is None or compiling.is_running:
             return
         self._compiling_meanwhile = None
         try:
             compiling.wait(lambda: None, timeout_seconds=0.0)
-            self._processes["celery-planner"].renew()
+            self._replace(specification)
         except LaunchError as error:
             self._progress.warn(f"decisions take longer than they should: {error}")
             return
         self._processes["web"].hang_up()
         self._progress.say("  The decision core is compiled.")
+
+    def _replace(self, specification: ProcessSpecification) -> None:
+        """Start a process anew that others wait for: the old one works until the new one is ready.
+
+        Raises:
+            LaunchError: it does not get ready; the old one goes on.
+        """
+        old = self._processes[specification.name]
+        try:
+            self._begin(specification).wait_ready(self._tick)
+        except LaunchError:
+            if self._processes[specification.name] is not old:
+                self._processes[specification.name].finish(grace_seconds=0.0)
+                self._processes[specification.name] = old
+            raise
+        old.ask_to_stop()
+        old.finish()
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
         """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no

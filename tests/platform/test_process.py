@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,13 +236,18 @@ while True:
 """
 
 
-def supervisor_of(tmp_path: Path, compiler: str, **processes: ManagedProcess) -> Supervisor:
+def supervisor_of(
+    tmp_path: Path, compiler: str, is_ready: Callable[[], bool] = lambda: True, **processes: ManagedProcess
+) -> Supervisor:
     """A supervisor that has started with the compiler still at work."""
+    (tmp_path / "run").mkdir()
     supervisor = Supervisor(PlatformSettings(data=tmp_path), Progress())
     supervisor._processes.update({name.replace("_", "-"): process for name, process in processes.items()})
     supervisor._compiling_meanwhile = OneShot(
         "the compilation", [sys.executable, "-S", "-c", compiler], {}, tmp_path / "compile.log"
     )
+    planner = processes["celery_planner"].specification
+    supervisor._compiled_planner = replace(planner, name="celery-planner", is_ready=is_ready)
     return supervisor
 
 
@@ -252,20 +258,31 @@ def test_who_decides_is_started_anew_with_the_machine_code_once_it_is_there(make
     wait_for((tmp_path / "said").exists)
     before = planner.pid, web.pid
     waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'compiled')!r}): time.sleep(0.01)"
-    supervisor = supervisor_of(tmp_path, waits, celery_planner=planner, web=web)
+    old_works: list[bool] = []
+
+    def is_ready() -> bool:
+        old_works.append(planner.is_running)
+        return len(old_works) == 3
+
+    supervisor = supervisor_of(tmp_path, waits, is_ready, celery_planner=planner, web=web)
     supervisor._look_at_the_compiler()
-    assert (planner.pid, web.pid) == before, "it is not there yet"
+    assert supervisor._processes["celery-planner"] is planner, "it is not there yet"
 
     (tmp_path / "compiled").touch()
 
     def renewed() -> bool:
         supervisor._look_at_the_compiler()
-        return planner.pid != before[0]
+        return supervisor._processes["celery-planner"] is not planner
 
     wait_for(renewed)
-    wait_for(lambda: (tmp_path / "said").read_text() == "renewed its workers")
-    assert (planner.is_running, planner.restarts, web.pid) == (True, 0, before[1])
-    assert "compiled" in capsys.readouterr().out
+    successor = supervisor._processes["celery-planner"]
+    try:
+        assert old_works == [True] * 3, "somebody decides until the new one is ready"
+        wait_for(lambda: (tmp_path / "said").read_text() == "renewed its workers")
+        assert (planner.is_running, successor.is_running, web.pid) == (False, True, before[1])
+        assert "compiled" in capsys.readouterr().out
+    finally:
+        successor.finish(grace_seconds=0.0)
 
 
 def test_without_machine_code_who_decides_goes_on_and_the_operator_is_told(make, tmp_path, capsys):
