@@ -283,6 +283,7 @@ class Supervisor:
         say(f"  API         {addresses.web_url}/api/v1/")
         say(f"  Log in as   {DEMO_USER} / {credentials.demo_password}")
         say(f"  Operator    {OPERATOR_USER} / {credentials.operator_password}")
+        say(f"  Admin       {addresses.web_url}/admin/ (for the operator)")
         say(f"  Logs, data  {self._folders.logs}, {self._folders.data}")
         if self._settings.emulate:
             say(f"  The GPUs are emulated ({self._settings.emulate}): real gradients, modelled speed.")

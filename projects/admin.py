@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as FrameworkUserAdmin
+from django.contrib.auth.forms import UserChangeForm
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from projects.errors import DomainError
 from projects.models import ApiToken, IdempotencyRecord, Membership, Project, Quota, User, UserQuota
 from projects.services import project_archive, project_delete, project_restore
+from projects.services.users import is_last_operator
 
 
 class UserQuotaInline(admin.StackedInline):
@@ -19,8 +23,20 @@ class UserQuotaInline(admin.StackedInline):
     verbose_name = "limits of the person's projects in sum"
 
 
+class AccountForm(UserChangeForm):
+    """Django's form, by the platform's rule: somebody active stays an operator."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        operates = cleaned.get("is_active") and (cleaned.get("is_operator") or cleaned.get("is_superuser"))
+        if not operates and is_last_operator(self.instance):
+            raise ValidationError("This is the last active operator; make somebody else one first.")
+        return cleaned
+
+
 @admin.register(User)
 class UserAdmin(FrameworkUserAdmin):
+    form = AccountForm
     list_display = ("username", "email", "is_operator", "is_active", "last_login")
     list_filter = ("is_operator", "is_active", "is_superuser")
     inlines = (UserQuotaInline,)

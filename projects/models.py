@@ -18,6 +18,9 @@ from django.utils import timezone
 
 from punctual.names import name_problem
 
+#: How names of accounts begin that stand for programs and open no door.
+SERVICE_ACCOUNTS = "inference-scheduler@"
+
 
 def validate_name(name: str) -> None:
     """Django's spelling of :func:`punctual.names.name_problem`."""
@@ -48,6 +51,13 @@ class User(AbstractUser):
         token = self.acting_token
         allowed = token is None or (Scope.OPERATE in token.scopes and token.project_ids is None)
         return allowed and self.is_active and (self.is_operator or self.is_superuser)
+
+    def has_perm(self, perm: str, obj: Any = None) -> bool:
+        """Whether the admin lets the person do this: operators may do everything."""
+        return self.operates() or super().has_perm(perm, obj)
+
+    def has_module_perms(self, app_label: str) -> bool:
+        return self.operates() or super().has_module_perms(app_label)
 
     def reaches(self, project_id: int) -> bool:
         """Whether the token by which the person asks, if there is one, opens the project."""

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from projects.errors import NotFound
 from projects.models import (
+    SERVICE_ACCOUNTS,
     ApiToken,
     Invitation,
     Membership,
@@ -92,6 +93,27 @@ def user_get(asker: User, username: str) -> User:
     found = User.objects.filter(username=username).first()
     if found is None or (found.pk != asker.pk and not asker.operates()):
         raise NotFound("There is no such person, or it is not you.")
+    return found
+
+
+def accounts() -> QuerySet[User]:
+    """All accounts of people with their memberships, by name."""
+    memberships = Prefetch(
+        "memberships", Membership.objects.select_related("project").order_by("project__name")
+    )
+    people = User.objects.exclude(username__startswith=SERVICE_ACCOUNTS)
+    return people.prefetch_related(memberships).order_by("username")
+
+
+def account_get(username: str) -> User:
+    """The account of that name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    found = accounts().filter(username=username).first()
+    if found is None:
+        raise NotFound(f"There is no user {username}.")
     return found
 
 

@@ -6,12 +6,13 @@ class SchedulingConfig(AppConfig):
     verbose_name = "Scheduling"
 
     def ready(self) -> None:
-        from django.db.models.signals import post_delete
+        from django.db.models.signals import post_delete, post_save
 
-        from projects.models import BrowserSession, Project
+        from projects.models import BrowserSession, Project, User
         from projects.services.openness import project_closing
         from scheduling.services.projects import close_project
-        from scheduling.services.wakeups import session_ended
+        from scheduling.services.wakeups import account_changed, session_ended
 
         post_delete.connect(session_ended, sender=BrowserSession, dispatch_uid="session-ended")
+        post_save.connect(account_changed, sender=User, dispatch_uid="account-changed")
         project_closing.connect(close_project, sender=Project, dispatch_uid="close-project")

@@ -29,14 +29,10 @@ class Caller:
     ticket: tickets.Ticket | None = None
 
     @property
-    def session_channel(self) -> str | None:
-        """Where it is told that the session has ended."""
-        return None if self.ticket is None else session_channel(self.ticket.session)
-
-
-def session_channel(key_digest: str) -> str:
-    """The broker's channel of one session."""
-    return f"punctual:session:{key_digest}"
+    def door_channels(self) -> tuple[str, ...]:
+        """The broker's channels that say when the session has ended, or the account changed."""
+        account = f"punctual:session:user:{self.user.pk}"
+        return (account,) if self.ticket is None else (account, f"punctual:session:{self.ticket.session}")
 
 
 def _find(request: HttpRequest) -> Caller | None:

@@ -111,8 +111,8 @@ def _respond(request: HttpRequest, caller: Caller, events: Events) -> HttpRespon
 
 
 def _channels(channel: str, caller: Caller) -> tuple[str, ...]:
-    """The stream's own channel, and the one that tells when the session ends."""
-    return (channel,) if caller.session_channel is None else (channel, caller.session_channel)
+    """The stream's own channel, and those that tell when the caller may have to go."""
+    return (channel, *caller.door_channels)
 
 
 def _sees_job(caller: Caller, job_id: str) -> StillAllowed:

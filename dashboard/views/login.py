@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.auth.views import LoginView as DjangoLoginView
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
@@ -40,8 +41,8 @@ class LoginView(DjangoLoginView):
 def admin_login(request: HttpRequest) -> HttpResponse:
     """The admin has no login of its own: strangers go to the login page, others are told what is missing."""
     user = request.user
-    if user.is_authenticated and not (user.is_active and user.is_staff):
-        raise PermissionDenied("The admin is for operators with the right to enter it (staff).")
+    if user.is_authenticated and not admin.site.has_permission(request):
+        raise PermissionDenied("The admin is for operators.")
     wanted = request.GET.get("next", "")
     safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
     target = wanted if safe else "/admin/"

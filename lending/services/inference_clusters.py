@@ -12,7 +12,7 @@ from django.utils import timezone
 from lending.models import InferenceCluster
 from lending.services.transitions import note_event
 from projects.errors import Conflict
-from projects.models import User, token_digest
+from projects.models import SERVICE_ACCOUNTS, User, token_digest
 from scheduling.services.enrolment import cluster_get_or_create, enrolment_token_create
 from scheduling.services.records import lock_cluster
 from scheduling.services.wakeups import hint, wake
@@ -31,7 +31,7 @@ def inference_cluster_create(*, name: str, actor: User, settings: Mapping[str, A
     try:
         with transaction.atomic():
             account, _ = User.objects.get_or_create(
-                username=f"inference-scheduler@{name}", defaults={"is_active": False}
+                username=f"{SERVICE_ACCOUNTS}{name}", defaults={"is_active": False}
             )
             made = InferenceCluster.objects.create(name=name, cluster=cluster, account=account, **settings)
             note_event(made, "created", f"{actor.username} made the inference cluster.", timezone.now())

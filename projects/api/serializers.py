@@ -250,3 +250,87 @@ class UserQuotaPatchSerializer(QuotaPatchSerializer):
     """Only the limits named are changed; null takes a limit away."""
 
     projects = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
+
+
+# --- accounts -----------------------------------------------------------------------------------------------
+
+
+class UserSerializer(serializers.ModelSerializer):
+    """An account as operators see it."""
+
+    is_operator = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField(source="date_joined")
+    last_login = serializers.DateTimeField(
+        allow_null=True, read_only=True, help_text="At a page; tokens say themselves when they were used."
+    )
+    projects = OwnRoleSerializer(source="memberships", many=True, read_only=True)
+
+    class Meta:
+        model = User
+        fields = ("username", "is_active", "is_operator", "created_at", "last_login", "projects")
+
+    def get_is_operator(self, user: User) -> bool:
+        return user.is_operator or user.is_superuser
+
+
+class CreatedUserSerializer(UserSerializer):
+    """A new account."""
+
+    password = serializers.SerializerMethodField(
+        help_text="Generated, and in this answer alone; null: the one that was sent."
+    )
+
+    class Meta:
+        model = User
+        fields = (*UserSerializer.Meta.fields, "password")
+
+    def get_password(self, _user: User) -> str | None:
+        password: str | None = self.context["password"]
+        return password
+
+
+class PasswordRequestSerializer(StrictSerializer):
+    password = fields.Text(
+        max_length=1000,
+        trim_whitespace=False,
+        allow_null=True,
+        default=None,
+        help_text="At least 8 characters, none of the common ones; null: one is generated.",
+    )
+
+
+class NewPasswordSerializer(serializers.Serializer):
+    """The password that was set, where it was generated."""
+
+    username = serializers.CharField()
+    password = serializers.CharField(
+        allow_null=True, help_text="Generated, and in this answer alone; null: the one that was sent."
+    )
+
+
+class ProjectRoleSerializer(StrictSerializer):
+    name = fields.Text(max_length=64)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+
+
+class UserRequestSerializer(PasswordRequestSerializer):
+    username = fields.Name(max_length=150)
+    is_operator = fields.Truth(default=False)
+    projects = serializers.ListField(
+        child=ProjectRoleSerializer(),
+        default=list,
+        max_length=100,
+        help_text="Projects that the person becomes a member of, with the role in each.",
+    )
+
+
+class UserPatchSerializer(StrictSerializer):
+    """Only what is named is changed."""
+
+    is_active = fields.Truth(required=False)
+    is_operator = fields.Truth(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError("Name at least one of is_active and is_operator.")
+        return attrs

@@ -3,7 +3,7 @@
 from django.urls import path
 
 from projects.api import converters as _converters  # noqa: F401 - registers them
-from projects.api import invitation_views, views
+from projects.api import invitation_views, user_views, views
 
 urlpatterns = [
     path("login/", views.LoginView.as_view(), name="login"),
@@ -36,6 +36,9 @@ urlpatterns = [
         invitation_views.DeclineView.as_view(),
         name="invitation-decline",
     ),
+    path("users/", user_views.UsersView.as_view(), name="users"),
+    path("users/<username:username>/", user_views.UserView.as_view(), name="user"),
+    path("users/<username:username>/password/", user_views.UserPasswordView.as_view(), name="user-password"),
     path("users/<username:username>/quota/", views.UserQuotaView.as_view(), name="user-quota"),
     path("projects/<project:name>/members/", views.MembersView.as_view(), name="members"),
     path("projects/<project:name>/members/<username:username>/", views.MemberView.as_view(), name="member"),

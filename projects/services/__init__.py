@@ -23,6 +23,7 @@ from projects.services.members import (
 )
 from projects.services.openness import project_archive, project_delete, project_restore
 from projects.services.tokens import log_in, token_issue, token_revoke, token_rotate
+from projects.services.users import password_reset, user_create, user_update
 
 __all__ = [
     "expire_idempotency_records",
@@ -37,6 +38,7 @@ __all__ = [
     "member_add",
     "member_change_role",
     "member_remove",
+    "password_reset",
     "project_archive",
     "project_create",
     "project_delete",
@@ -46,5 +48,7 @@ __all__ = [
     "token_issue",
     "token_revoke",
     "token_rotate",
+    "user_create",
     "user_quota_update",
+    "user_update",
 ]

@@ -33,6 +33,7 @@ from punctual.cli import (
     session,
     simulations,
     submit,
+    users,
 )
 from punctual.errors import (
     ConflictError,
@@ -118,6 +119,7 @@ for name, group in {
     "tokens": account.tokens_app,
     "projects": projects.projects_app,
     "invitations": projects.invitations_app,
+    "users": users.users_app,
 }.items():
     app.add_typer(group, name=name)
 

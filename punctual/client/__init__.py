@@ -20,6 +20,7 @@ from punctual.client.models import (
     Server,
     Share,
     Token,
+    User,
     Verdict,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "Server",
     "Share",
     "Token",
+    "User",
     "Verdict",
     "parse_deadline",
     "parse_duration",

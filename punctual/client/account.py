@@ -1,14 +1,14 @@
-"""One's own tokens, and projects with their members."""
+"""One's own tokens, projects with their members, and accounts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from punctual.client.durations import utc
-from punctual.client.models import Invitation, Member, Project, Token
+from punctual.client.models import Invitation, Member, Project, Token, User
 from punctual.client.reading import read
 from punctual.client.transport import Transport
 
@@ -124,6 +124,70 @@ class Projects:
     def remove_member(self, project: str, username: str) -> None:
         """Take a person out of a project. The last owner cannot go."""
         self._transport.send("DELETE", f"{_members_path(project)}{quote(username, safe='')}/")
+
+
+class Users:
+    """Accounts, for operators."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def list(self) -> Sequence[User]:
+        """All accounts."""
+        return [read(User, item) for item in self._transport.pages("users/")]
+
+    def get(self, username: str) -> User:
+        """One account."""
+        return read(User, self._transport.get(_user_path(username)))
+
+    def create(
+        self,
+        username: str,
+        *,
+        password: str | None = None,
+        operator: bool = False,
+        projects: Mapping[str, str] | None = None,
+    ) -> User:
+        """Make an account. Without a password one is generated: `user.password`, shown this once.
+
+        `projects` are names, each with the person's role in it (`viewer`, `member`, `owner`).
+        """
+        body: dict[str, Any] = {"username": username, "is_operator": operator}
+        if password is not None:
+            body["password"] = password
+        if projects:
+            body["projects"] = [{"name": name, "role": role} for name, role in projects.items()]
+        return read(User, self._transport.send("POST", "users/", body, repeatable=False))
+
+    def disable(self, username: str) -> User:
+        """Close an account: its sessions and tokens stop working at once, its jobs go on."""
+        return self._change(username, is_active=False)
+
+    def enable(self, username: str) -> User:
+        """Open an account again, with its tokens."""
+        return self._change(username, is_active=True)
+
+    def promote(self, username: str) -> User:
+        """Make a person an operator."""
+        return self._change(username, is_operator=True)
+
+    def demote(self, username: str) -> User:
+        """Take an operator's rights; the last active one keeps them."""
+        return self._change(username, is_operator=False)
+
+    def reset_password(self, username: str, password: str | None = None) -> str | None:
+        """Give an account another password, and return it where it was generated: without `password`."""
+        body = {} if password is None else {"password": password}
+        path = f"{_user_path(username)}password/"
+        answer: dict[str, Any] = self._transport.send("POST", path, body, repeatable=False)
+        return answer.get("password")
+
+    def _change(self, username: str, **changes: bool) -> User:
+        return read(User, self._transport.send("PATCH", _user_path(username), changes))
+
+
+def _user_path(username: str) -> str:
+    return f"users/{quote(username, safe='')}/"
 
 
 def _path(project: str) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from punctual.client.account import Projects, Tokens
+from punctual.client.account import Projects, Tokens, Users
 from punctual.client.cluster import Cluster
 from punctual.client.connection import Connection
 from punctual.client.functions import Functions
@@ -51,6 +51,11 @@ class Client(Connection):
     def projects(self) -> Projects:
         """One's projects and their members."""
         return Projects(self.transport)
+
+    @cached_property
+    def users(self) -> Users:
+        """Accounts, for operators."""
+        return Users(self.transport)
 
     # --- submitting -----------------------------------------------------------------------------------------
 

@@ -314,6 +314,21 @@ class Token:
 
 
 @dataclass(frozen=True)
+class User:
+    """An account, as operators see it. `password` is known once, when it was generated."""
+
+    username: str = ""
+    is_active: bool = True
+    is_operator: bool = False
+    created_at: datetime | None = moment()
+    last_login: datetime | None = moment()
+    #: Name and role of each project, as the API writes them.
+    projects: tuple[dict[str, Any], ...] = field(default=(), metadata={"read": tuple})
+    password: str | None = field(default=None, repr=False)
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
 class Project:
     """A group of people with jobs of their own."""
 

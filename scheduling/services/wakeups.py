@@ -8,7 +8,7 @@ Nothing depends on any of them: every receiver also looks at the rows by itself 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from projects.models import BrowserSession
+from projects.models import BrowserSession, User
 from projects.redis_connection import redis_client
 from scheduling.models import OutboxMessage
 
@@ -123,6 +123,15 @@ def _publish_all(told: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
 def session_ended(instance: BrowserSession, **_: Any) -> None:
     """Tell the stream process that somebody logged out, so that the session's streams end at once."""
     hint(f"session:{instance.key_digest}")
+
+
+def account_changed(
+    instance: User, created: bool, update_fields: Collection[str] | None = None, **_: Any
+) -> None:
+    """Tell the stream process that somebody was disabled, or has another password, so that streams which
+    that closes end at once."""
+    if not created and set(update_fields or ()) != {"last_login"}:
+        hint(f"session:user:{instance.pk}")
 
 
 def sweep_outbox() -> int:

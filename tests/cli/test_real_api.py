@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from projects.models import ApiToken, Project, Role, User
 from projects.services import token_issue
 from scheduling.models import Job
-from tests.cli.conftest import Run
+from tests.cli.conftest import Outcome, Run
 from tests.cli.living_cluster import WEIGHTS, LivingCluster, eventually
 from tests.factories import PASSWORD, JobFactory, MembershipFactory, UserFactory
 
@@ -290,6 +291,41 @@ def test_projects_and_members_are_managed(logged_in: str, run: Run) -> None:
     assert run("projects", "restore", "speech").code == 0
     assert run("projects", "delete", "speech").code == 0
     assert run("projects", "delete", "speech").code == 4
+
+
+def test_operators_manage_accounts(logged_in: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("users").code == 4, "operators alone"
+    token = make_token(UserFactory(username="root", is_operator=True))
+    assert run("--profile", "root", "login", logged_in, "--token", token).code == 0
+
+    def users(*arguments: str) -> Outcome:
+        return run("--profile", "root", "users", *arguments)
+
+    created = users("create", "bob", "--project", "vision", "--role", "viewer")
+    assert created.code == 0, created.err
+    password = created.out.strip()
+    assert User.objects.get(username="bob").check_password(password)
+    assert "not shown again" in created.err
+    assert "vision (viewer)" in users("list").out
+    assert users("create", "bob").code == 1, "the name is taken"
+    assert users("create", "b b").code == 2
+    monkeypatch.setattr("sys.stdin", StringIO(f"{PASSWORD} twice\n"))
+    document = json.loads(users("reset-password", "bob", "--password-stdin", "--json").out)
+    assert document == {"username": "bob", "password": None}
+    assert User.objects.get(username="bob").check_password(f"{PASSWORD} twice")
+    monkeypatch.setattr("sys.stdin", StringIO("weak\n"))
+    refused = users("reset-password", "bob", "--password-stdin")
+    assert refused.code == 2
+    assert "weak" not in refused.err
+    monkeypatch.setattr("sys.stdin", StringIO(""))
+    assert users("create", "eve", "--password-stdin").code == 2
+    assert "disabled" in users("disable", "bob").out
+    assert "disabled" in users().out
+    assert "enabled" in users("enable", "bob").out
+    assert users("disable", "root").code == 1, "the last operator stays"
+    assert json.loads(users("promote", "bob", "--json").out)["is_operator"] is True
+    assert "no operator" in users("demote", "bob").out
+    assert users("disable", "nobody").code == 4
 
 
 def test_with_two_projects_one_has_to_be_named(

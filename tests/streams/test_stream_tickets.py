@@ -13,6 +13,7 @@ from django.core import signing
 from django.test import Client
 from redis import Redis
 
+from projects.services import token_issue, user_update
 from scheduling.choices import JobState
 from scheduling.models import Job
 from streams import tickets
@@ -136,6 +137,24 @@ def test_a_changed_password_ends_tickets(stream_server: StreamServer, client: Cl
     person.set_password("another correct horse")
     person.save()
     assert status_of(stream_server, f"cluster?ticket={ticket}") == 401
+
+
+def test_disabling_an_account_ends_its_streams_at_once(
+    stream_server: StreamServer, person: Any, reader: Reader
+) -> None:
+    user_update(user=person, actor=None, is_active=False)
+    assert reader.next_where(closed=True)
+
+
+def test_disabling_an_account_ends_its_tokens_streams_at_once(
+    stream_server: StreamServer, person: Any, job: Job, redis: Redis
+) -> None:
+    _, secret = token_issue(user=person, name="follower")
+    headers = {"Authorization": f"Bearer {secret}"}
+    with reading(stream_server, f"jobs/{job.pk}/events", headers) as reader:
+        publish_until_seen(redis, reader, f"punctual:job:{job.pk}", {"kind": "changed"})
+        user_update(user=person, actor=None, is_active=False)
+        assert reader.next_where(closed=True)
 
 
 def test_a_disabled_person_opens_nothing(stream_server: StreamServer, client: Client, person: Any) -> None:

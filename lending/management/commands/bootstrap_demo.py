@@ -90,9 +90,7 @@ class Command(BaseCommand):
         name, password = os.environ.get(name_variable), os.environ.get(password_variable)
         if not name or not password:
             raise CommandError(f"Set {name_variable} and {password_variable} in the environment.")
-        user, created = User.objects.get_or_create(
-            username=name, defaults={"is_operator": is_operator, "is_staff": is_operator}
-        )
+        user, created = User.objects.get_or_create(username=name, defaults={"is_operator": is_operator})
         if created or not user.check_password(password):
             user.set_password(password)
             user.save()
