@@ -45,11 +45,13 @@ CTRL_C = "\x03"
 class Terminal:
     """A process in the foreground of a terminal of its own, or without one."""
 
-    def __init__(self, promises: str, *, at_terminal: bool = True) -> None:
+    def __init__(self, promises: str, *, at_terminal: bool = True, hang_ups: bool = True) -> None:
         self._main, terminal = pty.openpty()
         self._seen = ""
 
         def take_terminal() -> None:
+            if not hang_ups:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
             os.setsid()
             fcntl.ioctl(terminal, termios.TIOCSCTTY)
 
@@ -135,3 +137,11 @@ def test_sigterm_needs_no_answer_to_an_open_question(terminal: Terminal) -> None
     terminal.wait_for("[y/N]")
     os.kill(terminal.process.pid, signal.SIGTERM)
     terminal.wait_for("stopped")
+
+
+@pytest.mark.parametrize("terminal", [{"hang_ups": False}], indirect=True)
+def test_under_nohup_no_hang_up_stops_it(terminal: Terminal) -> None:
+    os.kill(terminal.process.pid, signal.SIGHUP)
+    terminal.type(CTRL_C)
+    terminal.wait_for("[y/N]")
+    assert terminal.process.poll() is None
