@@ -65,7 +65,7 @@ class Progress:
         while self._waiting and self._console.takes_text():
             text, end, markup = self._waiting.popleft()
             try:
-                self._console.print(text, end=end, markup=markup)
+                self._console.print(text, end=end, markup=markup, soft_wrap=True)
             except BlockingIOError:
                 pass  # What was not taken stays in the file's buffer.
             except OSError:
