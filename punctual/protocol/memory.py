@@ -33,6 +33,8 @@ class StoreReport(Message):
     limit_bytes: Count
     #: How well what is kept of the workers there is protected against the loss of the server.
     protection: Literal["full", "degraded", "none"] = "none"
+    #: How long it has not answered its agent; the rest is what it had said before.
+    silent_seconds: Age = 0.0
     #: What is in the way of more, in words.
     problem: Text = ""
     holdings: Annotated[list[Any], Field(max_length=MOST_HOLDINGS)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 #: The most sub-buffers that a receiver has for one copy, and the bytes of one.
@@ -12,7 +13,7 @@ SUB_BUFFERS = 4
 SUB_BUFFER_BYTES = 1 << 20
 #: A copy does not wait longer for the next allowance: whoever gives them stands still.
 LONGEST_PAUSE_SECONDS = 60.0
-#: Whatever a worker says, a copy does not take longer.
+#: Nor does its plan spread a copy over more than this.
 LONGEST_COPY_SECONDS = 600.0
 #: Less than this is not worth a piece of its own, unless it is all that there is.
 _LEAST_BYTES = 4 << 10
@@ -25,7 +26,7 @@ class Sending:
 
     Attributes:
         pause_seconds: it waits so long for each allowance, then it goes on without; 0: it needs none.
-        seconds: what it takes by the plan, all in all. buffers: sub-buffers that the receiver uses.
+        seconds: after these the rest goes without allowances. buffers: sub-buffers that the receiver uses.
     """
 
     pause_seconds: float = 0.0
@@ -64,11 +65,14 @@ class Span:
 class Allowance:
     """What one rank's copies may send now. Threads share it: those that send take from it."""
 
-    def __init__(self, pause_seconds: float) -> None:
-        self._pause_seconds = pause_seconds
+    def __init__(self, sending: Sending, now: Callable[[], float] = time.monotonic) -> None:
+        self._sending = sending
+        self._now = now
         self._changed = threading.Condition()
         self._span: Span | None = None
-        self._open = pause_seconds <= 0.0
+        self._open = sending.pause_seconds <= 0.0
+        #: When all may be sent, whatever was allowed: since the first of it was to be.
+        self._opens_at: float | None = None
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
         """From now on so many bytes, within so many seconds; what was allowed before is over.
@@ -76,8 +80,7 @@ class Allowance:
         Args:
             within_seconds: None: there is no end to it. takes_seconds: to send all of them; 0: not known.
         """
-        now = time.monotonic()
-        ends = _WITHOUT_END if within_seconds is None else now + within_seconds
+        ends = _WITHOUT_END if within_seconds is None else self._now() + within_seconds
         with self._changed:
             self._span = Span(size, size, takes_seconds, ends)
             self._changed.notify_all()
@@ -90,10 +93,16 @@ class Allowance:
 
     def take(self, most: int) -> int:
         """Wait until something may be sent; how many bytes, `most` at most."""
-        gives_up_at = time.monotonic() + self._pause_seconds
+        began = self._now()
         with self._changed:
+            if self._opens_at is None:
+                self._opens_at = began + self._sending.seconds
+            gives_up_at = began + self._sending.pause_seconds
             while not self._open:
-                now = time.monotonic()
+                now = self._now()
+                if now >= self._opens_at:
+                    self._open = True
+                    break
                 size = 0 if self._span is None else min(most, self._span.usable(now))
                 if self._span is not None and size >= min(most, _LEAST_BYTES):
                     self._span.left -= size
@@ -101,5 +110,5 @@ class Allowance:
                 if now >= gives_up_at:
                     self._open = True
                     break
-                self._changed.wait(gives_up_at - now)
+                self._changed.wait(min(gives_up_at, self._opens_at) - now)
             return most

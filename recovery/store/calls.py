@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from recovery.store import peer_wire, wire
-from recovery.store.allowances import LONGEST_COPY_SECONDS, SUB_BUFFERS, Allowance, Sending
+from recovery.store.allowances import SUB_BUFFERS, Allowance, Sending
 from recovery.store.holdings import Owner, Version
 from recovery.store.links import StoreLinks, Way
 from recovery.store.memory import Checksums
 from recovery.store.peer_wire import Channel, Peer, PeerError, ShardSize
 from recovery.store.shard_stream import Take, all_at_once, receive_shard, send_shard
 from recovery.store.wire import Message, boot_seconds
-
-#: A copy that has not arrived by then is given up: training keeps its points without it. What it takes over
-#: emulated links, and by its worker's plan, comes on top.
-COPY_SECONDS = 30.0
-#: As long as a rank that starts waits for its shard.
-FETCH_SECONDS = 120.0
-_SPARE = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,24 +47,16 @@ class Sent:
     startup_seconds: float
 
 
-def allowed_seconds(size: int, way: Way, sending: Sending) -> float:
-    """How long a copy may take; never more than `LONGEST_COPY_SECONDS`."""
-    on_links = 0.0 if way.bytes_per_second is None else size / way.bytes_per_second
-    return min(LONGEST_COPY_SECONDS, COPY_SECONDS + _SPARE * (on_links + sending.seconds))
-
-
 def send(peer: Peer, copying: Copying, links: StoreLinks, check: Callable[[], None], descriptor: int) -> Sent:
     """Have a peer keep a copy. Raises OSError and RefusedError."""
     owner, version, sending = copying.owner, copying.version, copying.sending
     with peer_wire.call(peer, owner.job, owner.generation, copying.secret, check) as channel:
-        how = {
-            "pause_seconds": sending.pause_seconds,
-            "seconds": sending.seconds,
-            "buffers": sending.buffers,
-        }
+        how = {"pause_seconds": sending.pause_seconds, "buffers": sending.buffers}
         channel.send({**copying.header, **how})
-        way = links.to(rack_of(channel.receive()))
-        channel.allow(allowed_seconds(version.bytes, way, sending))
+        answer = channel.receive()
+        while "taking" in answer:  # memory for it; that goes on
+            answer = channel.receive()
+        way = links.to(rack_of(answer))
         take = copying.allowance.take
         seconds = send_version(channel, descriptor, version, way, take, sending.buffers)
         if channel.receive().get("whole") != version.iteration:
@@ -90,8 +75,9 @@ def send_version(
     """Send what is in memory; returns the seconds in which it was being sent. Raises OSError."""
     if not version.bytes:
         return send_shard(channel, memoryview(b""), version.checksums.sha256, way)
-    with mmap.mmap(descriptor, version.bytes, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-        return send_shard(channel, view, version.checksums.sha256, way, take, buffers)
+    # The mapping goes with its last view. It cannot be closed here: an error refers to views of it.
+    view = memoryview(mmap.mmap(descriptor, version.bytes, prot=mmap.PROT_READ))
+    return send_shard(channel, view, version.checksums.sha256, way, take, buffers)
 
 
 def versions(peer: Peer, owner: Owner, secret: str, check: Callable[[], None]) -> list[ShardSize]:
@@ -110,7 +96,6 @@ def fetch(
     """Bring a version from a peer. Raises OSError and WireError."""
     owner, size = fetching.owner, fetching.size
     with peer_wire.call(peer, owner.job, owner.generation, fetching.secret, check) as channel:
-        channel.allow(FETCH_SECONDS)
         channel.send({"get": owner.rank, "iteration": size.iteration, "rack": links.rack})
         coming = channel.receive()
         if (coming.get("sending"), coming.get("description_bytes")) != (size.bytes, size.description_bytes):

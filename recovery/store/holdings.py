@@ -154,6 +154,14 @@ class Holdings:
                 raise RefusedError(f"the server has no {size} bytes of memory: {error.strerror}") from error
         return holding.slots
 
+    def give_back(self, owner: Owner, regions: Collection[Region]) -> None:
+        """There is no memory for these regions."""
+        holding = self._holdings.get(owner)
+        for slot in [] if holding is None else holding.slots:
+            if slot.region in regions:
+                _clear(slot)
+        self._forget_if_empty(owner)
+
     def begin(self, owner: Owner, place: int, committed: int | None) -> None:
         """What is in a slot is void: it is written anew.
 

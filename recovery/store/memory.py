@@ -7,9 +7,11 @@ import hashlib
 import mmap
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 CHUNK_BYTES = 4 << 20
+_TAKEN_AT_ONCE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -21,18 +23,16 @@ class Checksums:
 
 
 class Region:
-    """A piece of memory of a fixed size."""
+    """A piece of memory of a fixed size, which is to be taken before anybody writes into it."""
 
     def __init__(self, size: int) -> None:
-        """Take the memory now, so that nobody who writes into it later is charged for it, or runs out of it.
-
-        Raises OSError where there is not as much.
-        """
+        """Raises OSError."""
         self.size = size
+        #: Whether all of it is taken.
+        self.taken = False
         self.descriptor = os.memfd_create("recovery-point", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            if size:
-                os.posix_fallocate(self.descriptor, 0, size)
+            os.ftruncate(self.descriptor, size)
             # Whoever has the descriptor can make it neither larger than was accounted, nor smaller under a
             # reader.
             fcntl.fcntl(
@@ -51,6 +51,17 @@ class Region:
     def close(self) -> None:
         """Give the memory back, once others who have it let go of it too."""
         os.close(self.descriptor)
+
+
+def take_memory(descriptor: int, size: int) -> Iterator[int]:
+    """Take a region's memory, so that nobody who writes into it later is charged for it, or runs out of it:
+    piece by piece, as that takes a second for some gigabytes. Yields how much is taken.
+
+    Raises OSError where there is not as much.
+    """
+    for place in range(0, size, _TAKEN_AT_ONCE_BYTES):
+        os.posix_fallocate(descriptor, place, min(_TAKEN_AT_ONCE_BYTES, size - place))
+        yield min(size, place + _TAKEN_AT_ONCE_BYTES)
 
 
 def checksums(descriptor: int, size: int) -> Checksums:

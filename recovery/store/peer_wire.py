@@ -8,7 +8,7 @@ them comes in a frame. What is sent is not encrypted.
 From whoever has called, with the answer to it:
 
     {"put": rank, "iteration", "bytes", "description_bytes", "capacity", "committed", "world_size",
-     "pause_seconds", "seconds", "buffers"}          how it is sent: of all three the receiver sets bounds
+     "pause_seconds", "buffers"}                     how it is sent: of both the receiver sets bounds
         {"ready": true, "rack": text | null}, then the chunks come, and {"end": sha256}
         {"whole": iteration}
     {"list": rank}
@@ -37,6 +37,9 @@ FRAME_LIMIT_BYTES = 1 << 14
 #: Whoever says nothing for so long in the middle of something is given up.
 SILENT_SECONDS = 3.0
 AUTHENTICATION_SECONDS = 5.0
+#: A frame, a chunk or the word that one is in memory takes no longer, nor does an answer stay away longer.
+#: All together may take any time: a copy goes on as long as it makes progress.
+STEP_SECONDS = 10.0
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 _LENGTH = struct.Struct(">I")
@@ -77,24 +80,37 @@ class Channel:
     """A connection between two stores that have proved themselves to each other."""
 
     def __init__(
-        self, connection: socket.socket, key: bytes, own: bytes, other: bytes, check: Callable[[], None]
+        self,
+        connection: socket.socket,
+        key: bytes,
+        own: bytes,
+        other: bytes,
+        check: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`check` raises where nothing may be said any more: the lease of this server is over."""
         self._socket = connection
         self._key = key
         self._own, self._other = own, other
         self._check = check
+        self._now = now
         self._sent = self._received = 0
-        self._ends_at = time.monotonic() + AUTHENTICATION_SECONDS
+        self._closes_at = float("inf")
         self._pause_seconds = SILENT_SECONDS
         #: What a message to the other side and back took.
         self.startup_seconds = 0.0
 
-    def allow(self, seconds: float, pause_seconds: float = SILENT_SECONDS) -> None:
-        """All that comes from now on may take so long together; between two chunks the other side may be
-        silent for so long."""
-        self._ends_at = time.monotonic() + seconds
-        self._pause_seconds = max(SILENT_SECONDS, pause_seconds)
+    def allow(self, seconds: float) -> None:
+        """All that comes from now on may take so long together."""
+        self._closes_at = self._now() + seconds
+
+    def allow_pauses(self, seconds: float) -> None:
+        """Between two chunks the other side may be silent for so long."""
+        self._pause_seconds = max(SILENT_SECONDS, seconds)
+
+    def _ends_at(self, pause_seconds: float = 0.0) -> float:
+        """By when the step that begins now is to be over."""
+        return min(self._closes_at, self._now() + STEP_SECONDS + pause_seconds)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Say something. Raises OSError."""
@@ -102,7 +118,7 @@ class Channel:
         body = json.dumps(message, separators=(",", ":")).encode()
         seal = self._seal(self._own, self._sent, body)
         self._sent += 1
-        send_all(self._socket, _LENGTH.pack(len(body)) + body + seal, self._ends_at)
+        send_all(self._socket, _LENGTH.pack(len(body)) + body + seal, self._ends_at(), self._now)
 
     def receive(self) -> Message:
         """What the other side says next.
@@ -111,11 +127,14 @@ class Channel:
             PeerRefusedError: it does not do what was asked.
             PeerError: that makes no sense, or was not said by it. OSError: the connection broke.
         """
-        (length,) = _LENGTH.unpack(receive(self._socket, _LENGTH.size, self._ends_at))
+        ends_at = self._ends_at()
+        head = bytearray(_LENGTH.size)
+        _receive_into(self._socket, memoryview(head), ends_at, STEP_SECONDS, self._now)
+        (length,) = _LENGTH.unpack(head)
         if length > FRAME_LIMIT_BYTES:
             raise PeerError(f"a frame of {length} bytes")
-        body = receive(self._socket, length, self._ends_at)
-        seal = receive(self._socket, _PROOF_BYTES, self._ends_at)
+        body = receive(self._socket, length, ends_at, self._now)
+        seal = receive(self._socket, _PROOF_BYTES, ends_at, self._now)
         if not hmac.compare_digest(seal, self._seal(self._other, self._received, body)):
             raise PeerError("a frame was altered on its way")
         self._received += 1
@@ -126,14 +145,14 @@ class Channel:
         return message
 
     def send_bytes(self, content: bytes | memoryview) -> None:
-        """Send bytes as they are, within what was allowed. Raises OSError."""
+        """Send bytes as they are. Raises OSError."""
         self._check()
-        send_all(self._socket, content, self._ends_at)
+        send_all(self._socket, content, self._ends_at(), self._now)
 
     def receive_bytes(self, view: memoryview) -> None:
-        """Fill `view` with the next bytes, within what was allowed. Raises OSError."""
+        """Fill `view` with the next bytes. Raises OSError."""
         self._check()
-        _receive_into(self._socket, view, self._ends_at, self._pause_seconds)
+        _receive_into(self._socket, view, self._ends_at(self._pause_seconds), self._pause_seconds, self._now)
 
     def mark(self) -> None:
         """Tell the other side that the chunk that came is where it belongs. Raises OSError.
@@ -144,13 +163,12 @@ class Channel:
 
     def take_mark(self) -> None:
         """Wait for the other side to say so. Raises OSError."""
-        if receive(self._socket, len(_MARK), self._ends_at) != _MARK:
+        if receive(self._socket, len(_MARK), self._ends_at(), self._now) != _MARK:
             raise PeerError("it says something else than that a chunk is there")
 
-    def messages(self, pause_seconds: float) -> Iterator[Message]:
-        """What the other side asks, until it goes away; each question within this time."""
+    def messages(self) -> Iterator[Message]:
+        """What the other side asks, until it goes away or asks nothing for a while."""
         while True:
-            self.allow(pause_seconds)
             try:
                 message = self.receive()
             except OSError:
@@ -235,34 +253,47 @@ def answer(
     return Channel(connection, session, b"holder", b"owner", check), job, generation
 
 
-def send_all(connection: socket.socket, content: bytes | memoryview, ends_at: float) -> None:
+def send_all(
+    connection: socket.socket,
+    content: bytes | memoryview,
+    ends_at: float,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
     """Send all of it, unless the other side takes nothing for a while or all of it takes too long."""
     view = memoryview(content)
     while view:
-        _wait_at_most(connection, ends_at)
+        _wait_at_most(connection, ends_at, SILENT_SECONDS, now)
         view = view[connection.send(view) :]
 
 
-def receive(connection: socket.socket, size: int, ends_at: float) -> bytes:
+def receive(
+    connection: socket.socket, size: int, ends_at: float, now: Callable[[], float] = time.monotonic
+) -> bytes:
     """Read so many bytes, unless the other side is silent for a while or all of it takes too long."""
     content = bytearray(size)
-    _receive_into(connection, memoryview(content), ends_at)
+    _receive_into(connection, memoryview(content), ends_at, SILENT_SECONDS, now)
     return bytes(content)
 
 
 def _receive_into(
-    connection: socket.socket, view: memoryview, ends_at: float, silent_seconds: float = SILENT_SECONDS
+    connection: socket.socket,
+    view: memoryview,
+    ends_at: float,
+    silent_seconds: float,
+    now: Callable[[], float],
 ) -> None:
     while view:
-        _wait_at_most(connection, ends_at, silent_seconds)
+        _wait_at_most(connection, ends_at, silent_seconds, now)
         count = connection.recv_into(view)
         if count == 0:
             raise PeerError("the other store closed the connection")
         view = view[count:]
 
 
-def _wait_at_most(connection: socket.socket, ends_at: float, silent_seconds: float = SILENT_SECONDS) -> None:
-    left = ends_at - time.monotonic()
+def _wait_at_most(
+    connection: socket.socket, ends_at: float, silent_seconds: float, now: Callable[[], float]
+) -> None:
+    left = ends_at - now()
     if left <= 0:
         raise TimeoutError("it takes too long")
     connection.settimeout(min(left, silent_seconds))

@@ -1,44 +1,36 @@
-"""What a store does with the stores of other servers: has them keep copies, keeps theirs, fetches what a
-rank reads that is not here.
+"""What a store asks of the stores of other servers: that they keep copies, and what a rank reads that is not
+here.
 
 All that is held belongs to the store's own thread. What waits for a network runs in threads of its own, each
-for a bounded time; they ask the store's thread for what they need of it.
+as long as it makes progress.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
 
-from recovery.store import calls, peer_wire, wire
+from recovery.store import calls, wire
 from recovery.store.allowances import Allowance, Sending
 from recovery.store.callers import Callers
-from recovery.store.calls import FETCH_SECONDS, Sent
+from recovery.store.calls import Sent
 from recovery.store.groups import Groups
 from recovery.store.holdings import Holdings, Owner, RefusedError, Slot, Version
 from recovery.store.links import StoreLinks
-from recovery.store.memory import Checksums, Region
-from recovery.store.peer_wire import Channel, Peer, PeerError, ShardSize
+from recovery.store.memory import take_memory
+from recovery.store.peer_requests import PeerRequests
+from recovery.store.peer_wire import Peer, PeerError, ShardSize
 from recovery.store.setbacks import Setbacks
-from recovery.store.shard_stream import receive_shard
+from recovery.store.threads import Threads
 from recovery.store.wire import Message, boot_seconds
 
 logger = logging.getLogger(__name__)
 
-#: A caller that asks nothing is let go.
-IDLE_SECONDS = 10.0
-_OWN_THREAD_SECONDS = 10.0
-
 #: Ranks that may wait for the same answer.
 MOST_WAITING = 8
 
-Found = TypeVar("Found")
 #: By iteration, how large a shard is and where it lies.
 Elsewhere = dict[int, tuple[ShardSize, Peer]]
 
@@ -58,17 +50,16 @@ class Peers:
         self._links = links
         #: Of the copies that are on their way.
         self._allowances: dict[Owner, Allowance] = {}
-        self._later = later
+        self._threads = Threads(later)
         self._check_lease = check_lease
         self._groups = Groups(None, {})
         self._callers: Callers | None = None
-        #: The callers from whom a copy is coming.
-        self._receiving: dict[Owner, Channel] = {}
+        self._requests = PeerRequests(holdings, self._threads, check_lease, links, lambda: self._groups)
         #: Who waits for what others have of a shard.
         self._asking: dict[Owner, list[Callable[[Elsewhere], None]]] = {}
         self._setbacks = Setbacks()
-        #: Copies of the version that was kept last of each rank here, this server's own among them.
-        self._copies: dict[Owner, int] = {}
+        #: The servers that have the version that was kept last of each rank here.
+        self._copies: dict[Owner, frozenset[Peer]] = {}
         #: What is in the way of copies, by the server that it concerns.
         self._problems: dict[str, str] = {}
 
@@ -86,7 +77,7 @@ class Peers:
             self._callers = None
         if self._callers is None and listen is not None:
             try:
-                self._callers = Callers(*listen, self._greet, self._serve)
+                self._callers = Callers(*listen, self._requests.greet, self._requests.serve)
                 self._problems.pop("", None)
             except OSError as error:
                 problem = f"this server's store cannot listen on port {listen[1]}: {error.strerror}"
@@ -106,20 +97,24 @@ class Peers:
     def report(self) -> Message:
         """How well the state of the workers here is protected, and what is in the way of more."""
         owners = [owner for owner, holding in self._holdings if holding.versions() and self._is_ours(owner)]
-        copies = [self._copies.get(owner, 1) for owner in owners]
-        wanted = [1 + len(self._groups.targets(owner)) for owner in owners]
+        copies = [self.copies_of(owner) for owner in owners]
         protection = "none"
-        if any(have > 1 for have in copies):
-            full = all(have >= max(2, want) for have, want in zip(copies, wanted, strict=True))
+        if any(one["copies"] > 1 for one in copies):
+            full = all(one["copies"] >= max(2, one["wanted_copies"]) for one in copies)
             protection = "full" if full else "degraded"
         problem = next((self._problems[server] for server in sorted(self._problems)), "")
         return {"protection": protection, "problem": problem[:300]}
 
     def copies_of(self, owner: Owner) -> dict[str, int]:
-        """How many copies there are of what one rank left last, and how many there are to be."""
+        """How many copies there are of what one rank left last, this server's own among them, and how many
+        there are to be. A copy on a server that is to keep none any more does not count."""
         if not self._is_ours(owner):
             return {}
-        return {"copies": self._copies.get(owner, 1), "wanted_copies": 1 + len(self._groups.targets(owner))}
+        targets = self._groups.targets(owner)
+        return {
+            "copies": 1 + len(self._copies[owner].intersection(targets)),
+            "wanted_copies": 1 + len(targets),
+        }
 
     def _is_ours(self, owner: Owner) -> bool:
         return owner in self._copies
@@ -131,8 +126,8 @@ class Peers:
     ) -> None:
         """Have the peers keep a copy of a version that is complete here; `done` once it has as many as can
         be, at once where there are no peers. It hears of what was sent."""
-        self._copies = {one: n for one, n in self._copies.items() if self._holdings.get(one) is not None}
-        self._copies.setdefault(owner, 1)
+        self._copies = {one: at for one, at in self._copies.items() if self._holdings.get(one) is not None}
+        self._copies.setdefault(owner, frozenset())
         targets = self._groups.targets(owner)
         now = boot_seconds()
         able = [peer for peer in targets if self._setbacks.may_try(peer, now)]
@@ -140,19 +135,22 @@ class Peers:
         region = None if holding is None else holding.slots[place].region
         secret = self._groups.secret_of(owner.job, owner.generation)
         if not able or holding is None or region is None or secret is None:
-            self._copies[owner] = 1
+            self._copies[owner] = frozenset()
             self._allowances.pop(owner, None)
             done([])
             return
-        results: list[bool] = []
+        waited_for = set(able)
+        copied: set[Peer] = set()
         sent: list[Sent] = []
         allowance = self._allowances.get(owner) or self.expect(owner, sending)
 
         def finished(peer: Peer, problem: str | None) -> None:
             self._note(peer, problem)
-            results.append(problem is None)
-            if len(results) == len(able):
-                self._copies[owner] = 1 + sum(results)
+            waited_for.discard(peer)
+            if problem is None:
+                copied.add(peer)
+            if not waited_for:
+                self._copies[owner] = frozenset(copied)
                 if self._allowances.get(owner) is allowance:
                     del self._allowances[owner]
                 done(sent)
@@ -175,12 +173,14 @@ class Peers:
             copying = calls.Copying(owner, secret, header, version, sending, allowance)
 
             send = partial(calls.send, peer, copying, self._links, self._check_lease, descriptor)
-            self._in_thread(partial(_add, sent, send), partial(finished, peer), partial(os.close, descriptor))
+            self._threads.start(
+                partial(_add, sent, send), partial(finished, peer), partial(os.close, descriptor)
+            )
 
     def expect(self, owner: Owner, sending: Sending) -> Allowance:
         """A version of that rank is to be copied once its checksums are known: from now on it may be allowed
         to."""
-        self._allowances[owner] = Allowance(sending.pause_seconds)
+        self._allowances[owner] = Allowance(sending)
         return self._allowances[owner]
 
     def allow(self, owner: Owner, size: int, within_seconds: float | None, takes_seconds: float) -> None:
@@ -203,50 +203,6 @@ class Peers:
         self._setbacks.went_wrong(peer, boot_seconds())
         self._problems[peer.server] = f"server {peer.server} keeps no copy: {problem}"
         logger.warning("%s", self._problems[peer.server])
-
-    def _in_thread(
-        self,
-        work: Callable[[], None],
-        then: Callable[[str | None], None],
-        finally_: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Do something that waits, then go on in the store's own thread with what went wrong, or None."""
-
-        def run() -> None:
-            problem: str | None = None
-            try:
-                work()
-            except (OSError, ValueError, RefusedError, wire.WireError) as error:
-                problem = str(error) or type(error).__name__
-            finally:
-                finally_()
-            self._later(lambda: then(problem))
-
-        try:
-            threading.Thread(target=run, name="peer", daemon=True).start()
-        except RuntimeError as error:  # there are too many threads on this server
-            finally_()
-            problem = str(error)
-            self._later(lambda: then(problem))
-
-    def _in_own_thread(self, work: Callable[[], Found]) -> Found:
-        """From another thread: have something done by the store's own. Raises what that raises."""
-        answer: Future[Found] = Future()
-
-        def run() -> None:
-            if not answer.set_running_or_notify_cancel():
-                return
-            try:
-                answer.set_result(work())
-            except (OSError, ValueError, RefusedError, wire.WireError) as error:
-                # Raised where it was asked for.
-                answer.set_exception(error)
-
-        self._later(run)
-        try:
-            return answer.result(_OWN_THREAD_SECONDS)
-        finally:
-            answer.cancel()
 
     # What a rank reads that is not here
 
@@ -278,7 +234,7 @@ class Peers:
             for one in self._asking.pop(owner):
                 one(found.copy())
 
-        self._in_thread(ask, answered)
+        self._threads.start(ask, answered)
 
     def fetch(
         self, owner: Owner, size: ShardSize, nearest: Peer, then: Callable[[Slot | None, str], None]
@@ -300,6 +256,8 @@ class Peers:
         come: list[Version] = []
 
         def bring() -> None:
+            for _taken in take_memory(descriptor, size.bytes):
+                pass
             problem = ""
             for peer in (nearest, *others):
                 try:
@@ -319,116 +277,7 @@ class Peers:
             slot = None if problem or holding is None else holding.slots[place]
             then(slot, problem or "")
 
-        self._in_thread(bring, brought, lambda: os.close(descriptor))
-
-    # What others ask; in the thread of each
-
-    def _greet(self, connection: socket.socket) -> tuple[Channel, str, int]:
-        self._check_lease_of_peers()
-        groups = self._groups
-        return peer_wire.answer(connection, groups.server, groups.secret_of, self._check_lease_of_peers)
-
-    def _check_lease_of_peers(self) -> None:
-        try:
-            self._check_lease()
-        except RefusedError as error:
-            raise PeerError(str(error)) from error
-
-    def _serve(self, channel: Channel, job: str, generation: int) -> None:
-        for message in channel.messages(IDLE_SECONDS):
-            try:
-                if "put" in message:
-                    self._take(channel, Owner(job, generation, wire.number(message, "put")), message)
-                elif "list" in message:
-                    owner = Owner(job, generation, wire.number(message, "list"))
-                    channel.send({"versions": self._in_own_thread(partial(self._listed, owner))})
-                elif "get" in message:
-                    owner = Owner(job, generation, wire.number(message, "get"))
-                    self._give(channel, owner, message)
-                else:
-                    raise PeerError("no request")
-            except RefusedError as error:
-                logger.info("what a peer asks of job %s is refused: %s", job, error)
-                channel.send({"refused": str(error)})
-
-    def _take(self, channel: Channel, owner: Owner, message: Message) -> None:
-        """Receive a copy. What is not whole in the end never counts."""
-        size = calls.size_of(message)
-        pause_seconds, seconds = wire.amount(message, "pause_seconds"), wire.amount(message, "seconds")
-        sending = Sending.bounded(pause_seconds, seconds, wire.number(message, "buffers"))
-        capacity, committed = wire.number(message, "capacity"), wire.optional_number(message, "committed")
-        if not size.description_bytes <= size.bytes <= capacity:
-            raise RefusedError(f"{size.bytes} bytes in a slot of {capacity}")
-        begun: list[tuple[int, Region]] = []
-
-        def begin() -> int:
-            if not self._groups.keeps(owner):
-                raise RefusedError(f"no copy of rank {owner.rank} is kept here")
-            if owner in self._receiving:
-                raise RefusedError(f"another copy of rank {owner.rank} is on its way")
-            place, region = self._holdings.begin_copy(owner, size.world_size, capacity, committed)
-            self._receiving[owner] = channel
-            begun.append((place, region))
-            return os.dup(region.descriptor)
-
-        def arrived() -> None:
-            if self._receiving.get(owner) is channel:
-                del self._receiving[owner]
-
-        def end(version: Version) -> None:
-            # Before the caller hears of it: the next version may come at once.
-            arrived()
-            self._holdings.end_copy(owner, *begun[0], version)
-
-        try:
-            descriptor = self._in_own_thread(begin)
-            try:
-                way = self._links.back()
-                channel.allow(calls.allowed_seconds(size.bytes, way, sending), sending.pause_seconds)
-                rack = self._links.rack
-                channel.send({"ready": True} if rack is None else {"ready": True, "rack": rack})
-                chunks, sha256 = receive_shard(
-                    channel, size.bytes, descriptor, way, self._links.into_memory(), sending.buffers
-                )
-            finally:
-                os.close(descriptor)
-            whole = Version(
-                size.iteration, size.bytes, size.description_bytes, Checksums(chunks, sha256), boot_seconds()
-            )
-            self._in_own_thread(lambda: end(whole))
-            channel.send({"whole": size.iteration})
-        finally:
-            # After `begin`, also where that came too late to be waited for.
-            self._later(arrived)
-
-    def _listed(self, owner: Owner) -> list[list[int]]:
-        """What is here of a shard, for a later generation: from now on nothing of the earlier one changes."""
-        self._holdings.freeze(owner.job, owner.generation)
-        holding = self._holdings.get(owner)
-        if holding is None:
-            return []
-        return [
-            [version.iteration, version.bytes, version.description_bytes, holding.world_size]
-            for version in holding.versions()
-        ]
-
-    def _give(self, channel: Channel, owner: Owner, message: Message) -> None:
-        iteration = wire.number(message, "iteration")
-
-        def find() -> tuple[Version, int]:
-            holding = self._holdings.get(owner)
-            slot = None if holding is None else holding.slot_of(iteration)
-            if slot is None or slot.region is None or slot.version is None:
-                raise RefusedError(f"rank {owner.rank} has no such version here")
-            return slot.version, slot.region.open_to_read()
-
-        version, descriptor = self._in_own_thread(find)
-        try:
-            channel.allow(FETCH_SECONDS)
-            channel.send({"sending": version.bytes, "description_bytes": version.description_bytes})
-            calls.send_version(channel, descriptor, version, self._links.to(calls.rack_of(message)))
-        finally:
-            os.close(descriptor)
+        self._threads.start(bring, brought, lambda: os.close(descriptor))
 
 
 def _add(sent: list[Sent], send: Callable[[], Sent]) -> None:

@@ -21,6 +21,27 @@ def command(interpreter: str, source_root: Path, folder: Path, limit_bytes: int)
     return [interpreter, "-I", "-S", "-c", code, str(source_root), str(folder), str(limit_bytes)]
 
 
+def kill(folder: Path) -> None:
+    """End the store of a folder, whatever it is doing; nothing where none runs. Raises OSError."""
+    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        held_by = os.pidfd_open(int(os.read(lock, 32) or b"0"))
+    except (ValueError, ProcessLookupError):
+        os.close(lock)
+        return
+    try:
+        # Who holds the lock has written its number there, so it is its number still.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        signal.pidfd_send_signal(held_by, signal.SIGKILL)
+    finally:
+        os.close(held_by)
+        os.close(lock)
+
+
 def main(folder: str, limit_bytes: int) -> None:
     """Run the store of a folder; returns at once where one runs already."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)

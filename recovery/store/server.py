@@ -182,12 +182,15 @@ class StoreServer:
         """Compute in a thread, go on in this one with the result, or None where there is none."""
 
         def run() -> None:
+            result = None
             try:
                 result = work()
-            except (OSError, ValueError) as error:
+            except OSError as error:
                 logger.warning("memory cannot be read: %s", error)
-                result = None
-            self._run_later(lambda: then(result))
+            except Exception:
+                logger.exception("memory cannot be read")
+            finally:
+                self._run_later(lambda: then(result))
 
         self._threads.submit(run)
 

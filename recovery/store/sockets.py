@@ -8,10 +8,14 @@ import socket
 from pathlib import Path
 
 
-def connect(folder: Path, name: str) -> socket.socket:
-    """Connect to a socket in a folder whose path may be longer than an address. Raises OSError."""
+def connect(folder: Path, name: str, *, blocking: bool = True) -> socket.socket:
+    """Connect to a socket in a folder whose path may be longer than an address.
+
+    Raises OSError; unless `blocking`, BlockingIOError where a listener takes nobody now.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(blocking)
     try:
         connection.connect(f"/proc/self/fd/{descriptor}/{name}")
     except OSError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from recovery.store import wire
 from recovery.store.allowances import SUB_BUFFERS, Sending
 from recovery.store.calls import Sent
 from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Slot, Version
-from recovery.store.memory import checksums, chunk_checksums
+from recovery.store.memory import Region, checksums, chunk_checksums, take_memory
 from recovery.store.peers import Elsewhere, Peers
 from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 
@@ -113,6 +113,36 @@ class WorkerRequests:
         regions = [slot.region for slot in slots if slot.region is not None]
         if len(regions) < SLOTS:
             raise RefusedError("the store is still reading what was written before")
+        lacking = [region for region in regions if not region.taken]
+        if not lacking:
+            self._hand_over(connection, slots)
+            return
+        # Descriptors of its own: the slots may be given back meanwhile.
+        taking = [(os.dup(region.descriptor), region.size) for region in lacking]
+        taken = partial(self._taken, connection, served.owner, slots, lacking)
+        self._server.in_background(partial(_take_all, taking), taken)
+
+    def _taken(
+        self,
+        connection: Connection,
+        owner: Owner,
+        slots: Sequence[Slot],
+        regions: Sequence[Region],
+        problem: str | None,
+    ) -> None:
+        """The memory of these regions was taken, or there is not as much."""
+        if problem == "" and all(any(slot.region is region for slot in slots) for region in regions):
+            for region in regions:
+                region.taken = True
+            self._hand_over(connection, slots)
+            return
+        self._holdings.give_back(owner, regions)
+        size = sum(region.size for region in regions)
+        reason = f"the server has no {size} bytes of memory: {problem or 'nobody wants it any more'}"
+        self._server.send(connection, {"refused": reason, "what": "reserve"})
+
+    def _hand_over(self, connection: Connection, slots: Sequence[Slot]) -> None:
+        regions = [slot.region for slot in slots if slot.region is not None]
         held = [None if slot.version is None else slot.version.iteration for slot in slots]
         sizes = [region.size for region in regions]
         descriptors = tuple(region.descriptor for region in regions)
@@ -131,8 +161,12 @@ class WorkerRequests:
             wire.amount(message, "pause_seconds"), wire.amount(message, "seconds"), buffers
         )
         region = self._holdings.end(served.owner, place, iteration, size, description_bytes)
-        # A descriptor of its own: the slot may be given back while it is read.
-        descriptor = region.open_to_read()
+        try:
+            # A descriptor of its own: the slot may be given back while it is read.
+            descriptor = region.open_to_read()
+        except OSError as error:
+            self._holdings.unreadable(served.owner, place)
+            raise RefusedError(f"what was written cannot be read: {error.strerror}") from error
         self._peers.expect(served.owner, sending)
 
         def compute() -> Version:
@@ -254,3 +288,17 @@ class WorkerRequests:
             self._server.send(connection, {"opened": sizes, "rank": owner.rank}, (descriptor,))
         finally:
             os.close(descriptor)
+
+
+def _take_all(regions: Sequence[tuple[int, int]]) -> str:
+    """Take the memory of regions by descriptor and size, and close these; returns what went wrong."""
+    try:
+        for descriptor, size in regions:
+            for _taken in take_memory(descriptor, size):
+                pass
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        for descriptor, _size in regions:
+            os.close(descriptor)
+    return ""

@@ -215,7 +215,17 @@ def test_what_is_begun_late_in_an_idle_time_still_ends_within_it(
 
 
 def test_without_a_plan_there_is_nothing_to_wait_for() -> None:
-    assert Allowance(0.0).take(77) == 77
+    assert Allowance(Sending()).take(77) == 77
+
+
+def test_what_is_allowed_slowly_goes_at_once_when_the_plan_is_over() -> None:
+    times = [1000.0]
+    allowance = Allowance(Sending(pause_seconds=60.0, seconds=100.0), lambda: times[-1])
+    allowance.allow(10_000, None)
+    assert allowance.take(SIZE) == 10_000
+    times.append(1101.0)
+    allowance.allow(10_000, None)
+    assert allowance.take(SIZE) == SIZE
 
 
 def test_what_a_worker_wishes_for_is_bounded() -> None:

@@ -1,0 +1,295 @@
+"""Copies that break midway: whoever waits for one has its answer, and the next copy is made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.store import calls, peer_wire
+from recovery.store.allowances import Sending
+from recovery.store.groups import Group, Groups
+from recovery.store.holdings import Holdings, Owner, Version
+from recovery.store.links import StoreLinks, Way
+from recovery.store.memory import Region, checksums
+from recovery.store.peer_wire import Channel, Peer
+from recovery.store.peers import Peers
+from recovery.store.server import StoreServer
+from recovery.store.shard_stream import receive_shard, send_shard
+from recovery.store.wire import Inbox
+from recovery.store.worker_requests import Connection, Served, WorkerRequests
+from tests.recovery.test_peers import SECRET, Server
+from tests.recovery.test_store import SECONDS, content, wait_until, write
+
+OWNER = Owner("job", 1, 0)
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path / "first", "first")
+    yield made
+    made.end()
+
+
+def take_one_chunk(connection: socket.socket) -> None:
+    """Be the store of another server that begins to take a copy."""
+    channel, _job, _generation = peer_wire.answer(connection, "second", lambda *_: SECRET, lambda: None)
+    assert "put" in channel.receive()
+    channel.send({"ready": True})
+    head = bytearray(8)
+    channel.receive_bytes(memoryview(head))
+    (length, _checksum) = struct.unpack(">II", head)
+    channel.receive_bytes(memoryview(bytearray(length)))
+    channel.mark()
+
+
+@pytest.mark.parametrize("end", ["it dies", "it stands still"])
+def test_points_go_on_when_a_peer_ends_in_the_middle_of_a_copy(first: Server, end: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(SECONDS)
+        peer = {"server": "second", "address": "127.0.0.1", "port": listener.getsockname()[1]}
+        first.join(send=[{"rank": 0, "peers": [peer]}])
+        worker = first.worker()
+        wait_until(worker.idle, "the store is there")
+        worker.ask_for_room(1 << 20, None)
+        wait_until(lambda: worker.fits(1 << 20, None), "there is room")
+        assert worker.write(7, [content(7, 1 << 20)], size=1 << 20, description_bytes=0, committed=None)
+        connection, _ = listener.accept()
+        with connection:
+            take_one_chunk(connection)
+            if end == "it dies":
+                connection.close()
+            wait_until(lambda: worker.holds(7), "it is kept without a copy")
+    assert first.copies() == [(1, 2)]
+    report = first.tell()
+    assert report["protection"] == "none"
+    assert report["problem"].startswith("server second keeps no copy: ")
+    write(worker, 8, size=1000)
+
+
+class Store:
+    """The part of a store that has to do with others, and its own thread."""
+
+    def __init__(self, folder: Path, size: int = 100) -> None:
+        self.works: list[Callable[[], None]] = []
+        self.queued = threading.Semaphore(0)
+        holdings = Holdings(1 << 20)
+        holdings.reserve(OWNER, 1, size, None, 1 << 20)
+        holdings.begin(OWNER, 0, None)
+        region = holdings.end(OWNER, 0, 7, size, 0)
+        self.version = Version(7, size, 0, checksums(region.descriptor, size), 0.0)
+        holdings.checked(OWNER, 0, self.version)
+        self.peers = Peers(holdings, self.later, lambda: None, StoreLinks(folder))
+        self.peer = Peer("b", "127.0.0.1", 1)
+        self.send_to(self.peer)
+
+    def send_to(self, *peers: Peer) -> None:
+        self.peers.obey(None, Groups("a", {("job", 1): Group(SECRET, send={0: peers})}))
+
+    def later(self, work: Callable[[], None]) -> None:
+        self.works.append(work)
+        self.queued.release()
+
+    def work(self) -> None:
+        """Do what comes next in the store's own thread."""
+        assert self.queued.acquire(timeout=SECONDS), "somebody never gets an answer"
+        self.works.pop(0)()
+
+    def copy(self) -> list[object]:
+        """Have a copy made; what the caller hears of it."""
+        told: list[object] = []
+        self.peers.copy(OWNER, 0, self.version, Sending(), told.append)
+        self.work()
+        return told
+
+
+ERRORS = [BufferError("in use"), MemoryError(), RuntimeError("broken"), struct.error("no chunk"), OSError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_no_error_of_a_copy_leaves_its_caller_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def breaks(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(calls, "send", breaks)
+    store = Store(tmp_path)
+    assert store.copy() == [[]]
+    assert store.peers.copies_of(OWNER) == {"copies": 1, "wanted_copies": 2}
+    assert store.peers.report()["problem"].startswith("server b keeps no copy: ")
+
+
+def test_a_copy_counts_while_a_server_that_is_to_keep_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "send", lambda *_: calls.Sent(100, 1.0, 0.0))
+    store = Store(tmp_path)
+    store.copy()
+    assert store.peers.report()["protection"] == "full"
+    # Its server was given up, and another one is to keep a copy of the next version.
+    store.send_to(Peer("c", "127.0.0.1", 2))
+    assert store.peers.copies_of(OWNER) == {"copies": 1, "wanted_copies": 2}
+    assert store.peers.report()["protection"] == "none"
+
+
+def test_no_error_of_a_background_task_leaves_its_caller_without_an_answer(tmp_path: Path) -> None:
+    def breaks() -> None:
+        raise MemoryError
+
+    server = StoreServer(tmp_path, 1000)
+    told: list[object] = []
+
+    def heard(result: object) -> None:
+        told.append(result)
+        server._stopped = True
+
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    server.in_background(breaks, heard)
+    wait_until(lambda: told == [None], "it is answered")
+    thread.join()
+    for end in (server._wake_read, server._wake_write):
+        end.close()
+
+
+class Answers:
+    """A store's loop that works at once."""
+
+    def __init__(self) -> None:
+        self.told: list[Mapping[str, Any]] = []
+
+    def send(self, connection: Connection, message: Mapping[str, Any], descriptors: Any = ()) -> None:
+        self.told.append(message)
+
+    def in_background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        then(work())
+
+    def require_lease(self) -> None:
+        pass
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Answers, Callable[..., None]]]:
+    """What a worker is answered, and how it asks."""
+    answers, holdings = Answers(), Holdings(1 << 20)
+    peers = Peers(holdings, lambda work: work(), lambda: None, StoreLinks(tmp_path))
+    requests = WorkerRequests(answers, holdings, peers)
+    served = Served("key", "box", None, OWNER, 1, 1 << 20)
+    one, other = socket.socketpair()
+    with one, other:
+        connection = Connection(one, Inbox(), served)
+        yield answers, lambda **message: requests.answer(connection, served, message)
+
+
+def test_a_version_that_could_not_be_read_leaves_its_slot_to_the_next(
+    asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, ask = asked
+
+    def none_left(_: Region) -> int:
+        raise OSError(errno.EMFILE, "no descriptors")
+
+    ask(reserve=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(Region, "open_to_read", none_left)
+        ask(begin=0)
+        ask(end=0, iteration=7, bytes=4, description_bytes=4)
+    assert answers.told[-1] == {"refused": "what was written cannot be read: no descriptors", "what": "end"}
+    ask(begin=0)
+    ask(end=0, iteration=8, bytes=4, description_bytes=4)
+    assert answers.told[-1]["complete"] == 8
+
+
+def test_memory_that_is_not_there_is_refused_and_not_accounted(
+    asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, ask = asked
+
+    def none_left(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", none_left)
+        ask(reserve=1 << 18)
+    refused = {"refused": "the server has no 524288 bytes of memory: no space", "what": "reserve"}
+    assert answers.told == [refused]
+    ask(reserve=1 << 19)
+    assert answers.told[-1] == {"slots": [1 << 19, 1 << 19], "holds": [None, None]}
+
+
+class Clock:
+    """Goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pair(clock: Clock) -> tuple[Channel, Channel]:
+    """Both ends of a connection that has been proved."""
+    one, other = socket.socketpair()
+    return (
+        Channel(one, b"key", b"owner", b"holder", lambda: None, clock),
+        Channel(other, b"key", b"holder", b"owner", lambda: None, clock),
+    )
+
+
+class SlowWay(Way):
+    """Carries each piece in nearly as long as a step may take."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__()
+        self.clock, self.seconds, self.pieces = clock, seconds, 0
+
+    def carry(self, size: int, began: float) -> None:
+        self.clock.now += self.seconds
+        self.pieces += 1
+
+
+def test_a_copy_may_take_as_long_as_it_goes_on(tmp_path: Path) -> None:
+    clock = Clock()
+    here, there = pair(clock)
+    size = 1 << 20
+    region, target = Region(size), Region(size)
+    os.pwrite(region.descriptor, content(7, size), 0)
+    expected = checksums(region.descriptor, size)
+    way = SlowWay(clock, 0.9 * peer_wire.STEP_SECONDS)
+    found: list[tuple[tuple[int, ...], str]] = []
+
+    def receive() -> None:
+        found.append(receive_shard(there, size, target.descriptor, Way(), Way()))
+
+    thread = threading.Thread(target=receive, daemon=True)
+    thread.start()
+    with here, there:
+        send_shard(here, memoryview(content(7, size)), expected.sha256, way)
+        thread.join(SECONDS)
+    assert way.pieces >= 16
+    assert found == [(expected.chunks, expected.sha256)]
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_makes_no_progress() -> None:
+    clock = Clock()
+    here, there = pair(clock)
+
+    class Trickling(socket.socket):
+        """Time goes by with each byte that is waited for."""
+
+        def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+            there._socket.sendall(b"\0")
+            clock.now += 0.9 * peer_wire.SILENT_SECONDS
+            return super().recv_into(buffer, 1)
+
+    here._socket = Trickling(fileno=here._socket.detach())
+    with here, there, pytest.raises(TimeoutError, match="takes too long"):
+        here.receive()
