@@ -12,9 +12,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from cluster.choices import ServerState
 from cluster.models import Agent
 from scheduling.choices import GenerationState, ProtectionState, Purpose, StateSource
 from scheduling.models import Assignment, Generation, Job
+
+#: What is kept is reported so much later.
+REPORTS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,10 @@ class MemoryState:
     durable: Point
     #: Why there are fewer copies than there should be, in words; empty where there are not.
     reason: str = ""
+    #: Copies of each shard that were ordered, its own server's among them; 0 where memory keeps none.
+    ordered: int = 0
+    #: Servers from which nothing is heard now, or nothing of their stores: what they hold may be gone.
+    silent: frozenset[int] = frozenset()
 
     @cached_property
     def in_memory(self) -> Point | None:
@@ -152,11 +160,21 @@ class MemoryState:
     @property
     def protection(self) -> ProtectionState:
         """Full: all copies that were ordered are there, and no single server's loss costs the point. None: no
-        state is whole in memory."""
-        if self.in_memory is None:
+        state is whole in memory, or only one that is worth less than the durable one. Stores that do not
+        answer do not count."""
+        if self._whole(self.silent) is None or self.is_stale:
             return ProtectionState.NONE
-        alone = any(self._whole({server}) is None for server in self._concerned())
+        alone = any(self._whole({server, *self.silent}) is None for server in self._concerned())
         return ProtectionState.DEGRADED if alone or self.lacking else ProtectionState.FULL
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether training has gone on for longer than from one durable state to the next without a point in
+        memory, so that the durable one is newer. Those in memory are to be no rarer."""
+        point, pace = self._whole(self.silent), self.job.iterations_per_second or 0.0
+        if point is None or pace <= 0.0 or point.iteration >= self.durable.iteration:
+            return False
+        return (self.reached - point.iteration) / pace > self.job.checkpoint_seconds + REPORTS_SECONDS
 
     def committed_lag(self) -> int | None:
         """Iterations by which the newest point in memory is behind training."""
@@ -227,19 +245,30 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
             on[job_id].add(server)
     names: dict[int, str] = {}
     problems: dict[int, str] = {}
+    silent: set[int] = set()
     shards: dict[str, list[Shard]] = defaultdict(list)
     agents = Agent.objects.filter(
         server__cluster__in={job.cluster_id for job in by_id.values()}, fenced_at=None, revoked_at=None
     )
-    for server, name, store in agents.values_list("server_id", "server__name", "memory_store"):
+    rows = agents.values_list("server_id", "server__name", "server__state", "memory_store")
+    for server, name, server_state, store in rows:
         names[server] = name
-        problems[server] = (store or {}).get("problem", "")
-        for entry in (store or {}).get("holdings", ()):
+        problems[server] = store.get("problem", "")
+        if server_state != ServerState.UP or store.get("silent_seconds", 0.0) > 0.0:
+            silent.add(server)
+            what = "server" if server_state != ServerState.UP else "the in-memory store of"
+            problems[server] = f"{what} {name} does not answer"
+        for entry in store.get("holdings", ()):
             generation = live.get(entry["job"])
             if generation is not None and entry["generation"] == generation.number:
                 shards[entry["job"]].append(_shard(server, entry))
-    return {
-        job_id: MemoryState(
+    found: dict[str, MemoryState] = {}
+    for job_id, generation in live.items():
+        concerned = on[job_id] | {shard.server for shard in shards[job_id]}
+        known = [
+            problems[server] for server in sorted(concerned & silent) + sorted(on[job_id] & problems.keys())
+        ]
+        found[job_id] = MemoryState(
             by_id[job_id],
             generation.number,
             generation.world_size,
@@ -247,14 +276,15 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
             tuple(sorted(on[job_id])),
             shards[job_id],
             durable_point(by_id[job_id]),
-            _reason(generation, [problems.get(server, "") for server in sorted(on[job_id])]),
+            _reason(generation, known),
+            int(generation.protection.get("replicas", 0)),
+            frozenset(concerned & silent),
         )
-        for job_id, generation in live.items()
-    }
+    return found
 
 
 def _reason(generation: Generation, problems: Sequence[str]) -> str:
-    """What was refused when copies were placed, else what the stores of its servers complain of."""
+    """What was refused when copies were placed, else what is in the way of them on its servers."""
     refused = str(generation.protection.get("reason", ""))
     return refused or next((problem for problem in problems if problem), "")
 

@@ -18,8 +18,23 @@ from scheduling.selectors.memory_states import memory_state
 from scheduling.services import housekeeping
 from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.planning import run_planner
-from scheduling.services.protection_watch import LONGEST_SECONDS, SHORTEST_SECONDS, recovery_seconds
-from tests.control_plane.recoveries.scenes import Nodes, Submit, both_train, fail, go_on, train_on
+from scheduling.services.protection_watch import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    patience_with_copies,
+    patience_with_recoveries,
+    recovery_seconds,
+)
+from tests.control_plane.recoveries.scenes import (
+    Nodes,
+    Submit,
+    both_train,
+    fail,
+    go_on,
+    look,
+    reached,
+    train_on,
+)
 from tests.control_plane.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,7 +47,7 @@ def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_unt
     job = train_on(submit, here, other)
     fail(here, job)
     Server.objects.update(drain="drained")
-    patience = 2 * recovery_seconds(cluster)
+    patience = patience_with_recoveries(cluster)
     assert patience > 2 * cluster.fence_seconds
     time.turn(patience - 1.0)
     reconcile()
@@ -71,7 +86,7 @@ def test_a_job_without_a_promise_may_wait_for_gpus_that_others_have(
     here, other = nodes
     job = train_on(submit, here, other)
     fail(here, job)
-    time.turn(2 * recovery_seconds(cluster) + 1.0)
+    time.turn(patience_with_recoveries(cluster) + 1.0)
     reconcile()
     late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED, job=job)
     assert not late.exists()
@@ -103,6 +118,59 @@ def test_recoveries_that_were_quick_make_the_platform_impatient(
     assert recovery_seconds(cluster) == SHORTEST_SECONDS
 
 
+def quick_recoveries(job: Job, seconds: float = 5.0) -> None:
+    """Recoveries of late took so long."""
+    now = timezone.now()
+    for number in range(100, 105):
+        Recovery.objects.create(
+            job=job,
+            failed_generation=number,
+            outcome=RecoveryOutcome.RECOVERED,
+            detected_at=now - timedelta(seconds=seconds),
+            running_at=now,
+            ended_at=now,
+        )
+
+
+def test_a_lost_server_is_no_incident_before_it_was_given_up(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    Cluster.objects.update(fence_seconds=60.0, suspect_seconds=10.0)
+    cluster.refresh_from_db()
+    here, other = nodes
+    job = both_train(submit, nodes)
+    quick_recoveries(job)
+    # A peer notices at once, long before the server is found silent.
+    fail(here, job, "peer_lost")
+    late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED)
+    while not Server.objects.filter(state="down").exists():
+        time.turn(4.0)
+        look(cluster, here)
+        reconcile()
+        assert not late.exists()
+    Server.objects.update(drain="drained")
+    time.turn(patience_with_recoveries(cluster) - 1.0)
+    reconcile()
+    assert not late.exists(), "it has its two recovery times from now on"
+    time.turn(2.0)
+    reconcile()
+    assert late.get().resolved_at is None
+
+
+def test_the_time_until_a_server_is_given_up_is_no_part_of_a_recovery(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    job = train_on(submit, *nodes)
+    quick_recoveries(job, 100.0)
+    assert recovery_seconds(cluster) == pytest.approx(100.0)
+    fenced_at = timezone.now() - timedelta(seconds=20.0)
+    Recovery.objects.filter(job=job).update(fenced_at=fenced_at)
+    assert recovery_seconds(cluster) == pytest.approx(20.0)
+    # Given up when the job had long gone on.
+    Recovery.objects.filter(job=job).update(fenced_at=timezone.now() + timedelta(seconds=20.0))
+    assert recovery_seconds(cluster) == pytest.approx(100.0)
+
+
 def holding(job: Job, server: Server, rank: int, iteration: int, **more: int) -> None:
     """A server's store keeps a rank's shard."""
     live = job.generations.get(state=GenerationState.LIVE)
@@ -126,7 +194,7 @@ def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
         holding(job, first.agent.server, rank, 50, copies=1 if rank == 2 else 2, wanted_copies=2)
     reconcile()
     assert JobProtection.objects.get(job=job).state == ProtectionState.DEGRADED
-    time.turn(2 * recovery_seconds(cluster) + 1.0)
+    time.turn(patience_with_copies(cluster) + 1.0)
     Agent.objects.update(last_report_at=timezone.now())
     reconcile()
     told = Incident.objects.get(kind=Incident.Kind.UNPROTECTED)
@@ -139,6 +207,73 @@ def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
     told.refresh_from_db()
     assert told.resolved_at is not None
     assert JobProtection.objects.get(job=job).state == ProtectionState.FULL
+
+
+def test_a_state_that_was_to_be_in_memory_and_is_not_is_an_incident(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    job = both_train(submit, nodes)
+    live = job.generations.get(state=GenerationState.LIVE)
+    reconcile()
+    assert JobProtection.objects.get(job=job).state == ProtectionState.NONE
+    time.turn(patience_with_copies(cluster) + 1.0)
+    reconcile()
+    unprotected = Incident.objects.filter(kind=Incident.Kind.UNPROTECTED)
+    assert not unprotected.exists(), "nothing was ordered"
+    live.protection = {"replicas": 2, "holders": []}
+    live.save()
+    reconcile()
+    told = unprotected.get()
+    assert told.job_id == job.pk
+    assert told.message.startswith("Of 2 copies of its state that were ordered in memory none counts since ")
+
+
+def both_keep(job: Job, nodes: Nodes, iteration: int) -> None:
+    """Each server has all shards of that iteration."""
+    Agent.objects.update(memory_store={})
+    live = job.generations.get(state=GenerationState.LIVE)
+    for node in nodes:
+        for rank in range(live.world_size):
+            holding(job, node.agent.server, rank, iteration)
+
+
+def protection(job: Job) -> tuple[ProtectionState, str]:
+    state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
+    assert state is not None
+    return state.protection, state.reason
+
+
+def test_stores_that_do_not_answer_protect_nothing(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    job = both_train(submit, nodes)
+    both_keep(job, nodes, 50)
+    assert protection(job) == (ProtectionState.FULL, "")
+    first, second = (node.agent for node in nodes)
+    first.refresh_from_db()
+    first.memory_store["silent_seconds"] = 7.0
+    first.save()
+    assert protection(job) == (ProtectionState.DEGRADED, "the in-memory store of node-1 does not answer")
+    Server.objects.filter(pk=second.server_id).update(state="suspect")
+    assert protection(job) == (ProtectionState.NONE, "the in-memory store of node-1 does not answer")
+
+
+def test_points_that_are_not_made_any_more_protect_nothing(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    job = both_train(submit, nodes)
+    both_keep(job, nodes, 233)
+    reached(job, 951)
+    assert protection(job)[0] == ProtectionState.FULL, "nothing is newer"
+    worker = nodes[0].rank_zero(job.pk)
+    assert worker is not None
+    nodes[0].state_stored(worker, 900)
+    for node in nodes:
+        node.report()
+    reached(job, 951)
+    assert protection(job)[0] == ProtectionState.NONE
+    both_keep(job, nodes, 890)
+    assert protection(job)[0] == ProtectionState.FULL, "it is hardly older than the durable one"
 
 
 def test_what_each_servers_death_would_cost(
