@@ -3,6 +3,7 @@ again."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import structlog
@@ -20,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 #: Notes in one job's history; what is refused beyond is in the log alone.
 NOTES_OF_A_JOB = 20
+#: Parts of a report that say what is, not what has happened: of these a job's history tells once.
+STANDING_PARTS = frozenset({"memory_store", "workers"})
 #: Refused items that an answer names and the log tells one by one.
 TOLD_ITEMS = 50
 
@@ -34,23 +37,29 @@ def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
         log.warning("item of a report refused", server=agent.server.name, **item.to_json())
     claimed = {item.job for item in refused if item.job is not None and "\0" not in item.job}
     own = OwnWork(agent.server_id, claimed)
-    told: set[tuple[str, str]] = set()
+    by_place: dict[tuple[str, str], Counter[str]] = {}
     for item in refused:
-        if item.job is None or not own.knows(item.job) or (item.job, item.reason) in told:
-            continue
-        told.add((item.job, item.reason))
-        note(
-            item.job, f"A part of a report from {agent.server.name} was dropped ({item.part}: {item.reason})."
-        )
+        if item.job is not None and own.knows(item.job):
+            by_place.setdefault((item.job, item.part), Counter())[item.reason] += 1
+    for (job_id, part), reasons in by_place.items():
+        start = f"A part of a report from {agent.server.name} was dropped ({part}: "
+        if part in STANDING_PARTS:
+            # The next report says the same again, until the server has obeyed.
+            first, *_others = reasons
+            more = f" and {reasons.total() - 1} more" if reasons.total() > 1 else ""
+            note(job_id, f"{start}{first}{more}).", unless=start)
+        else:
+            for reason in reasons:
+                note(job_id, f"{start}{reason}).")
 
 
 @transaction.atomic
-def note(job_id: str, message: str) -> None:
-    """Add a line to the job's history, unless it has enough of the kind."""
+def note(job_id: str, message: str, *, unless: str = "") -> None:
+    """Add a line to the job's history, unless it has enough of the kind, or one that starts with `unless`."""
     job = Job.objects.filter(pk=job_id).first()
-    if (
-        job is None
-        or JobEvent.objects.filter(job=job, kind=JobEventKind.REPORT_REFUSED).count() >= NOTES_OF_A_JOB
-    ):
+    known = JobEvent.objects.filter(job=job_id, kind=JobEventKind.REPORT_REFUSED)
+    if job is None or known.count() >= NOTES_OF_A_JOB:
+        return
+    if unless and known.filter(message__startswith=clean_text(unless, 1000)).exists():
         return
     record(job, JobEventKind.REPORT_REFUSED, clean_text(message, 1000))

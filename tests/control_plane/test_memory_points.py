@@ -220,6 +220,18 @@ def test_what_a_server_says_of_anothers_work_or_beyond_all_bounds_is_refused(
     assert kept["iteration"] == 40
 
 
+def test_what_a_store_still_has_after_a_fence_is_told_in_one_line(
+    servers: tuple[Server, Server], pair: Generation
+) -> None:
+    """Copies that it kept for other servers, placed anew since then; each report names them all."""
+    for iteration in range(41, 46):
+        refused = hold(servers[0], *(holding(pair, rank, iteration) for rank in range(1, 8)))
+        assert len(refused) == 7
+    told = job_of(pair).events.get(kind="report_refused")
+    assert "(memory_store: rank 1 of generation 1 of this job was not given to this server" in told.message
+    assert told.message.endswith(" and 6 more).")
+
+
 @pytest.mark.parametrize(
     "store", [[], {"used_bytes": 1}, "much", {"used_bytes": 0, "limit_bytes": 0, "holdings": 1}]
 )
