@@ -31,11 +31,12 @@ class Copying:
 
 @dataclass(frozen=True)
 class Fetching:
-    """A version that is to be brought here."""
+    """A version that is to be brought here; `goes_on` is called while it comes."""
 
     owner: Owner
     secret: str
     size: ShardSize
+    goes_on: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,10 @@ def fetch(
         coming = channel.receive()
         if (coming.get("sending"), coming.get("description_bytes")) != (size.bytes, size.description_bytes):
             raise PeerError("it sends something else")
-        chunks, sha256 = receive_shard(channel, size.bytes, descriptor, links.back(), links.into_memory())
+        way, into_memory = links.back(), links.into_memory()
+        chunks, sha256 = receive_shard(
+            channel, size.bytes, descriptor, way, into_memory, goes_on=fetching.goes_on
+        )
     found = Checksums(chunks, sha256)
     return Version(size.iteration, size.bytes, size.description_bytes, found, boot_seconds())
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from recovery.store import wire
@@ -121,6 +122,7 @@ class StoreClient:
         self._pending: tuple[int, int] | None = None
         self._copied: Copied | None = None
         self._answers: list[tuple[Message, list[int]]] = []
+        self._went_on = 0
         threading.Thread(target=self._dial_for_ever, name="memory-store", daemon=True).start()
 
     # What training asks, at every iteration
@@ -217,7 +219,7 @@ class StoreClient:
         """Iterations of which a rank of an earlier generation has left a shard here that is whole.
 
         Raises:
-            StoreError: the store does not answer in time.
+            StoreError: the store does not answer, nor say that it goes on, within so many seconds.
         """
         message, _none = self._ask({"find": rank, "generation": generation}, "found", seconds)
         return {int(iteration) for iteration in message["found"]}
@@ -226,7 +228,8 @@ class StoreClient:
         """One of these shards.
 
         Raises:
-            StoreError: it is not there, or the store does not answer in time.
+            StoreError: it is not there, or the store does not answer, nor say that it goes on, within so many
+            seconds.
         """
         request = {"open": rank, "generation": generation, "iteration": iteration}
         message, (descriptor,) = self._ask(request, "opened", seconds)
@@ -234,16 +237,20 @@ class StoreClient:
         return StoredShard(descriptor, int(sizes["bytes"]), int(sizes["description_bytes"]))
 
     def _ask(self, request: Message, wanted: str, seconds: float) -> tuple[Message, list[int]]:
-        end = time.monotonic() + seconds
         with self._changed:
             if not self._changed.wait_for(lambda: self._socket is not None, seconds):
                 raise StoreError("there is no in-memory store")
             asked_of = self._socket
             self._answers.clear()
             self._say(request)
-            self._changed.wait_for(
-                lambda: bool(self._answers) or self._socket is not asked_of, end - time.monotonic()
-            )
+
+            def has_said_more(than: int) -> bool:
+                return bool(self._answers) or self._socket is not asked_of or self._went_on != than
+
+            heard = -1
+            while not self._answers and self._socket is asked_of and heard != self._went_on:
+                heard = self._went_on
+                self._changed.wait_for(partial(has_said_more, heard), seconds)
             if not self._answers:
                 raise StoreError("the in-memory store does not answer")
             message, descriptors = self._answers.pop()
@@ -317,6 +324,8 @@ class StoreClient:
                     )
                 self._pending = None
                 self._copied = _read_copied(message)
+            elif "goes_on" in message:
+                self._went_on += 1
             elif "refused" in message and message.get("what") in ("reserve", "begin", "end"):
                 self._note_refusal(message)
             else:

@@ -7,7 +7,7 @@ import hashlib
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 CHUNK_BYTES = 4 << 20
@@ -69,12 +69,17 @@ def checksums(descriptor: int, size: int) -> Checksums:
     return Checksums(chunk_checksums(descriptor, size), _digest(descriptor, size))
 
 
-def chunk_checksums(descriptor: int, size: int) -> tuple[int, ...]:
-    """CRC-32 of each chunk. Raises OSError."""
-    if not size:
-        return ()
-    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-        return tuple(zlib.crc32(view[start : start + CHUNK_BYTES]) for start in range(0, size, CHUNK_BYTES))
+def chunk_checksums(
+    descriptor: int, size: int, goes_on: Callable[[], None] = lambda: None
+) -> tuple[int, ...]:
+    """CRC-32 of each chunk; `goes_on` is called at each. Raises OSError."""
+    found = []
+    if size:
+        with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+            for start in range(0, size, CHUNK_BYTES):
+                found.append(zlib.crc32(view[start : start + CHUNK_BYTES]))
+                goes_on()
+    return tuple(found)
 
 
 def _digest(descriptor: int, size: int) -> str:

@@ -237,9 +237,15 @@ class Peers:
         self._threads.start(ask, answered)
 
     def fetch(
-        self, owner: Owner, size: ShardSize, nearest: Peer, then: Callable[[Slot | None, str], None]
+        self,
+        owner: Owner,
+        size: ShardSize,
+        nearest: Peer,
+        then: Callable[[Slot | None, str], None],
+        goes_on: Callable[[], None],
     ) -> None:
-        """Bring one version here; `then` gets its slot, or why it has not come."""
+        """Bring one version here; `then` gets its slot, or why it has not come. `goes_on` is called
+        meanwhile, in another thread."""
         secret = self._groups.secret_of(owner.job, owner.generation)
         others = [peer for peer in self._groups.sources(owner) if peer != nearest]
         try:
@@ -257,11 +263,11 @@ class Peers:
 
         def bring() -> None:
             for _taken in take_memory(descriptor, size.bytes):
-                pass
+                goes_on()
             problem = ""
             for peer in (nearest, *others):
                 try:
-                    fetching = calls.Fetching(owner, secret or "", size)
+                    fetching = calls.Fetching(owner, secret or "", size, goes_on)
                     come.append(calls.fetch(peer, fetching, self._links, self._check_lease, descriptor))
                     return
                 except (OSError, wire.WireError) as error:

@@ -63,7 +63,7 @@ class StoreServer:
         self._control_identity = (0, 0)
         self._lonely_since: float | None = None
         self._links = StoreLinks(folder)
-        self._peers = Peers(self._holdings, self._run_later, self.require_lease, self._links)
+        self._peers = Peers(self._holdings, self.later, self.require_lease, self._links)
         self._requests = WorkerRequests(self, self._holdings, self._peers)
         self._stopped = False
         self._listen_for_the_agent()
@@ -190,11 +190,11 @@ class StoreServer:
             except Exception:
                 logger.exception("memory cannot be read")
             finally:
-                self._run_later(lambda: then(result))
+                self.later(lambda: then(result))
 
         self._threads.submit(run)
 
-    def _run_later(self, work: Callable[[], None]) -> None:
+    def later(self, work: Callable[[], None]) -> None:
         """From any thread: have this done in the one that owns what is held."""
         self._done.put(work)
         self._wake_write.send(b"w")

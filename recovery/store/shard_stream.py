@@ -74,9 +74,16 @@ def send_shard(
 
 
 def receive_shard(
-    channel: Channel, size: int, descriptor: int, way: Way, into_memory: Way, buffers: int = SUB_BUFFERS
+    channel: Channel,
+    size: int,
+    descriptor: int,
+    way: Way,
+    into_memory: Way,
+    buffers: int = SUB_BUFFERS,
+    goes_on: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[int, ...], str]:
     """Write the chunks of a shard into memory; returns checksums of all CHUNK_BYTES, and the digest.
+    `goes_on` is called at each chunk.
 
     Raises:
         PeerError: one is not what its checksum says, or all are not what their digest says. OSError.
@@ -102,6 +109,7 @@ def receive_shard(
             way.carry(length, began)
             copies.append((copier.submit(assembly.add, buffer[:length], checksum), buffer))
             place += length
+            goes_on()
         for copied, _buffer in copies:
             copied.result()
     if channel.receive().get("end") != assembly.digest.hexdigest():

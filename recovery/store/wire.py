@@ -16,7 +16,8 @@ From a worker, with the answer to it:
     {"open": rank, "generation", "iteration"}
         {"opened": {"bytes", "description_bytes"}, "rank"} and a descriptor to read from
 
-Whatever is not done is answered by {"refused": reason, "what"}. From the agent, as often as it likes:
+Before an answer to `find` and `open` that takes its time {"goes_on": true} is said again and again. Whatever
+is not done is answered by {"refused": reason, "what"}. From the agent, as often as it likes:
 
     {"state": {"lease", "jobs": [...] | null, "serve": [{"key", "box", "user_id", "job", "generation", "rank",
                "world_size", "limit_bytes"}],

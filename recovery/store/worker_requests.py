@@ -25,6 +25,8 @@ from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 logger = logging.getLogger(__name__)
 
 LARGEST_DESCRIPTION_BYTES = 256 << 20
+#: Whoever waits for something long hears so often that it goes on.
+PROGRESS_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class Serving(Protocol):
         self, connection: Connection, message: Mapping[str, Any], descriptors: tuple[int, ...] = (), /
     ) -> None:
         """Send an answer, and hand descriptors over."""
+
+    def later(self, work: Callable[[], None], /) -> None:
+        """From any thread: do something in the loop's own."""
 
     def in_background(self, work: Callable[[], Any], then: Callable[[Any], None], /) -> None:
         """Compute in a thread, and go on in the loop's own with the result, or None where there is none."""
@@ -231,11 +236,13 @@ class WorkerRequests:
             if slot.region is not None and slot.version is not None
         ]
 
+        goes_on = self._goes_on(connection)
+
         def compare() -> list[tuple[int, bool]]:
             found = []
             for descriptor, version in checking:
                 try:
-                    whole = chunk_checksums(descriptor, version.bytes) == version.checksums.chunks
+                    whole = chunk_checksums(descriptor, version.bytes, goes_on) == version.checksums.chunks
                     found.append((version.iteration, whole))
                 finally:
                     os.close(descriptor)
@@ -276,7 +283,19 @@ class WorkerRequests:
 
         # Once for each answer that was given: a worker that asks on does not fill memory.
         del self._elsewhere[owner][iteration]
-        self._peers.fetch(owner, *found, fetched)
+        self._peers.fetch(owner, *found, fetched, self._goes_on(connection))
+
+    def _goes_on(self, connection: Connection) -> Callable[[], None]:
+        """Tells a worker that what it waits for makes progress; for any thread, as often as it likes."""
+        told_at = boot_seconds()
+
+        def goes_on() -> None:
+            nonlocal told_at
+            if boot_seconds() >= told_at + PROGRESS_SECONDS:
+                told_at = boot_seconds()
+                self._server.later(partial(self._server.send, connection, {"goes_on": True}))
+
+        return goes_on
 
     def _hand_out(self, connection: Connection, owner: Owner, slot: Slot | None) -> None:
         if slot is None or slot.region is None or slot.version is None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from recovery.store import calls, peer_wire
+from recovery.store import calls, memory, peer_wire, worker_requests
 from recovery.store.allowances import Sending
+from recovery.store.client import StoreClient, StoreError
 from recovery.store.groups import Group, Groups
 from recovery.store.holdings import Holdings, Owner, Version
 from recovery.store.links import StoreLinks, Way
@@ -169,6 +170,9 @@ class Answers:
     def send(self, connection: Connection, message: Mapping[str, Any], descriptors: Any = ()) -> None:
         self.told.append(message)
 
+    def later(self, work: Callable[[], None]) -> None:
+        work()
+
     def in_background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         then(work())
 
@@ -182,11 +186,15 @@ def asked(tmp_path: Path) -> Iterator[tuple[Answers, Callable[..., None]]]:
     answers, holdings = Answers(), Holdings(1 << 20)
     peers = Peers(holdings, lambda work: work(), lambda: None, StoreLinks(tmp_path))
     requests = WorkerRequests(answers, holdings, peers)
-    served = Served("key", "box", None, OWNER, 1, 1 << 20)
     one, other = socket.socketpair()
+
+    def ask(*, as_generation: int = 1, **message: Any) -> None:
+        owner = Owner("job", as_generation, 0)
+        served = Served("key", "box", None, owner, 1, 1 << 20)
+        requests.answer(Connection(one, Inbox(), served), served, message)
+
     with one, other:
-        connection = Connection(one, Inbox(), served)
-        yield answers, lambda **message: requests.answer(connection, served, message)
+        yield answers, ask
 
 
 def test_a_version_that_could_not_be_read_leaves_its_slot_to_the_next(
@@ -223,6 +231,42 @@ def test_memory_that_is_not_there_is_refused_and_not_accounted(
     assert answers.told == [refused]
     ask(reserve=1 << 19)
     assert answers.told[-1] == {"slots": [1 << 19, 1 << 19], "holds": [None, None]}
+
+
+def test_a_worker_hears_that_what_it_waits_for_goes_on(
+    asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, ask = asked
+    monkeypatch.setattr(worker_requests, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "CHUNK_BYTES", 1 << 17)
+    ask(reserve=1 << 18)
+    ask(begin=0)
+    ask(end=0, iteration=7, bytes=1 << 18, description_bytes=0)
+    answers.told.clear()
+    ask(as_generation=2, find=0, generation=1)
+    assert answers.told == [{"goes_on": True}, {"goes_on": True}, {"found": [7], "rank": 0}]
+
+
+def test_a_worker_waits_as_long_as_its_store_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = StoreClient(tmp_path)
+    client._socket, other = socket.socketpair()
+    waited: list[float] = []
+
+    def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+        waited.append(seconds)
+        if len(waited) in range(2, 50):
+            client._take({"goes_on": True}, [])
+        elif len(waited) == 50:
+            client._take({"found": [7], "rank": 0}, [])
+        return condition()
+
+    with client._socket, other:
+        monkeypatch.setattr(client._changed, "wait_for", wait_for)
+        assert client.find(0, 0, 60.0) == {7}
+        assert waited == [60.0] * 50
+        waited.append(0.0)
+        with pytest.raises(StoreError, match="does not answer"):
+            client.find(0, 0, 60.0)
 
 
 class Clock:

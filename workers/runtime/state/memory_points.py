@@ -27,10 +27,9 @@ _log = logging.getLogger(__name__)
 
 #: A slot is larger than what is written first: histories grow.
 _SPARE_BYTES = 1 << 20
-#: How long a start waits for the store of its node, which may have to read all that it holds.
-FIND_SECONDS = 60.0
-#: The same where the shard is fetched from another server.
-OPEN_SECONDS = 150.0
+#: How long a start waits for the store of its node to answer, or to say that it goes on: it may have to read
+#: all that it holds, or to fetch a shard from another server.
+ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ def open_from_memory(
         try:
             for number in numbers:
                 assert store is not None
-                opened[number] = ShardInStore(store.open(number, generation, iteration, OPEN_SECONDS))
+                opened[number] = ShardInStore(store.open(number, generation, iteration, ANSWER_SECONDS))
         except (StoreError, ShardError) as error:
             fine, problem = False, str(error)
     failed = torch.tensor([int(not fine)])
@@ -260,7 +259,7 @@ def _held(store: StoreClient | None, numbers: Sequence[int], generation: int) ->
     if store is None:
         return set()
     try:
-        return set.intersection(*(store.find(number, generation, FIND_SECONDS) for number in numbers))
+        return set.intersection(*(store.find(number, generation, ANSWER_SECONDS) for number in numbers))
     except StoreError as error:
         _log.warning("the in-memory store has nothing: %s", error)
         return set()
