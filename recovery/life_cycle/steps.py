@@ -37,7 +37,7 @@ class AskForServers:
 
 @dataclass(frozen=True, slots=True)
 class ChooseSources:
-    """Choose the version and each rank's source (`recovery.points.sources`), and tell the ranks."""
+    """Choose the version and each rank's source, and tell the ranks."""
 
     generation: int
 

@@ -1,1 +1,1 @@
-"""Recovery points in memory: which versions are complete where, and from whom each rank loads its state."""
+"""Recovery points in memory: which rank reads each shard."""

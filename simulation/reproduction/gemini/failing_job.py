@@ -2,7 +2,7 @@
 clock.
 
 Machines fail at a Poisson rate. Every failure runs through the phases of `recovery.life_cycle`; every
-source is chosen by `recovery.points`; which machines keep whose state is `recovery.placement`'s answer.
+source is chosen by `points`; which machines keep whose state is `recovery.placement`'s answer.
 Times are the published ones.
 """
 
@@ -25,8 +25,8 @@ from recovery.life_cycle.steps import (
     next_steps,
 )
 from recovery.placement.strategies import place
-from recovery.points.sources import Tier, choose_sources
-from recovery.points.versions import KeptState, Slot
+from simulation.reproduction.gemini.points.sources import Tier, choose_sources
+from simulation.reproduction.gemini.points.versions import KeptState, Slot
 
 SECONDS_PER_DAY = 86_400.0
 #: No phase of the published times comes near its bound.

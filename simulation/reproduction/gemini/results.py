@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from recovery.points.sources import Tier
 from simulation.outcome import RunOutcome
 from simulation.reproduction.gemini.failing_job import FailingJob, JobUnderFailures
+from simulation.reproduction.gemini.points.sources import Tier
 from simulation.reproduction.store import RunResult, short_summary
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from django.core.management import call_command
 
-from recovery.points.sources import Tier
 from recovery.traffic.modes import TrafficMode, compare
 from simulation.engine.happenings import HappeningKind
 from simulation.reproduction.gemini import model
@@ -23,6 +22,7 @@ from simulation.reproduction.gemini.measured_recovery import (
     measured_recovery,
     recovery_tables,
 )
+from simulation.reproduction.gemini.points.sources import Tier
 from simulation.reproduction.gemini.published import VALUES
 from simulation.reproduction.gemini.specs import FailureSpec, PromiseSpec
 

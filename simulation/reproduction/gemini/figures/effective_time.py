@@ -38,7 +38,7 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="by recovery/costs/failures.py, and simulated with recovery/life_cycle and recovery/points",
+        made="by recovery/costs/failures.py, and simulated with recovery/life_cycle and gemini/points",
         notes=(
             (
                 "The published curves charge 9, 112 and 26 minutes for a failure. In the simulation each "

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recovery.placement.strategies import Placement, place
-from recovery.points.sources import Tier, choose_sources, copies_to_restore, lost_if_gone
-from recovery.points.versions import KeptState, Slot, protected_groups, recoverable_version
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
+from simulation.reproduction.gemini.points.sources import (
+    Tier,
+    choose_sources,
+    copies_to_restore,
+    lost_if_gone,
+)
+from simulation.reproduction.gemini.points.versions import (
+    KeptState,
+    Slot,
+    protected_groups,
+    recoverable_version,
+)
 from simulation.reproduction.gemini.specs import FailureSpec
 
 NAME = "sources"
@@ -39,7 +49,7 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="chosen by recovery/points/sources.py; the point in memory is of the iteration before",
+        made="chosen by gemini/points; the point in memory is of the iteration before",
         tables=(
             Table(
                 "Who loads from whom",

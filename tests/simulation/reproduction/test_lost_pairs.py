@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.placement.strategies import Placement, place
-from recovery.points.versions import KeptState, Slot, recoverable_version
+from simulation.reproduction.gemini.points.versions import KeptState, Slot, recoverable_version
 from tests.recovery.test_peers import Server
 from tests.recovery.test_store import SECONDS, write
 

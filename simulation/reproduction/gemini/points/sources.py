@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from recovery.placement.strategies import Placement
-from recovery.points.versions import KeptState, recoverable_version
+from simulation.reproduction.gemini.points.versions import KeptState, recoverable_version
 
 
 class Tier(StrEnum):
