@@ -98,6 +98,12 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
         )
     cluster = lock_cluster(token.cluster_id)
     known = Server.objects.filter(cluster=cluster, name=name).first()
+    alike = Server.objects.filter(cluster=cluster, name__iexact=name).exclude(name=name).first()
+    if alike is not None:
+        raise RefusedToken(
+            f"There is a server {alike.name} already, and {name} differs from it in upper and lower case "
+            "alone. Take another name."
+        )
     if known is not None and not token.server_name and (present is None or present.server_id != known.pk):
         raise RefusedToken(
             f"There is a server {name} already, and this token enrols new ones only. Take another name, or "

@@ -56,6 +56,15 @@ def test_a_token_without_a_name_enrols_a_new_server_and_takes_over_none(server: 
     assert enrol("node-b", token).status_code == 201
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_no_server_differs_from_another_in_case_alone(server: Server, named: bool) -> None:
+    token = enrolment_token_create(created_by=None, server_name="NODE-A" if named else "")
+    answer = enrol("NODE-A", token)
+    assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")
+    assert answer.json()["detail"].startswith("There is a server node-a already, and NODE-A differs")
+    assert Server.objects.get() == server
+
+
 def test_a_server_is_known_with_the_domains_that_fail_with_it() -> None:
     token = enrolment_token_create(created_by=None)
     assert enrol("node-b", token, rack="r1", power_domain="feed-a").status_code == 201
