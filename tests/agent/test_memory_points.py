@@ -251,6 +251,32 @@ def test_a_fenced_server_and_a_job_that_is_over_leave_nothing_in_memory(
 
 @pytest.mark.timeout(400)
 @pytest.mark.live
+def test_points_go_on_in_another_store_when_one_stands_still(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    training = Training(agent, plane)
+    agent.patches["workers.agent.memory_store.STANDS_STILL_SECONDS"] = 8.0
+    agent.start()
+    plane.want(training.wanted(1))
+    training.wait_for_points(1, 3)
+    frozen = agent.store_process()
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+    begun = plane.worker("job", 1, 0)["iteration"]
+
+    def last() -> dict[str, Any]:
+        told: dict[str, Any] = plane.reports[-1]["memory_store"]
+        return told
+
+    wait_until(lambda: last().get("silent_seconds", 0.0) > 0.0, "it is told")
+    assert last()["protection"] == "none"
+    wait_until(lambda: agent.store_process() not in (None, frozen), "another one takes its place")
+    training.wait_for_points(1, begun + 1)
+    assert not plane.events_of("failed"), "training went on"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.live
 def test_a_start_from_memory_that_is_not_there_fails_and_says_so(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
