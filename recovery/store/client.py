@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
@@ -267,12 +268,18 @@ class StoreClient:
         return None
 
     def _say(self, message: Message) -> None:
-        """With the lock held."""
-        if self._socket is not None:
-            try:
-                wire.send(self._socket, message)
-            except OSError as error:
-                logger.info("the in-memory store is gone: %s", error)
+        """With the lock held. Waits for nobody: a store that takes nothing any more is dialled anew."""
+        if self._socket is None:
+            return
+        line = wire.to_line(message)
+        try:
+            if self._socket.send(line, socket.MSG_DONTWAIT) == len(line):
+                return
+            logger.warning("the in-memory store takes nothing any more")
+        except OSError as error:
+            logger.info("the in-memory store is gone: %s", error)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
 
     def _dial_for_ever(self) -> None:
         while True:

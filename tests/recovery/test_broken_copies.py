@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from recovery.store import calls, memory, peer_wire, worker_requests
+from recovery.store import calls, memory, peer_wire, wire, worker_requests
 from recovery.store.allowances import Sending
 from recovery.store.client import StoreClient, StoreError
 from recovery.store.groups import Group, Groups
@@ -24,10 +24,12 @@ from recovery.store.peer_wire import Channel, Peer
 from recovery.store.peers import Peers
 from recovery.store.server import StoreServer
 from recovery.store.shard_stream import receive_shard, send_shard
+from recovery.store.sockets import listen
 from recovery.store.wire import Inbox
 from recovery.store.worker_requests import Connection, Served, WorkerRequests
 from tests.recovery.test_peers import SECRET, Server
 from tests.recovery.test_store import SECONDS, content, wait_until, write
+from workers.runtime.local_ports import free_port
 
 OWNER = Owner("job", 1, 0)
 
@@ -78,21 +80,22 @@ def test_points_go_on_when_a_peer_ends_in_the_middle_of_a_copy(first: Server, en
 class Store:
     """The part of a store that has to do with others, and its own thread."""
 
-    def __init__(self, folder: Path, size: int = 100) -> None:
+    def __init__(self, folder: Path, size: int = 100, owner: Owner = OWNER) -> None:
+        self.owner = owner
         self.works: list[Callable[[], None]] = []
         self.queued = threading.Semaphore(0)
         holdings = Holdings(1 << 20)
-        holdings.reserve(OWNER, 1, size, None, 1 << 20)
-        holdings.begin(OWNER, 0, None)
-        region = holdings.end(OWNER, 0, 7, size, 0)
+        holdings.reserve(owner, 1, size, None, 1 << 20)
+        holdings.begin(owner, 0, None)
+        region = holdings.end(owner, 0, 7, size, 0)
         self.version = Version(7, size, 0, checksums(region.descriptor, size), 0.0)
-        holdings.checked(OWNER, 0, self.version)
+        holdings.checked(owner, 0, self.version)
         self.peers = Peers(holdings, self.later, lambda: None, StoreLinks(folder))
         self.peer = Peer("b", "127.0.0.1", 1)
         self.send_to(self.peer)
 
     def send_to(self, *peers: Peer) -> None:
-        self.peers.obey(None, Groups("a", {("job", 1): Group(SECRET, send={0: peers})}))
+        self.peers.obey(None, Groups("a", {("job", 1): Group(SECRET, send={self.owner.rank: peers})}))
 
     def later(self, work: Callable[[], None]) -> None:
         self.works.append(work)
@@ -103,10 +106,15 @@ class Store:
         assert self.queued.acquire(timeout=SECONDS), "somebody never gets an answer"
         self.works.pop(0)()
 
+    def work_for_ever(self) -> None:
+        while True:
+            self.queued.acquire()
+            self.works.pop(0)()
+
     def copy(self) -> list[object]:
         """Have a copy made; what the caller hears of it."""
         told: list[object] = []
-        self.peers.copy(OWNER, 0, self.version, Sending(), told.append)
+        self.peers.copy(self.owner, 0, self.version, Sending(), told.append)
         self.work()
         return told
 
@@ -267,6 +275,48 @@ def test_a_worker_waits_as_long_as_its_store_goes_on(tmp_path: Path, monkeypatch
         waited.append(0.0)
         with pytest.raises(StoreError, match="does not answer"):
             client.find(0, 0, 60.0)
+
+
+def test_training_waits_for_no_store_that_stands_still(tmp_path: Path) -> None:
+    with listen(tmp_path, wire.SOCKET_NAME, None, 1) as listener:
+        listener.setblocking(True)
+        client = StoreClient(tmp_path)
+        frozen, _ = listener.accept()
+        wait_until(client.idle, "it is connected")
+        done = threading.Event()
+
+        def train() -> None:
+            for _ in range(10_000):
+                client.allow(1, 1.0)
+            done.set()
+
+        threading.Thread(target=train, daemon=True).start()
+        assert done.wait(SECONDS), "training waits"
+        again, _ = listener.accept()
+        with frozen, again:
+            wait_until(client.idle, "it has dialled anew")
+    (tmp_path / wire.SOCKET_NAME).unlink()
+
+
+def test_a_sender_waits_while_its_peer_takes_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_TAKEN_AT_ONCE_BYTES", 30)
+    here, there = Store(tmp_path, owner=Owner("job", 1, 1)), Store(tmp_path)
+    port = free_port()
+    there.peers.obey(("127.0.0.1", port), Groups("b", {("job", 1): Group(SECRET, keep=frozenset({1}))}))
+    threading.Thread(target=there.work_for_ever, daemon=True).start()
+    heard: list[dict[str, Any]] = []
+    receive = Channel.receive
+
+    def hear(channel: Channel) -> dict[str, Any]:
+        heard.append(receive(channel))
+        return heard[-1]
+
+    monkeypatch.setattr(Channel, "receive", hear)
+    here.send_to(Peer("b", "127.0.0.1", port))
+    assert here.copy() != [[]]
+    taken = [message["taking"] for message in heard if "taking" in message]
+    assert taken == [30, 60, 90]
+    there.peers.close()
 
 
 class Clock:
