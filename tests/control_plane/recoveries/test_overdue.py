@@ -140,6 +140,8 @@ def test_a_lost_server_is_no_incident_before_it_was_given_up(
     here, other = nodes
     job = both_train(submit, nodes)
     quick_recoveries(job)
+    soon = timezone.now() + timedelta(hours=1)
+    Job.objects.update(promised=True, service_class="slo", deadline_at=soon)
     # A peer notices at once, long before the server is found silent.
     fail(here, job, "peer_lost")
     late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED)
