@@ -72,7 +72,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         process.wait()
 
 
-def test_a_store_that_does_not_answer_does_not_count_and_is_replaced(agent: Agent) -> None:
+def test_silent_store_does_not_count_and_is_replaced(agent: Agent) -> None:
     frozen = agent.process
     os.kill(frozen, signal.SIGSTOP)
     agent.look_for(SILENT_SECONDS + 3.0)

@@ -123,7 +123,7 @@ ERRORS = [BufferError("in use"), MemoryError(), RuntimeError("broken"), struct.e
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_no_error_of_a_copy_leaves_its_caller_without_an_answer(
+def test_every_error_of_a_copy_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def breaks(*_: object) -> None:
@@ -149,7 +149,7 @@ def test_a_copy_counts_while_a_server_that_is_to_keep_it_has_it(
     assert store.peers.report()["protection"] == "none"
 
 
-def test_no_error_of_a_background_task_leaves_its_caller_without_an_answer(tmp_path: Path) -> None:
+def test_every_error_of_a_background_task_is_answered(tmp_path: Path) -> None:
     def breaks() -> None:
         raise MemoryError
 
@@ -205,7 +205,7 @@ def asked(tmp_path: Path) -> Iterator[tuple[Answers, Callable[..., None]]]:
         yield answers, ask
 
 
-def test_a_version_that_could_not_be_read_leaves_its_slot_to_the_next(
+def test_unreadable_version_leaves_its_slot_to_the_next(
     asked: tuple[Answers, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, ask = asked

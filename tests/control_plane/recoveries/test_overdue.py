@@ -162,7 +162,7 @@ def test_a_lost_server_is_no_incident_before_it_was_given_up(
     assert late.get().resolved_at is None
 
 
-def test_the_time_until_a_server_is_given_up_is_no_part_of_a_recovery(
+def test_recovery_time_excludes_the_fence(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     job = train_on(submit, *nodes)
@@ -214,7 +214,7 @@ def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
     assert JobProtection.objects.get(job=job).state == ProtectionState.FULL
 
 
-def test_a_state_that_was_to_be_in_memory_and_is_not_is_an_incident(
+def test_missing_state_in_memory_is_an_incident(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
     job = both_train(submit, nodes)
