@@ -154,7 +154,7 @@ def test_what_was_said_before_a_fence_is_not_reported_after_it(agent: Agent) -> 
     def answered() -> bool:
         agent.store._listen()
         heard.append(agent.store.report())
-        return not agent.store._asked
+        return not agent.store._unanswered
 
     wait_until(answered, "both questions are answered")
     assert set(map(str, heard)) == {"None"}

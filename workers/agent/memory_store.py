@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,9 +69,9 @@ class MemoryStore:
         self._process: subprocess.Popen[bytes] | None = None
         self._start_not_before = 0.0
         self._told: dict[str, Any] | None = None
-        #: When each question was asked that is not answered, the oldest first.
-        self._asked: deque[float] = deque()
-        #: Of these the oldest so many: the answers are about what is nobody's any more.
+        #: Questions that are not answered yet.
+        self._unanswered = 0
+        #: To the oldest so many of them the answers are about what is nobody's any more.
         self._void = 0
         self._silence_seconds = 0.0
         self._looked_at = clock.boot_time_seconds()
@@ -113,10 +112,10 @@ class MemoryStore:
             "peers": None if peers is None else self._peers(peers.server, peers.port, peers.groups),
         }
         now = clock.boot_time_seconds()
-        is_new = state != self._told and len(self._asked) < _MOST_UNANSWERED
-        if is_new or (not self._asked and now >= self._heard_at + ASK_SECONDS):
+        is_new = state != self._told and self._unanswered < _MOST_UNANSWERED
+        if is_new or (not self._unanswered and now >= self._heard_at + ASK_SECONDS):
             self._told = state
-            self._asked.append(now)
+            self._unanswered += 1
             self._say({"state": state})
 
     def report(self) -> dict[str, Any] | None:
@@ -151,8 +150,8 @@ class MemoryStore:
         if self._connection is not None:
             self._told = None
             nobody = self._peers("", None, ())
-            self._asked.append(clock.boot_time_seconds())
-            self._void = len(self._asked)
+            self._unanswered += 1
+            self._void = self._unanswered
             self._say({"state": {"lease": 0.0, "jobs": [], "serve": [], "peers": nobody}})
             self._report = None
 
@@ -166,8 +165,7 @@ class MemoryStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._asked.clear()
-        self._void = 0
+        self._unanswered = self._void = 0
 
     def _peers(self, server: str, port: int | None, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {"server": server, "address": self._address, "port": port, "groups": list(groups)}
@@ -210,7 +208,7 @@ class MemoryStore:
                 self._lost(error)
         now = clock.boot_time_seconds()
         passed, self._looked_at = now - self._looked_at, now
-        if self._asked:
+        if self._unanswered:
             self._silence_seconds += min(passed, _LONGEST_LOOK_SECONDS)
         if self._silence_seconds >= STANDS_STILL_SECONDS:
             self._replace()
@@ -225,8 +223,7 @@ class MemoryStore:
 
     def _answered(self, report: dict[str, Any]) -> None:
         self._silence_seconds = 0.0
-        if self._asked:
-            self._asked.popleft()
+        self._unanswered = max(0, self._unanswered - 1)
         if self._void:
             self._void -= 1
             return
@@ -251,15 +248,14 @@ class MemoryStore:
             connection = connect(self._folder, wire.CONTROL_NAME, blocking=False)
         except BlockingIOError:
             # It takes no callers any more: as good as a question without an answer.
-            self._asked = self._asked or deque([clock.boot_time_seconds()])
+            self._unanswered = 1
             return False
         except OSError:
             return False
         connection.setblocking(False)
         self._connection, self._inbox = connection, wire.Inbox(wire.CONTROL_LIMIT_BYTES)
         self._told = None
-        self._asked.clear()
-        self._void = 0
+        self._unanswered = self._void = 0
         return True
 
     def _start(self) -> bool:
