@@ -7,6 +7,7 @@ is one connection, and how many of those there are is bounded here: for each pee
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import resource
 from typing import Any
@@ -33,6 +34,9 @@ _OTHER_FILES = 128
 _MOST_CONNECTIONS = 4_000
 
 
+_turns = itertools.count(1)
+
+
 def is_late(elapsed_seconds: float, received_bytes: int) -> bool:
     """Whether a request that began so long ago should have arrived by now."""
     allowed = min(GRACE_SECONDS + received_bytes / BYTES_PER_SECOND, REQUEST_SECONDS)
@@ -45,11 +49,17 @@ def most_connections() -> int:
     return max(_OTHER_FILES, min(_MOST_CONNECTIONS, files - _OTHER_FILES))
 
 
+def _turn(connection: BoundedProtocol) -> int:
+    return connection._turn
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a deadline for each request and each answer."""
 
     #: When the request began that is awaited or on its way; None while there is none.
     _begun: float | None = None
+    #: The place of its last request among all: the loop's clock stands still while it works.
+    _turn = 0
     _received_bytes = 0
     _in_headers = True
     #: Since when so many bytes of an answer have not been taken.
@@ -103,13 +113,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _begin(self) -> None:
         self._begun = self.loop.time()
+        self._turn = next(_turns)
         self._received_bytes = 0
         # Behind proxies of one's own everybody is one peer, and these wait for whole requests themselves.
         if settings.TRUSTED_PROXIES:
             return
         own = [one for one in self._all() if one.is_receiving and one.peer == self.peer]
         if len(own) > RECEIVING_FROM_A_PEER:
-            min(own, key=lambda one: one._begun or 0.0)._late()
+            min(own, key=_turn)._late()
 
     @property
     def peer(self) -> str:
@@ -123,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) <= most_connections():
             return
         waiting = [one for one in self._all() if one.is_receiving or one.is_idle]
-        min(waiting, key=lambda one: one._begun or 0.0).transport.abort()
+        min(waiting, key=_turn).transport.abort()
 
     def _look(self) -> None:
         self._next_look = self.loop.call_later(_LOOK_SECONDS, self._look)
