@@ -18,8 +18,7 @@ from scheduling.core.question.snapshot import JobSnapshot, Newcomers, ServiceCla
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
-from simulation.workloads.catalogue import load_workload, reference_gpu_type
-from tests.core.building import C3, UNIT_SLOTS, job, snapshot, verdicts
+from tests.core.building import UNIT_SLOTS, job, snapshot, verdicts
 from tests.simulation.engine.worlds import Job, workload
 
 PUNCTUAL = policy_named("punctual")
@@ -27,7 +26,6 @@ PRUDENT = replace(UNIT_SLOTS, newcomers=Newcomers.PRUDENT, offer_hold_seconds=2.
 ONE_TO_FOUR = {1: 1.0, 2: 2.0, 4: 4.0}
 GPUS = 4
 NOW = 1000.0
-DAY = 86400.0
 
 
 def after_small_jobs(each: float, *, every: float, project: int = 0, demand: ExpectedDemand | None = None):
@@ -125,133 +123,6 @@ def test_no_offer_is_made_where_smaller_jobs_will_take_all_there_is():
     verdict, offer = PUNCTUAL.what_if(at_now(demand), large())
     assert verdict.reason_code is ReasonCode.ROOM_KEPT
     assert offer is None
-
-
-def squeezing(demand: ExpectedDemand, *, work: float = 1.0, **facts):
-    """X is promised both GPUs for all the time; Y fits where X is planned anew, to begin on one (the paper's
-    rule refuses Y)."""
-    x = job("X", 2.5, NOW + 2.0, C3, submitted_at=NOW - 1.0)
-    y = job("Y", work, NOW + 2.0, C3, submitted_at=NOW, **facts)
-    learnt = tuple(demand.remembered().tolist())
-    return snapshot(2, x, y, now=NOW, settings=UNIT_SLOTS, memory=learnt)
-
-
-def test_a_large_job_is_squeezed_in_unless_others_up_to_twice_its_size_will_ask_for_the_room():
-    nothing_known = squeezing(ExpectedDemand())
-    assert verdicts(policy_named("elasticflow").replan(nothing_known)) == {"X": True, "Y": False}
-    assert verdicts(PUNCTUAL.replan(nothing_known)) == {"X": True, "Y": True}
-    larger_ones = after_small_jobs(2.5, every=0.5)
-    assert verdicts(PUNCTUAL.replan(squeezing(larger_ones))) == {"X": True, "Y": True}
-    for each in (0.5, 1.0, 1.5):  # whoever is expected, as large or half as large again, needs no squeezing
-        decision = PUNCTUAL.replan(squeezing(after_small_jobs(each, every=0.5)))
-        assert verdicts(decision) == {"X": True, "Y": False}
-        refusal = decision.verdicts[1]
-        assert refusal.reason_code is ReasonCode.CAPACITY
-        assert "promises are not planned anew to make room for" in refusal.reason
-        assert "each ask for" in refusal.reason
-
-
-def test_a_small_job_pays_the_price_where_a_large_one_would_have_to_pay_it_twice():
-    for each in (0.5, 0.7):  # as large and larger: Y needs an eighth of the GPU time, so it bids one price
-        asked = squeezing(after_small_jobs(each, every=0.1), work=0.5)
-        assert verdicts(PUNCTUAL.replan(asked)) == {"X": True, "Y": True}
-
-
-def test_once_a_whole_day_is_known_small_jobs_pay_the_price_twice_too_unless_newcomers_are_prudent():
-    for past_seconds, newcomers, admitted in (
-        (0.9 * DAY, Newcomers.OPEN, True),
-        (1.1 * DAY, Newcomers.OPEN, False),
-        (1.1 * DAY, Newcomers.PRUDENT, True),
-    ):
-        lately = after_small_jobs(0.7, every=0.1)  # far more than fit, each larger than Y
-        demand = replace(lately, began_at=NOW - past_seconds)
-        demand = replace(demand, gpu_seconds=demand.gpu_seconds * past_seconds / NOW)
-        demand = replace(demand, weighted_windows=demand.weighted_windows * past_seconds / NOW)
-        asked = squeezing(demand, work=0.5)
-        x, y = asked.jobs
-        first = PUNCTUAL.replan(replace(asked, jobs=(x,), memory=()))
-        assert verdicts(PUNCTUAL.replan(replace(
-            asked, jobs=(promised(x, first), y), settings=replace(asked.settings, newcomers=newcomers)
-        ))) == {"Y": admitted}  # fmt: skip
-
-
-def quiet_for(past_seconds: float) -> ExpectedDemand:
-    """Two jobs in all the time that is known, both larger than twice Y: nobody outbids it."""
-    return ExpectedDemand().noted(NOW - past_seconds, 0, 2.5, 20.0).noted(NOW, 0, 2.5, 20.0)
-
-
-@pytest.mark.parametrize("newcomers", list(Newcomers))
-def test_once_a_whole_day_is_known_nobody_large_is_squeezed_in_however_little_is_expected(newcomers):
-    for work, past_seconds, admitted in (
-        (1.0, 0.9 * DAY, True),
-        (1.0, 1.1 * DAY, False),
-        (0.5, 1.1 * DAY, True),
-    ):
-        asked = squeezing(quiet_for(past_seconds), work=work)
-        decision = PUNCTUAL.replan(replace(asked, settings=replace(asked.settings, newcomers=newcomers)))
-        assert verdicts(decision) == {"X": True, "Y": admitted}
-        if not admitted:
-            assert decision.verdicts[1].reason_code is ReasonCode.CAPACITY
-            size = re.search(
-                r"not planned anew to make room for ([\d.e-]+) GPU hours of the ([\d.e-]+) GPU hours until",
-                decision.verdicts[1].reason,
-            )
-            assert size is not None
-            assert float(size[1]) > float(size[2]) / 8.0
-
-
-def met_after_a_burst(day_known: bool) -> list[bool]:
-    """Who is on time: X, which both GPUs suffice for; a large job that fits if X waits; five small jobs that
-    come at once when X alone would be done."""
-    at = 2.0 * DAY if day_known else DAY / 4.0
-    burst = [Job(at + 5900.0, 400.0, at + 7200.0, curve={1: 1.0}) for _ in range(5)]
-    trace = workload([
-        Job(0.0, 9000.0, 7200.0, curve=C3),  # all that is known; larger than twice the large job below
-        Job(at, 9000.0, at + 7200.0, curve=C3),
-        Job(at + 1.0, 3500.0, at + 7200.0, curve=C3),
-        *burst,
-    ])  # fmt: skip
-    run = SimulationSettings("punctual", (PoolSize("gpu", 1, 2),), slot_seconds=60.0)
-    outcome = Simulation(trace, run).run()
-    assert not outcome.broken
-    return (outcome.jobs.completed_at <= trace.deadline_at + 1e-3).tolist()[1:]
-
-
-def test_a_burst_of_small_jobs_finds_the_room_that_a_large_one_would_have_been_squeezed_into():
-    assert met_after_a_burst(day_known=True) == [True, False, *[True] * 5]
-    assert met_after_a_burst(day_known=False) == [True, True, *[False] * 5]
-
-
-def test_the_price_of_planning_anew_leaves_projects_their_share():
-    flood = after_small_jobs(0.5, every=0.5, project=1).noted(NOW, 2, 0.5, 20.0)
-    for project, admitted in ((1, False), (2, True)):
-        asked = squeezing(flood, project=project)
-        x = replace(asked.jobs[0], project=1)
-        assert verdicts(PUNCTUAL.replan(replace(asked, jobs=(x, asked.jobs[1]))))["Y"] is admitted
-
-
-def test_open_newcomers_are_learnt_where_promises_may_be_planned_anew_and_only_there():
-    asked = squeezing(ExpectedDemand())
-    learnt = ExpectedDemand.recalled(np.array(PUNCTUAL.admit(asked).memory))
-    assert learnt.gpu_seconds.sum() == pytest.approx(2 * 2.5 / 1.5 + 1.0)
-    assert policy_named("elasticflow").admit(asked).memory == ()
-
-
-def test_in_deep_overload_planning_anew_does_not_crowd_out_small_jobs():
-    """Months of long jobs on one server: with room made for whoever asks, `punctual` had a fifth fewer on
-    time."""
-
-    def met(policy: str, seed: int) -> int:
-        trace = load_workload("philly:jobs=150", seed=seed)
-        asked = SimulationSettings(policy, (PoolSize(reference_gpu_type(trace), 1, 8),), slot_seconds=60.0)
-        outcome = Simulation(trace, asked).run()
-        assert not outcome.broken
-        return int((outcome.jobs.completed_at <= trace.deadline_at + 1e-3).sum())
-
-    searching, published = (
-        sum(met(policy, seed) for seed in range(3)) for policy in ("punctual", "elasticflow")
-    )
-    assert searching >= published
 
 
 def test_others_do_not_price_a_project_out_of_its_share():

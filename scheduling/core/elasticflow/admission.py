@@ -15,18 +15,19 @@ from scheduling.core.elasticflow.alone import impossible, peak_gpus_alone
 from scheduling.core.elasticflow.bid_prices import BidPrices
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import JobsAtRisk
+from scheduling.core.elasticflow.making_room import room_made
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.promised_plans import PromisedPlans
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.search_limits import SearchLimits
-from scheduling.core.elasticflow.wider_search import planned_anew, searched
+from scheduling.core.elasticflow.wider_search import planned_anew
 from scheduling.core.kernels import YES
 from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import TAKE, occupy, overbooked
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
-from scheduling.core.problem.reasons import KeptRoom, LargeNewcomer
+from scheduling.core.problem.reasons import CostlyRoom
 from scheduling.core.problem.work import NEWCOMER, Work
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
@@ -171,13 +172,13 @@ class Admission(PromisedPlans):
         if verdict is None and (kept := self.bid_prices.room_kept_from(row)):
             verdict = reasons.room_kept(self._facts(row), self.problem.now, kept)
         if verdict is None:
-            plans, first_failing, outbid = self._fitting(row)
+            plans, first_failing, costly = self._fitting(row)
             if plans is not None:
                 self._promise(plans, row)
                 return reasons.fits(self._facts(row), self.problem.stored_plan(plans, row))
             verdict = self._refusal(row, first_failing)
-            if outbid is not None:
-                verdict = reasons.no_room_made(verdict, outbid)
+            if costly is not None:
+                verdict = reasons.no_room_made(verdict, costly)
         return self._or_unpromised(row, verdict)
 
     def _promise(self, plans: Plans, row: int) -> None:
@@ -215,15 +216,16 @@ class Admission(PromisedPlans):
                 verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
         return verdicts
 
-    def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | LargeNewcomer | None]:
+    def _fitting(self, row: int) -> tuple[Plans | None, int | None, CostlyRoom | None]:
         """Plans that keep all promises and the newcomer's, or None and why.
 
-        Returns (plans; the first row in deadline order that would be late, None if unknown; why no promise is
-        planned anew for the newcomer, None if that was tried).
+        Algorithm 1 comes first, with the stored plans and then filled afresh. Whatever else a search or a
+        price decides only adds to the newcomers that it promises. Returns (plans; the first row in deadline
+        order that would be late, None if unknown; what making room would cost if it costs too much).
         """
         problem = self.problem
         if self._gpu_time_is_missing(row):
-            return None, self._first_failing(row), self._outbid(row)
+            return None, self._first_failing(row), None
         if self.jobs_at_risk.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None, None
@@ -242,9 +244,8 @@ class Admission(PromisedPlans):
             return plans, None, None
         if self.search is None:
             return None, afresh.failing, None
-        outbid = self._outbid(row)
-        plans = searched(self, row, self.search) if outbid is None else None
-        return plans, afresh.failing, outbid
+        plans, costly = room_made(self, row, self.search, self.bid_prices.typical_need())
+        return plans, afresh.failing, costly
 
     def _made_room_for_moves(self) -> bool:
         """Plan the present promises anew if forced moves break their plans; True if that was done.
@@ -263,12 +264,6 @@ class Admission(PromisedPlans):
             return False
         self.plans = self._tested_for_moves = anew
         return True
-
-    def _outbid(self, row: int) -> KeptRoom | LargeNewcomer | None:
-        """What forbids a wider search for this newcomer; None where it may be run."""
-        if self.search is None or self.search.everybody or self.jobs_at_risk.rows():
-            return None
-        return self.bid_prices.outbid(row)
 
     def _gpu_time_is_missing(self, row: int) -> bool:
         """Whether GPU time alone proves that no plans keep all promises and the newcomer's.

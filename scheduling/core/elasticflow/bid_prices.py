@@ -1,4 +1,4 @@
-"""Bid prices: which promises to make when not all can be made (decision 0021).
+"""Bid prices: which promises to make when not all can be made (decision 0010).
 
 Every promise counts 1, however much GPU time it takes. So small jobs earn the most promises per GPU second.
 Before each deadline the cluster has a fixed amount of GPU time. Promises hold part of it, and expected
@@ -6,11 +6,6 @@ newcomers will ask for more (`expected_demand.py`). If the sum exceeds the capac
 second is 1 over the GPU time of the largest job that still finds room when the smallest are served first.
 Otherwise the price is 0. A newcomer bids 1 over its own GPU time. Prudent admission promises its deadline if
 the bid is at least seven tenths of the price at every deadline from its own on (`PRUDENT_MARGIN`).
-
-Under the open rule, a newcomer that fits beside the promises pays nothing. The wider search
-(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the price, or twice the
-price where that is asked, and not for a large one once a whole day is known: a job that is squeezed in takes
-GPU time from later jobs (decisions 0051, 0053, 0060).
 
 The price is that of the linear relaxation (`relaxation.py`), with past submissions as the forecast. It is
 computed again for every newcomer from the capacity that is left: bid-price control (Talluri and van Ryzin
@@ -22,7 +17,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import isfinite
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,45 +24,12 @@ from scheduling.core.elasticflow.expected_demand import ExpectedDemand, is_remem
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.plans.charging import planned_gpu_time
-from scheduling.core.problem.reasons import KeptRoom, LargeNewcomer
+from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.question.snapshot import FloatArray, IntArray, Newcomers
 
 PRUDENT_MARGIN = 2.0**0.5
 """A newcomer is refused only if the price is more than this many times its bid: expected jobs may not come.
-It is two size steps of the learnt demand, which says nothing finer than one (decision 0053)."""
-
-NO_MARGIN = 1.0
-"""The same factor for the wider search. There the newcomer found no free capacity, so no room is withheld."""
-
-TWICE_THE_PRICE = 1.0 / 2.0
-"""The same factor where the bid must be at least twice the price. Plans that make room mostly move other
-promises to larger levels, which take more GPU time for the same work, so a newcomer that is squeezed in costs
-later ones more room than it asks for. In doubt the published rule stands."""
-
-LARGE_FRACTION = 1.0 / 8.0
-"""A newcomer is large if it needs more than this fraction of the cluster's GPU time until its deadline; to be
-squeezed in it bids twice the price at first, and no bid suffices once a whole day is known. Prices hold for
-jobs that are small beside the capacity that they take from (Agrawal, Wang and Ye 2014). A large one takes
-the room in which bursts of small jobs would be promised, which a mean of past demand does not show."""
-
-WHOLE_DAY_SECONDS = 86400.0
-"""Once this much past is known, no large newcomer is squeezed in, and every other open one bids twice the
-price for it. Load follows the time of day, so a shorter past cannot tell a busy day from a busy cluster."""
-
-
-class Bid(NamedTuple):
-    """What a job asks for, and what its bid is compared with."""
-
-    #: GPU seconds that it needs.
-    needed: float
-    #: When its last iteration must end, in seconds from now.
-    due: float
-    #: It is outbid if the price is more than this many times its bid.
-    margin: float
-    #: The demand that the price is computed from.
-    demand: ExpectedDemand
-    #: Whether promises count at earlier deadlines than their own, with what they must have done by then.
-    with_later: bool
+It is two size steps of the learnt demand, which says nothing finer than one."""
 
 
 class BidPrices:
@@ -118,28 +79,12 @@ class BidPrices:
         """
         if not isfinite(needed) or due <= 0.0 or self._full(needed, due):
             return None
-        return self._outbid(row, Bid(needed, due, PRUDENT_MARGIN, self.demand, True))
+        return self._outbid(row, needed, due)
 
-    def outbid(self, row: int) -> KeptRoom | LargeNewcomer | None:
-        """Why nobody is moved for a newcomer that found no room; None if it pays for the wider search.
-
-        Once the price rests on a whole day, a large newcomer never does. Before it must bid twice the price,
-        as every open newcomer must afterwards.
-        """
-        needed, due = self._asked_by(row)
-        if not isfinite(needed) or due <= 0.0:
-            return None
-        # Its own submission, which was recorded a moment ago, is no sign of others.
-        others = self.demand if self._others is None else self._others
-        whole_day = others.seconds >= WHOLE_DAY_SECONDS
-        capacity = self.problem.promise_gpus * due
-        large = needed > LARGE_FRACTION * capacity
-        if large and whole_day:
-            return LargeNewcomer(needed, capacity)
-        # Under prudent admission the room goes to small newcomers, as the price assumes: one price is enough.
-        twice = large or (not self.asked and whole_day)
-        margin = TWICE_THE_PRICE if twice else NO_MARGIN
-        return self._outbid(row, Bid(needed, due, margin, others, False))
+    def typical_need(self) -> float:
+        """GPU seconds that half of the newcomers of late need at most; the newcomer that is decided does not
+        count."""
+        return (self.demand if self._others is None else self._others).typical()
 
     def _asked_by(self, row: int) -> tuple[float, float]:
         """The newcomer's GPU seconds, and when its last iteration must end in seconds from now."""
@@ -148,33 +93,34 @@ class BidPrices:
 
     def _full(self, needed: float, due: float) -> bool:
         """Whether promises alone leave less GPU time than the newcomer needs."""
-        horizons, promised = self._promised_until(due, None, with_later=True)
+        horizons, promised = self._promised_until(due, None)
         return bool((promised + needed > self.problem.promise_gpus * horizons).any())
 
-    def _outbid(self, row: int, bid: Bid) -> KeptRoom | None:
+    def _outbid(self, row: int, needed: float, due: float) -> KeptRoom | None:
         """The tightest deadline at which the price outbids the newcomer, or None.
 
         A project within its equal share of the GPUs competes with its own jobs alone.
         """
-        everybody = self._shortfall(bid, None, 1.0)
-        projects = bid.demand.projects()
+        everybody = self._shortfall(needed, due, None, 1.0)
+        projects = self.demand.projects()
         if everybody is None or projects < 2:
             return everybody
         # The demand of other projects must not push a project out of its equal share.
         project = int(self.problem.columns.project[row])
-        mine = self._shortfall(bid, project, 1.0 / projects)
+        mine = self._shortfall(needed, due, project, 1.0 / projects)
         return None if mine is None else everybody
 
-    def _shortfall(self, bid: Bid, project: int | None, share: float) -> KeptRoom | None:
+    def _shortfall(self, needed: float, due: float, project: int | None, share: float) -> KeptRoom | None:
         """The tightest deadline at which GPU time falls short, or None where it suffices at every one.
 
-        The sum takes promises, the newcomer, and expected jobs smaller than 1/``margin`` of the newcomer.
-        ``project``: count that project alone, on the fraction ``share`` of the GPUs; None counts all.
+        The sum takes promises, the newcomer, and expected jobs smaller than 1/`PRUDENT_MARGIN` of the
+        newcomer. ``project``: count that project alone, on the fraction ``share`` of the GPUs; None counts
+        all.
         """
-        needed, due, margin, demand = bid.needed, bid.due, bid.margin, bid.demand
-        horizons, promised = self._promised_until(due, project, with_later=bid.with_later)
+        largest = needed / PRUDENT_MARGIN
+        horizons, promised = self._promised_until(due, project)
         capacity = share * self.problem.promise_gpus * horizons
-        expected = demand.expected(self.problem.now, horizons, below=needed / margin, project=project)
+        expected = self.demand.expected(self.problem.now, horizons, below=largest, project=project)
         short = np.where(expected > 0.0, promised + needed + expected - capacity, 0.0)
         worst = int(np.argmax(short / capacity))
         if short[worst] <= 0.0:
@@ -185,17 +131,14 @@ class BidPrices:
             float(promised[worst]),
             float(expected[worst]),
             float(capacity[worst]),
-            needed / margin,
+            largest,
         )
 
-    def _promised_until(
-        self, due: float, project: int | None, *, with_later: bool
-    ) -> tuple[FloatArray, FloatArray]:
+    def _promised_until(self, due: float, project: int | None) -> tuple[FloatArray, FloatArray]:
         """Deadlines from ``due`` on, and the GPU seconds that promises need by each.
 
-        Promises with a later deadline can run behind the newcomer. ``with_later``: they count with the part
-        of their work that they cannot do after it, not even at their fastest level. Otherwise they do not
-        count at all.
+        Promises with a later deadline can run behind the newcomer. They count with the part of their work
+        that they cannot do after it, not even at their fastest level.
         """
         problem, admission = self.problem, self.admission
         rows = np.array([row for row in admission.rows if row < problem.count], dtype=np.int64)
@@ -207,10 +150,7 @@ class BidPrices:
         # whether the promise was made in this decision or in an earlier one.
         needs = planned_gpu_time(problem.jobs, admission.plans, rows)
         horizons = np.unique(np.append(ends[ends > due], due))
-        if with_later:
-            return horizons, _risen(horizons, ends - self._shortest(rows), ends, needs)
-        held = np.concatenate(([0.0], np.cumsum(needs)))
-        return horizons, held[np.searchsorted(ends, horizons, side="right")]
+        return horizons, _risen(horizons, ends - self._shortest(rows), ends, needs)
 
     def _shortest(self, rows: IntArray) -> FloatArray:
         """Seconds that each job's work takes at its fastest level; at least one."""

@@ -115,6 +115,15 @@ class ExpectedDemand:
         demand: FloatArray = (sums * inside).sum(axis=0) / past
         return demand
 
+    def typical(self) -> float:
+        """GPU seconds that half of the submissions do not exceed; infinity before the first."""
+        if not self.step.size:
+            return inf
+        order = np.argsort(self.step, kind="stable")
+        sizes = 2.0 ** ((self.step[order] + 0.5) / STEPS_PER_OCTAVE)
+        submissions = np.cumsum(self.gpu_seconds[order] / sizes)
+        return float(sizes[np.searchsorted(submissions, submissions[-1] / 2.0)])
+
     @property
     def seconds(self) -> float:
         """Length of the observed past in seconds, decayed like the submissions."""

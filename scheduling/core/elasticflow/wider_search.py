@@ -1,15 +1,11 @@
 """The wider search: plans for one more promise where progressive filling in deadline order finds none.
 
 ElasticFlow fills jobs in deadline order, each under one level cap (section 4.1). If that succeeds, all
-promises are kept. If it fails, other plans may still keep them. The search tries, in turn:
-
-1. the newcomer beside the present plans, under the other variant of filling;
-2. all jobs from scratch, under both variants. A job that fails moves to the front of the order, and all jobs
-   are filled again. A job that forced moves make late is filled again with room for their pauses.
-
-The pause budget checks what the search finds, like every other set of plans. A job that is squeezed in takes
-GPU time from later jobs, so the search runs for newcomers that pay the bid price (`bid_prices.py`).
-Decisions 0010, 0026, 0051, 0053 and 0060 hold the measurements.
+promises are kept. If it fails, other plans may still keep them. The search fills all jobs from scratch under
+both variants of filling. A job that fails moves to the front of the order, and all jobs are filled again. A
+job that forced moves make late is filled again with room for their pauses. Of the plans that each variant
+finds, the search takes those that need the least GPU time. The pause budget checks them, like every other set
+of plans. `making_room.py` decides whether they are worth their GPU time (decision 0010).
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ import numpy as np
 from scheduling.core.elasticflow.deadline_order import Refilled
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.plans.charging import planned_gpu_time
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 
@@ -30,21 +27,16 @@ MOST_RESCUES = 24
 
 def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | None:
     """Plans that keep all promises and the newcomer's (``row``), with all pauses; None if none was found."""
-    problem = admission.problem
+    present = admission.own_rows()
     rows = [*admission.rows, row]
-    due = float(problem.due[row] - problem.slack_seconds[row])
-    beside = admission.filled_beside(row, due, suffix=not problem.suffix)
-    affordable = None if beside is None else admission.budget.affordable(beside, rows)
-    if affordable is not None:
-        return affordable
-    for suffix in (problem.suffix, not problem.suffix):
-        present = [one for one in admission.rows if one < problem.count]
+    tries = limits.fillings(len(rows))
+    best, least = None, inf
+    for suffix in (admission.problem.suffix, not admission.problem.suffix):
         first = admission.deadline_order(suffix=suffix).with_newcomer(present, row)
-        tries = limits.fillings(len(rows))
         found = _lifted(admission, rows, tries, suffix=suffix, first=first, most_work=limits.most_work)
-        if found is not None:
-            return found
-    return None
+        if found is not None and (needed := planned_seconds(admission, found, [*present, row])) < least:
+            best, least = found, needed
+    return best
 
 
 def planned_anew(admission: Promises, *, most_work: float = inf) -> Plans | None:
@@ -70,6 +62,12 @@ def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
     taken = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]
     enough = np.flatnonzero(taken <= seconds + TIME_TOLERANCE)
     return float(taken[enough[0]] * jobs.levels[row, enough[0]]) if enough.size else inf
+
+
+def planned_seconds(admission: Promises, plans: Plans, rows: list[int]) -> float:
+    """GPU seconds that ``plans`` give the jobs of ``rows``; pauses of forced moves do not count."""
+    problem = admission.problem
+    return float(planned_gpu_time(problem.jobs, plans, np.array(rows, dtype=np.int64)).sum())
 
 
 def _lifted(

@@ -44,19 +44,18 @@ class KeptRoom:
     expected: float
     #: GPU seconds of the cluster.
     capacity: float
-    #: The most GPU seconds that an expected newcomer needs to count: seven tenths of ``needed`` where room is
-    #: kept; where no room is made ``needed`` itself, or twice that (bid_prices.py).
+    #: The most GPU seconds that an expected newcomer needs to count: seven tenths of ``needed``.
     largest: float
 
 
 @dataclass(frozen=True, slots=True)
-class LargeNewcomer:
-    """Why promises are not planned anew for a newcomer: it needs too much of the GPU time that there is."""
+class CostlyRoom:
+    """Why no room is made for a newcomer: it would cost more GPU time than a typical newcomer needs."""
 
-    #: GPU seconds that the newcomer needs.
-    needed: float
-    #: GPU seconds of the cluster until its deadline.
-    capacity: float
+    #: GPU seconds that the newcomer and other promises, planned anew, would take together.
+    taken: float
+    #: GPU seconds that half of the newcomers of late need at most.
+    typical: float
 
 
 def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
@@ -204,22 +203,12 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
     )
 
 
-def no_room_made(refusal: Verdict, why: KeptRoom | LargeNewcomer) -> Verdict:
-    """Refused: other promises could be planned anew, but expected jobs, or bursts, will ask for that room."""
-    if isinstance(why, LargeNewcomer):
-        because = (
-            f"of the {gpu_hours_text(why.capacity)} until its deadline: many smaller jobs that may come at "
-            "once would find none"
-        )
-    else:
-        because = (
-            f"while, by what was submitted of late, jobs that need at most {gpu_hours_text(why.largest)} "
-            f"each ask for {gpu_hours_text(why.expected)} in the next {duration_text(why.within_seconds)}"
-        )
+def no_room_made(refusal: Verdict, why: CostlyRoom) -> Verdict:
+    """Refused: other promises could be planned anew, but that would cost later newcomers too much."""
     return replace(
         refusal,
-        reason=f"{refusal.reason}; promises are not planned anew to make room for "
-        f"{gpu_hours_text(why.needed)} {because}",
+        reason=f"{refusal.reason}; making room would take {gpu_hours_text(why.taken)}, and half of the jobs "
+        f"submitted of late need at most {gpu_hours_text(why.typical)}",
     )
 
 
