@@ -29,8 +29,9 @@ from unittest.mock import patch
 import numpy as np
 
 from scheduling.core import decide
-from scheduling.core.elasticflow import admission as admission_module
+from scheduling.core.elasticflow import making_room
 from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched as lifted_search
@@ -54,7 +55,7 @@ NODES_OF_LAST_RESORT = 500
 GPUS, SLOT_OVER_TIME, JOBS_OVER_TIME = 8, 60.0, 30
 GPU_TYPE = "measured"
 
-Search = Callable[[Admission, int, SearchLimits], Plans | None]
+Search = Callable[[Promises, int, SearchLimits], Plans | None]
 
 
 @dataclass(frozen=True)
@@ -74,21 +75,21 @@ def any_size(fillings: int) -> SearchLimits:
 
 BOTH_FILLINGS = Method("both fillings", limits=any_size(1))
 FILLINGS = tuple(Method(f"lifting, {number} fillings", limits=any_size(number)) for number in (2, 4, 8, 24))
-BID_PRICE = Method("lifting, 8 fillings, bid price", limits=SearchLimits(most_fillings=8))
+TYPICAL = Method("lifting, 8 fillings, typical", limits=SearchLimits(most_fillings=8))
 SHIPPED = Method("as shipped", limits=SearchLimits())
 METHODS = (
     Method("elasticflow, uniform"),
     Method("elasticflow, suffix", Fill.SUFFIX),
     BOTH_FILLINGS,
     *FILLINGS,
-    BID_PRICE,
+    TYPICAL,
     SHIPPED,
 )
 OVER_TIME = (
     Method("elasticflow, uniform"),
     BOTH_FILLINGS,
     *FILLINGS[1:3],
-    BID_PRICE,
+    TYPICAL,
     SHIPPED,
     Method("lifting, 8 fillings, then exact", limits=any_size(8), exact=True),
 )
@@ -219,7 +220,7 @@ class LastResort:
     unaffordable: int = 0
     seconds: float = 0.0
 
-    def __call__(self, admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
+    def __call__(self, admission: Promises, row: int, limits: SearchLimits) -> Plans | None:
         plans = lifted_search(admission, row, limits)
         if plans is not None:
             return plans
@@ -230,7 +231,7 @@ class LastResort:
         self.found += plans is not None
         return plans
 
-    def _exact(self, admission: Admission, rows: list[int]) -> Plans | None:
+    def _exact(self, admission: Promises, rows: list[int]) -> Plans | None:
         problem = admission.problem
         asking = [one for one in rows if problem.jobs.finished_at[one] == inf]
         jobs: list[ExactJob] = [job_of(problem, one) for one in asking]
@@ -265,7 +266,7 @@ def policy_of(method: Method) -> Iterator[tuple[str, LastResort]]:
     search: Search = last_resort if method.exact else lifted_search
     with (
         patch.dict(POLICIES, {method.name: Measured(method.limits)}),
-        patch.object(admission_module, "searched", search),
+        patch.object(making_room, "searched", search),
     ):
         yield method.name, last_resort
 

@@ -38,7 +38,7 @@ LIMITS: dict[str, SearchLimits | None] = {
         for fillings in (2, 8)
     },
 }
-"""Each row departs from what is shipped in what it names; ``everybody`` rows ask no bid price."""
+"""Each row departs from what is shipped in what it names; ``everybody`` rows make room at any cost."""
 
 
 @dataclass(frozen=True)

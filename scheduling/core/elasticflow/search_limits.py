@@ -12,7 +12,7 @@ class SearchLimits:
     The limits count work, not seconds, so the verdict does not depend on the speed of the machine.
     """
 
-    #: True to search also for newcomers that do not pay the bid price.
+    #: True to make room for newcomers at any cost in GPU time.
     everybody: bool = False
     #: Sets of plans that are tried.
     most_fillings: int = 2
