@@ -30,7 +30,6 @@ import numpy as np
 
 from scheduling.core import decide
 from scheduling.core.elasticflow import making_room
-from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.elasticflow.search_limits import SearchLimits

@@ -152,17 +152,19 @@ def test_open_newcomers_are_learnt_only_where_room_may_be_made():
 
 
 def test_in_deep_overload_making_room_does_not_crowd_out_small_jobs():
-    """Months of long jobs on one server: with room made for every newcomer, `punctual` had a fifth fewer on
-    time."""
+    """Months of long jobs on one server, summed over slots: a single slot shows mostly chance."""
+    traces = [load_workload("philly:jobs=150", seed=seed) for seed in range(3)]
 
-    def met(policy: str, seed: int) -> int:
-        trace = load_workload("philly:jobs=150", seed=seed)
-        asked = SimulationSettings(policy, (PoolSize(reference_gpu_type(trace), 1, 8),), slot_seconds=60.0)
-        outcome = Simulation(trace, asked).run()
-        assert not outcome.broken
-        return int((outcome.jobs.completed_at <= trace.deadline_at + 1e-3).sum())
+    def met(policy: str) -> int:
+        sum_met = 0
+        for trace in traces:
+            for slot_seconds in (56.0, 60.0, 64.0):
+                pool = PoolSize(reference_gpu_type(trace), 1, 8)
+                outcome = Simulation(
+                    trace, SimulationSettings(policy, (pool,), slot_seconds=slot_seconds)
+                ).run()
+                assert not outcome.broken
+                sum_met += int((outcome.jobs.completed_at <= trace.deadline_at + 1e-3).sum())
+        return sum_met
 
-    searching, published = (
-        sum(met(policy, seed) for seed in range(3)) for policy in ("punctual", "elasticflow")
-    )
-    assert searching >= published
+    assert met("punctual") >= met("elasticflow")
