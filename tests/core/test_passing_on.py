@@ -54,7 +54,8 @@ def test_whoever_is_seated_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> 
 
 
 def random_overlap(chance: Random) -> Snapshot:
-    """Running jobs, some of them locked, on places that may overlap those of others; some GPUs blocked."""
+    """Running jobs on places that may overlap those of others, some GPUs blocked. Some jobs are locked: of two
+    on one GPU at least one."""
     size, servers = chance.choice((2, 4, 8)), chance.choice((2, 3, 4))
 
     def place(gpus: int) -> tuple[int, ...]:
@@ -65,14 +66,17 @@ def random_overlap(chance: Random) -> Snapshot:
         return tuple(address for server in chosen for address in range(server * size, (server + 1) * size))
 
     jobs = []
+    free_to_move: set[int] = set()
     for number in range(chance.randint(3, 7)):
         gpus = place(chance.choice([level for level in (1, 2, 4, 8, 16) if level <= size * servers]))
+        locked = chance.random() < 0.5 or not free_to_move.isdisjoint(gpus)
+        free_to_move.update(() if locked else gpus)
         promised = chance.random() < 0.6
         length = 10.0 * chance.randint(1, 15)
         held = job(
             f"job-{number}", chance.uniform(20, 800), chance.uniform(100, 2000) if promised else inf,
             {level: level**0.9 for level in (1, 2, 4, 8, 16)}, newcomer=False, promised=promised,
-            gpus_now=len(gpus), placement=gpus, locked=chance.random() < 0.5,
+            gpus_now=len(gpus), placement=gpus, locked=locked,
             stored_plan=StoredPlan(np.array([0.0]), np.array([length]), np.array([len(gpus)]), length),
         )  # fmt: skip
         service = ServiceClass.SLO if promised else ServiceClass.BEST_EFFORT

@@ -72,7 +72,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
     for job in suspects(snapshot.jobs):
         check_job(job)
     seen: set[str] = set()
-    holders: dict[int, str] = {}
+    holders: dict[int, JobSnapshot] = {}
     for job in snapshot.jobs:
         if job.id in seen:
             raise ValueError(f"job {job.id} appears twice in the snapshot")
@@ -82,9 +82,10 @@ def check_snapshot(snapshot: Snapshot) -> None:
         for address in job.placement:
             if not 0 <= address < gpus:
                 raise ValueError(f"job {job.id} holds GPU {address}; there are {gpus}, counted from 0")
-            if address in holders:
-                raise Unplannable(job.id, f"it holds GPU {address}, which job {holders[address]} holds")
-            holders[address] = job.id
+            other = holders.setdefault(address, job)
+            # While a GPU passes from one job to another both list it, and one of them is locked.
+            if other is not job and not (other.locked or job.locked):
+                raise Unplannable(job.id, f"it holds GPU {address}, which job {other.id} holds")
     for block in snapshot.blocked:
         if isnan(block.until):
             raise ValueError("blocked GPUs: until is not a number")
