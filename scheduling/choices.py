@@ -158,6 +158,7 @@ class EnvironmentState(models.TextChoices):
     BUILDING = "building", "Building"
     READY = "ready", "Ready"
     FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
 
 
 class OfferState(models.TextChoices):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -11,12 +12,13 @@ from cluster.choices import WorkState
 from projects.api.base import StrictSerializer
 from scheduling.choices import EnvironmentState
 from scheduling.models import FunctionVersion
+from scheduling.selectors.environments import BuildQueue
 
 _TOLD = {
     WorkState.QUEUED: EnvironmentState.PENDING,
     WorkState.RUNNING: EnvironmentState.BUILDING,
     WorkState.DONE: EnvironmentState.READY,
-    WorkState.CANCELLED: EnvironmentState.FAILED,
+    WorkState.CANCELLED: EnvironmentState.CANCELLED,
     WorkState.FAILED: EnvironmentState.FAILED,
 }
 
@@ -26,11 +28,25 @@ class BundleFileSerializer(serializers.Serializer):
     size_bytes = serializers.IntegerField()
 
 
-class FunctionRequirementsSerializer(serializers.Serializer):
+class ListedRequirementsSerializer(serializers.Serializer):
     """The function's `requirements.txt`: equal ones share an environment."""
 
     digest = serializers.CharField()
     state = serializers.ChoiceField(EnvironmentState.choices)
+    builds_before = serializers.IntegerField(
+        allow_null=True,
+        help_text="While `pending`: how many builds go before, those under way included.",
+    )
+    building_since = serializers.DateTimeField(allow_null=True, help_text="While `building`: since when.")
+
+
+class FunctionRequirementsSerializer(ListedRequirementsSerializer):
+    """The function's `requirements.txt`, with what its installer printed."""
+
+    error = serializers.CharField(help_text="Once `failed` or `cancelled`: why.")
+    log = serializers.CharField(
+        help_text="What the installer printed: the last 2,000 characters while `building`, then all (20,000)."
+    )
 
 
 class FunctionVersionSerializer(serializers.ModelSerializer):
@@ -63,20 +79,45 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
     def get_requirements(self, version: FunctionVersion) -> dict[str, Any] | None:
         if not version.requirements_digest:
             return None
-        work = getattr(version, "environment_state", None) or WorkState.QUEUED
-        return {"digest": version.requirements_digest, "state": _TOLD[WorkState(work)]}
+        return {
+            **self.listed_requirements(version),
+            "error": getattr(version, "environment_error", None) or "",
+            "log": getattr(version, "environment_log", None) or "",
+        }
+
+    def listed_requirements(self, version: FunctionVersion) -> dict[str, Any]:
+        """What is said of the requirements of one version among many."""
+        digest = version.requirements_digest
+        work = WorkState(getattr(version, "environment_state", None) or WorkState.QUEUED)
+        is_running = work == WorkState.RUNNING
+        return {
+            "digest": digest,
+            "state": _TOLD[work],
+            "builds_before": self._queue.builds_before(digest) if work == WorkState.QUEUED else None,
+            "building_since": getattr(version, "environment_started_at", None) if is_running else None,
+        }
+
+    @cached_property
+    def _queue(self) -> BuildQueue:
+        """The queue, read once for all versions of an answer."""
+        return BuildQueue()
 
 
 class ListedVersionSerializer(FunctionVersionSerializer):
     """One version among many: its files are told of it alone."""
 
     files = None  # type: ignore[assignment]
+    requirements = serializers.SerializerMethodField(method_name="get_listed_requirements")
 
     class Meta(FunctionVersionSerializer.Meta):
         fields = (  # type: ignore[assignment]
             "id", "project", "name", "version", "digest", "entry", "description", "speed_neutral",
             "worker_counts", "size_bytes", "requirements", "created_by", "created_at",
         )  # fmt: skip
+
+    @extend_schema_field(ListedRequirementsSerializer(allow_null=True))
+    def get_listed_requirements(self, version: FunctionVersion) -> dict[str, Any] | None:
+        return self.listed_requirements(version) if version.requirements_digest else None
 
 
 class UploadSerializer(StrictSerializer):

@@ -13,6 +13,7 @@ from rest_framework import serializers
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, StateSource, VoidReason
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
 from scheduling.moments import rfc3339
+from scheduling.selectors.environments import BuildQueue
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
 from scheduling.selectors.standing import standing
 from scheduling.selectors.state_sources import sources_of_shards
@@ -100,8 +101,8 @@ def _finish(job: Job) -> datetime | None:
     return None if job.state == JobState.DECLINED else planned_finish_at(job)
 
 
-def verdict_of(job: Job) -> StoredVerdict:
-    """The stored verdict, or that there is none yet."""
+def verdict_of(job: Job, queue: BuildQueue | None = None) -> StoredVerdict:
+    """The stored verdict, or that there is none yet, and why. ``queue``: of builds, read for many jobs."""
     if job.verdict:
         return StoredVerdict.from_json(job.verdict)
     if job.decided_at is not None:
@@ -109,7 +110,8 @@ def verdict_of(job: Job) -> StoredVerdict:
     if job.state == JobState.PROFILING:
         reason = "Its speed on different numbers of GPUs is being measured."
         return pending(AnswerCode.PROFILING, reason, needs_profiling=True)
-    return pending(AnswerCode.UNDECIDED, "Not decided yet.")
+    wait = (queue or BuildQueue()).wait_of(job)
+    return pending(AnswerCode.UNDECIDED, wait or "Not decided yet.")
 
 
 class JobFunctionSerializer(serializers.Serializer):
@@ -227,7 +229,7 @@ class JobSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:
-        return VerdictSerializer(verdict_of(job), context=self.context).data
+        return VerdictSerializer(verdict_of(job, self.context.get("build_queue")), context=self.context).data
 
     @extend_schema_field(JobStandingSerializer)
     def get_standing(self, job: Job) -> dict[str, str]:

@@ -19,6 +19,16 @@ urlpatterns = [
         functions.BundleView.as_view(),
         name="function-bundle",
     ),
+    path(
+        "functions/<row:function_id>/versions/<row:number>/environment/cancel/",
+        functions.EnvironmentCancelView.as_view(),
+        name="function-environment-cancel",
+    ),
+    path(
+        "functions/<row:function_id>/versions/<row:number>/environment/build/",
+        functions.EnvironmentBuildView.as_view(),
+        name="function-environment-build",
+    ),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs/<job:job_id>/", jobs.JobView.as_view(), name="job"),
     path("jobs/<job:job_id>/cancel/", jobs.JobCancelView.as_view(), name="job-cancel"),

@@ -74,10 +74,12 @@ def versions_of_many() -> models.Prefetch[str]:
 
 class Environment(LeasedWork):
     """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's
-    text."""
+    text. ``project`` is the one that asked for its build."""
 
     digest = models.CharField(max_length=64, primary_key=True)
     requirements = models.TextField()
+    project = models.ForeignKey(Project, on_delete=models.SET_NULL, null=True, related_name="+")
+    #: What the installer printed: its end while it runs.
     log = models.TextField(blank=True)
     uri = models.CharField(max_length=500, blank=True)
     size_bytes = models.BigIntegerField(default=0)

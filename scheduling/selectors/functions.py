@@ -15,7 +15,9 @@ def versions_visible_to(user: User) -> QuerySet[FunctionVersion]:
     """All versions that the person may see, with what the API says of them."""
     environment = Environment.objects.filter(pk=OuterRef("requirements_digest"))
     versions = FunctionVersion.objects.select_related("function__project", "created_by").annotate(
-        size_bytes=F("bundle__size_bytes"), environment_state=Subquery(environment.values("state")[:1])
+        size_bytes=F("bundle__size_bytes"),
+        environment_state=Subquery(environment.values("state")[:1]),
+        environment_started_at=Subquery(environment.values("started_at")[:1]),
     )
     seen = visible_project_ids(user)
     return versions if seen is None else versions.filter(function__project__in=seen)
@@ -28,7 +30,7 @@ def newest_versions(user: User) -> QuerySet[FunctionVersion]:
 
 
 def version_get(user: User, function_id: int, number: int | None = None) -> FunctionVersion:
-    """One version of a function, the newest unless told.
+    """One version of a function, the newest unless told, with what its installer printed.
 
     Raises:
         NotFound: there is none, or the person may not know of it.
@@ -36,6 +38,11 @@ def version_get(user: User, function_id: int, number: int | None = None) -> Func
     versions = versions_visible_to(user).filter(function=function_id)
     if number is not None:
         versions = versions.filter(number=number)
+    environment = Environment.objects.filter(pk=OuterRef("requirements_digest"))
+    versions = versions.annotate(
+        environment_error=Subquery(environment.values("error")[:1]),
+        environment_log=Subquery(environment.values("log")[:1]),
+    )
     version = versions.order_by("-number").first()
     if version is None:
         raise NotFound("There is no such function, or no such version of it, among yours.")

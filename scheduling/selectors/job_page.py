@@ -26,6 +26,7 @@ from scheduling.models import (
     LogChunk,
     Offer,
 )
+from scheduling.selectors.environments import BuildQueue
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import PlannedPiece, planned_finish_at, planned_pieces
 from scheduling.selectors.jobs_table import gpus_now
@@ -287,8 +288,9 @@ def newest_events(user: User, job: Job, limit: int = 200) -> list[JobEvent]:
 
 
 def verdict_shown(user: User, job: Job) -> dict[str, Any]:
-    """The verdict without the ids of jobs that the person may not see; empty while there is none."""
-    verdict = job.verdict or {}
+    """The verdict without the ids of jobs that the person may not see; while there is none, only what the
+    job waits for, as its reason."""
+    verdict = job.verdict or {"reason": BuildQueue().wait_of(job)}
     reason = str(verdict.get("reason") or "")
     return {**verdict, "reason": mask_for(user, [reason])(reason)}
 

@@ -6,7 +6,6 @@ wait.
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -21,8 +20,9 @@ from cluster.choices import WorkState
 from scheduling.choices import TERMINAL_STATES
 from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job
+from scheduling.selectors.environments import build_order
 from scheduling.services.lifecycle import fail_all
-from scheduling.services.long_tasks import Attempt, LongTask
+from scheduling.services.long_tasks import Attempt, LongTask, TookTooLong
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.requirement_installer import RequirementInstaller
 from scheduling.services.wakeups import wake
@@ -33,9 +33,11 @@ BUILD_LIMIT_SECONDS = 1500
 NOT_INSTALLED = "its requirements could not be installed."
 
 
-def build_environment(digest: str) -> bool:
-    """Build it, if it is queued and nobody else takes it. Returns whether it can be used now."""
-    return BUILDS.work_off(digest, _build, explain=lambda error: None)
+def build_next_environment() -> bool:
+    """Build the queued environment whose turn it is. Returns whether one was built that can be used now."""
+    return BUILDS.work_off_first(
+        build_order(), _build, explain=lambda error: None, longest_seconds=BUILD_LIMIT_SECONDS
+    )
 
 
 def open_environment(digest: str) -> IO[bytes] | None:
@@ -51,30 +53,27 @@ def _build(attempt: Attempt[Environment]) -> bool:
     environment = attempt.row
     with tempfile.TemporaryDirectory(prefix="environment-") as folder:
         overlay = Path(folder) / "overlay"
-        ok, output = _install(environment.requirements, Path(folder), overlay)
-        attempt.told()
+        installer = RequirementInstaller(Path(folder), lambda output: attempt.told(log=output))
+        try:
+            ok, output = installer.install(environment.requirements, overlay)
+            attempt.told()
+        except TookTooLong:
+            too_long = f"The installation did not end within {BUILD_LIMIT_SECONDS} seconds.\n"
+            ok, output = False, installer.output() + too_long
         if ok:
-            uri, size = _store(environment.digest, Path(folder), overlay)
+            uri, size = _store(attempt, Path(folder), overlay)
             counts = attempt.finish(log=output, uri=uri, size_bytes=size)
         else:
             counts = attempt.fail(NOT_INSTALLED, log=output)
     # A slower twin's result is thrown away.
     if counts:
         log.info("environment built" if ok else "environment failed", digest=environment.digest)
-        _tell_jobs(environment.digest, ok=ok, output=output)
+        _tell_jobs(environment.digest, None if ok else Fail("environment_failed", NOT_INSTALLED, output))
     return ok and counts
 
 
-def _install(requirements: str, folder: Path, overlay: Path) -> tuple[bool, str]:
-    """Run the installer with nothing of the platform's in its environment. Returns success and its output."""
-    installer = RequirementInstaller.beside_the_runtime(folder)
-    try:
-        return installer.install(requirements, overlay, limit_seconds=BUILD_LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return False, f"The installation did not end within {BUILD_LIMIT_SECONDS} seconds."
-
-
-def _store(digest: str, folder: Path, overlay: Path) -> tuple[str, int]:
+def _store(attempt: Attempt[Environment], folder: Path, overlay: Path) -> tuple[str, int]:
+    digest = attempt.row.digest
     archive = folder / "overlay.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
         for path in sorted(overlay.iterdir()):
@@ -83,30 +82,41 @@ def _store(digest: str, folder: Path, overlay: Path) -> tuple[str, int]:
     uri = f"{settings.CHECKPOINT_URL.rstrip('/')}/environments/{digest}.tar.gz"
     filesystem, place = fsspec.core.url_to_fs(uri)
     filesystem.makedirs(place.rsplit("/", 1)[0], exist_ok=True)
-    filesystem.put_file(str(archive), place + ".part")
-    filesystem.mv(place + ".part", place)
+    # A worker that lost its lease may still be storing: two of them must not write one file.
+    part = f"{place}.{attempt.token}.part"
+    filesystem.put_file(str(archive), part)
+    filesystem.mv(part, place)
     return uri, archive.stat().st_size
 
 
+def failure_of(environment: Environment) -> Fail:
+    """How jobs end that wait for an environment that failed or was cancelled."""
+    if environment.state == WorkState.CANCELLED:
+        return Fail("environment_failed", environment.error)
+    causes = [text for text in (environment.log, environment.error) if text and text != NOT_INSTALLED]
+    return Fail("environment_failed", NOT_INSTALLED, "\n".join(causes))
+
+
+def fail_waiting_jobs(environment: Environment) -> None:
+    """End the jobs that wait for an environment that failed or was cancelled."""
+    _tell_jobs(environment.digest, failure_of(environment))
+
+
 @transaction.atomic
-def _tell_jobs(digest: str, *, ok: bool, output: str) -> None:
+def _tell_jobs(digest: str, failure: Fail | None) -> None:
+    """Let the jobs that wait be measured, or end them with ``failure``."""
     jobs = Job.objects.filter(function_version__requirements_digest=digest).exclude(state__in=TERMINAL_STATES)
     for cluster_id in sorted(set(jobs.values_list("cluster", flat=True))):
         cluster = lock_cluster(cluster_id)
-        if ok:
+        if failure is None:
             planning_fact_changed(cluster)
             wake("plan", trigger=f"environment {digest[:8]} is ready")
         else:
-            fault = Fail("environment_failed", NOT_INSTALLED, output)
             found = jobs.filter(cluster=cluster_id).select_related("checkpoint")
-            fail_all([(job, fault) for job in found.order_by("pk")], cluster)
-
-
-def _given_up(environment: Environment) -> None:
-    _tell_jobs(environment.digest, ok=False, output=environment.error)
+            fail_all([(job, failure) for job in found.order_by("pk")], cluster)
 
 
 BUILDS = LongTask(
-    rows=Environment, topic="build_environment", argument="digest", given_up=_given_up,
-    lost="Its worker process was lost {attempts} times while it installed them.",
+    rows=Environment, topic="build_environment", argument="digest", progress={"log": ""},
+    given_up=fail_waiting_jobs, lost="Its worker process was lost {attempts} times while it installed them.",
 )  # fmt: skip

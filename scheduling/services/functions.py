@@ -11,8 +11,8 @@ from django.db.models import Max
 from projects.models import Project, User
 from projects.services.openness import lock_open_project
 from scheduling.bundles import BundleFacts, BundleLimits, ReadingBounds, read_bundle_apart
-from scheduling.models import Bundle, Environment, Function, FunctionVersion
-from scheduling.services.environments import BUILDS
+from scheduling.models import Bundle, Function, FunctionVersion
+from scheduling.services.environment_requests import environment_request
 from scheduling.services.quotas import check_bundle_bytes
 
 
@@ -25,7 +25,8 @@ def function_upload(
 
     Raises:
         BundleError: the bundle cannot be used, and why.
-        QuotaExceeded: the project's bundles, or its creator's in sum, would take more bytes than they may.
+        QuotaExceeded: the project's bundles, or its creator's in sum, would take more bytes than they may, or
+            too many environments of theirs are not built yet.
         Conflict: the project is archived.
         Unavailable: too many others are uploading; try again soon.
     """
@@ -45,6 +46,8 @@ def _store(
     lock_open_project(project)
     if project.created_by_id is not None:
         User.objects.select_for_update(no_key=True).get(pk=project.created_by_id)
+    if facts.requirements is not None:
+        environment_request(project, facts.requirements.digest, facts.requirements.text)
     function, _ = Function.objects.get_or_create(project=project, name=name)
     known = FunctionVersion.objects.filter(function=function, bundle=facts.digest, entry=facts.entry).first()
     if known is not None:
@@ -53,12 +56,6 @@ def _store(
     Bundle.objects.get_or_create(
         digest=facts.digest, defaults={"content": content, "size_bytes": facts.size_bytes}
     )
-    if facts.requirements is not None:
-        environment, new = Environment.objects.get_or_create(
-            digest=facts.requirements.digest, defaults={"requirements": facts.requirements.text}
-        )
-        if new:
-            BUILDS.announce(environment)
     latest = FunctionVersion.objects.filter(function=function).aggregate(number=Max("number"))["number"]
     version = FunctionVersion.objects.create(
         function=function,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
@@ -48,7 +48,8 @@ class CancelledByOperator(AttemptStopped):
 
 
 class LeaseLost(AttemptStopped):
-    """The row was given to another worker, or deleted. Nothing may be written any more."""
+    """The row was given to another worker, ended by somebody, or deleted. Nothing may be written any
+    more."""
 
 
 class TookTooLong(AttemptStopped):
@@ -130,16 +131,29 @@ class LongTask(Generic[Row]):
         is raised when the row says so. Where the database is away the lease runs out, and another attempt
         follows.
         """
-        attempt = self.attempt(key, longest_seconds=longest_seconds)
+        return self.work_off_first([key], work, explain=explain, longest_seconds=longest_seconds)
+
+    def work_off_first(
+        self,
+        keys: Iterable[Any],
+        work: Callable[[Attempt[Row]], bool],
+        *,
+        explain: Callable[[Exception], str | None],
+        longest_seconds: float | None = None,
+    ) -> bool:
+        """`work_off` for the first of these rows that is queued and that nobody else takes."""
+        tried = (self.attempt(key, longest_seconds=longest_seconds) for key in keys)
+        attempt = next((taken for taken in tried if taken is not None), None)
         if attempt is None:
             return False
+        key = attempt.row.pk
         try:
             with attempt:
                 return work(attempt)
         except CancelledByOperator:
             attempt.cancelled()
         except LeaseLost:
-            log.warning("work was given to another worker", task=self.topic, row=key)
+            log.warning("work is no longer this worker's", task=self.topic, row=key)
         except TookTooLong as error:
             attempt.fail(str(error))
         except (OperationalError, InterfaceError):

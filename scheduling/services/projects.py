@@ -8,6 +8,7 @@ from projects.errors import Conflict
 from projects.models import Project
 from scheduling.choices import TERMINAL_STATES
 from scheduling.models import Bundle, Function
+from scheduling.services.environment_requests import release_environments
 
 
 def close_project(project: Project, deleting: bool, **_: Any) -> None:
@@ -28,5 +29,6 @@ def close_project(project: Project, deleting: bool, **_: Any) -> None:
     digests = set(
         Bundle.objects.filter(functionversion__function__project=project).values_list("digest", flat=True)
     )
+    release_environments(project)
     Function.objects.filter(project=project).delete()
     Bundle.objects.filter(digest__in=digests, functionversion__isnull=True).delete()

@@ -18,8 +18,13 @@ from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, OfferState, Purpose, ServiceClass
 from scheduling.core.question.snapshot import StoredPlan
-from scheduling.models import Bundle, Generation, Job, Offer
+from scheduling.models import Bundle, Environment, Generation, Job, Offer
+from scheduling.selectors.environments import UNBUILT_STATES
 from scheduling.stored_verdict import DECLINED, AnswerCode, StoredVerdict
+
+#: Environments that the projects of one person may have queued or under way: a build may hold the worker of
+#: all projects for 25 minutes.
+MOST_UNBUILT_ENVIRONMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,28 @@ def check_bundle_bytes(project: Project, digest: str, size_bytes: int) -> None:
                 f"{limit.whose} stores {stored} bytes of bundles and may store {limit.amount}; "
                 f"this one has {size_bytes}. An operator can raise the limit."
             )
+
+
+def check_unbuilt_environments(project: Project, digest: str) -> None:
+    """Let one more environment into the queue. The caller holds the rows of the project and its creator.
+
+    Raises:
+        QuotaExceeded: as many others as there may be are not built yet.
+    """
+    creator = project.created_by
+    whose = f"Project {project.name} waits"
+    unbuilt = Environment.objects.filter(state__in=UNBUILT_STATES).exclude(pk=digest)
+    if creator is None:
+        unbuilt = unbuilt.filter(project=project)
+    else:
+        whose = f"The projects that {creator.username} created wait"
+        unbuilt = unbuilt.filter(project__created_by=creator)
+    count = unbuilt.count()
+    if count >= MOST_UNBUILT_ENVIRONMENTS:
+        raise QuotaExceeded(
+            f"{whose} for {count} builds of requirements and may wait for {MOST_UNBUILT_ENVIRONMENTS}; "
+            "wait until one ends, or cancel one."
+        )
 
 
 def profiling_refusal(project: Project, now: datetime) -> str | None:

@@ -14,14 +14,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from scheduling.services.installer_process import read_tail, run_installer
 
 KEPT_LOG_CHARACTERS = 20_000
 #: What the overlay may not replace: the workers have imported both before a person's code is known.
@@ -42,73 +43,82 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class RequirementInstaller:
-    """One environment to install into. ``site``: its folder of packages; ``given``: what the runtime brings,
-    with versions."""
+    """An installer that works in ``folder``.
+
+    ``report`` is called with the end of its output while it runs; what it raises ends the installation.
+    """
 
     folder: Path
-    site: Path
-    given: dict[str, str]
+    report: Callable[[str], None]
 
-    @classmethod
-    def beside_the_runtime(cls, folder: Path) -> RequirementInstaller:
-        """An environment in ``folder`` that knows the runtime's torch and numpy, and theirs, as installed."""
-        home = folder / "environment"
-        subprocess.run(
-            [sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, str(home)],
-            check=True,
-            capture_output=True,
-            env=_environment(folder),
-        )
-        site = next(home.glob("lib/python*/site-packages"))
-        given: dict[str, str] = {}
-        for distribution in _with_dependencies(FIXED):
-            given[canonicalize_name(distribution.name)] = distribution.version
-            _declare_installed(distribution, site)
-        return cls(folder, site, given)
+    def install(self, requirements: str, overlay: Path) -> tuple[bool, str]:
+        """Install beside the runtime's torch and numpy, and theirs, and move what was added to ``overlay``.
 
-    def install(self, requirements: str, overlay: Path, *, limit_seconds: float) -> tuple[bool, str]:
-        """Install and move what was added to ``overlay``. Returns success and what the installer printed.
-
-        Raises ``subprocess.TimeoutExpired`` when it takes longer than ``limit_seconds``.
+        Returns success and what the installer printed.
         """
-        before = {path.name for path in self.site.iterdir()}
+        if self._run(["venv", "--quiet", "--python", sys.executable, str(self._home)]) != 0:
+            return False, self.output()
+        site = next(self._home.glob("lib/python*/site-packages"))
+        given = _declare_runtime(site)
+        before = {path.name for path in site.iterdir()}
         (self.folder / "requirements.txt").write_text(requirements)
         (self.folder / "constraints.txt").write_text(
-            "".join(f"{name}=={self.given[name]}\n" for name in FIXED if name in self.given)
+            "".join(f"{name}=={given[name]}\n" for name in FIXED if name in given)
         )
-        done = subprocess.run(
-            self._command(),
-            cwd=self.folder,
-            env=_environment(self.folder),
-            capture_output=True,
-            text=True,
-            timeout=limit_seconds,
-            check=False,
-        )
-        output = (done.stdout + done.stderr).replace(str(self.folder), "")
-        if done.returncode != 0:
-            return False, (output + self._hint())[-KEPT_LOG_CHARACTERS:]
+        if self._run(self._installation()) != 0:
+            return False, (self.output() + _hint(given))[-KEPT_LOG_CHARACTERS:]
         overlay.mkdir()
-        for path in self.site.iterdir():
+        for path in site.iterdir():
             if path.name not in before:
                 shutil.move(path, overlay / path.name)
-        return True, output[-KEPT_LOG_CHARACTERS:]
+        return True, self.output()
 
-    def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "uv", "pip", "install", "--no-progress", "--only-binary", ":all:"]
-        command += ["--python", str(self.folder / "environment" / "bin" / "python"), "--link-mode", "copy"]
+    def output(self) -> str:
+        """What it printed so far."""
+        return read_tail(self._log, self.folder, KEPT_LOG_CHARACTERS)
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / "environment"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "output.log"
+
+    def _run(self, arguments: Sequence[str]) -> int:
+        return run_installer(
+            [sys.executable, "-m", "uv", *arguments],
+            folder=self.folder,
+            environment=_environment(self.folder),
+            log=self._log,
+            report=self.report,
+        )
+
+    def _installation(self) -> list[str]:
+        command = ["pip", "install", "--no-progress", "--only-binary", ":all:"]
+        command += ["--python", str(self._home / "bin" / "python"), "--link-mode", "copy"]
         command += ["--constraint", str(self.folder / "constraints.txt")]
         command += ["--requirement", str(self.folder / "requirements.txt")]
         for place in os.environ.get("PIP_FIND_LINKS", "").split():
             command += ["--find-links", place]
         return command
 
-    def _hint(self) -> str:
-        brought = " and ".join(f"{name} {self.given[name]}" for name in FIXED if name in self.given)
-        return (
-            f"\nThe nodes bring {brought}; a requirement that excludes these versions cannot be installed. "
-            "Packages are installed from wheels only: what is published as source alone is not found.\n"
-        )
+
+def _hint(given: dict[str, str]) -> str:
+    brought = " and ".join(f"{name} {given[name]}" for name in FIXED if name in given)
+    return (
+        f"\nThe nodes bring {brought}; a requirement that excludes these versions cannot be installed. "
+        "Packages are installed from wheels only: what is published as source alone is not found.\n"
+    )
+
+
+def _declare_runtime(site: Path) -> dict[str, str]:
+    """Tell the environment that what the runtime brings is installed; returns its versions by name."""
+    given: dict[str, str] = {}
+    for distribution in _with_dependencies(FIXED):
+        given[canonicalize_name(distribution.name)] = distribution.version
+        _declare_installed(distribution, site)
+    return given
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from scheduling.choices import CurveState
 from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
+from scheduling.services.environments import failure_of
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_all_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import fail_all
 from scheduling.services.measured_levels import (
@@ -31,10 +32,12 @@ from scheduling.services.measured_levels import (
 from scheduling.services.profiling import undecided_jobs
 from scheduling.services.unfit_levels import largest_unfit_levels
 
+_WILL_NOT_COME = (WorkState.FAILED, WorkState.CANCELLED)
+
 
 def unmeasurable_jobs(cluster: Cluster, most: int) -> list[Job]:
     """Up to ``most`` undecided jobs that will never get a curve, the longest waiting first."""
-    failed = Environment.objects.filter(state=WorkState.FAILED).values("pk")
+    failed = Environment.objects.filter(state__in=_WILL_NOT_COME).values("pk")
     hopeless = (
         with_broken_off(undecided_jobs(cluster))
         .filter(
@@ -65,8 +68,7 @@ def settle_unmeasurable(cluster: Cluster, most: int) -> int:
     for job in jobs:
         environment = known.failed_environment(job)
         if environment is not None:
-            told = "its requirements could not be installed"
-            faults.append((job, Fail("environment_failed", told, environment.log)))
+            faults.append((job, failure_of(environment)))
             continue
         reason = known.why(job)
         kind = kind_left(order(job.service_class), job, measured=False)
@@ -91,7 +93,7 @@ class _Known:
         curves = {job.curve_id for job in jobs if job.curve_id is not None}
         self._unfit = largest_unfit_levels(curves)
         digests = {job.function_version.requirements_digest for job in jobs} - {""}
-        failed = Environment.objects.filter(pk__in=digests, state=WorkState.FAILED)
+        failed = Environment.objects.filter(pk__in=digests, state__in=_WILL_NOT_COME)
         self._failed = {environment.pk: environment for environment in failed}
 
     def failed_environment(self, job: Job) -> Environment | None:

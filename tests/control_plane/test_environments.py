@@ -19,7 +19,7 @@ from django.utils import timezone
 from cluster.choices import WorkState
 from scheduling.choices import JobState
 from scheduling.models import Environment, Job
-from scheduling.services.environments import BUILDS, build_environment, open_environment
+from scheduling.services.environments import BUILDS, build_next_environment, open_environment
 from scheduling.services.long_tasks import MOST_ATTEMPTS
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
@@ -73,7 +73,7 @@ def storage(tmp_path: Path, settings: Any) -> None:
 @pytest.mark.usefixtures("cluster", "storage", "wheels")
 def test_a_requirement_is_installed_once_and_packed_for_the_agents() -> None:
     environment = requirement("sundial==1.2\n")
-    assert build_environment(environment.digest)
+    assert build_next_environment()
     environment.refresh_from_db()
     assert environment.state == WorkState.DONE, environment.log
     archive = open_environment(environment.digest)
@@ -81,7 +81,7 @@ def test_a_requirement_is_installed_once_and_packed_for_the_agents() -> None:
     with tarfile.open(fileobj=io.BytesIO(archive.read())) as packed:
         assert "sundial.py" in packed.getnames()
     archive.close()
-    assert not build_environment(environment.digest), "once"
+    assert not build_next_environment(), "once"
 
 
 @pytest.mark.usefixtures("storage", "wheels")
@@ -93,7 +93,7 @@ def test_a_requirement_that_does_not_exist_fails_the_job_with_the_log(submit: Ca
     settle(node)
     job.refresh_from_db()
     assert job.state == JobState.SUBMITTED, "nothing is measured before the environment is there"
-    build_environment(environment.digest)
+    build_next_environment()
     job.refresh_from_db()
     assert job.state == JobState.FAILED
     assert job.failure is not None
@@ -108,7 +108,7 @@ def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Pat
     release = importlib.metadata.version("torch").split("+")[0]
     add_wheel(wheels, "sundialtrainer", "3.0", f"torch (=={release})", "numpy (>1.0)", "sundial")
     environment = requirement("sundialtrainer\nnumpy\n")
-    build_environment(environment.digest)
+    build_next_environment()
     environment.refresh_from_db()
     assert environment.state == WorkState.DONE, environment.log
     archive = open_environment(environment.digest)
@@ -129,7 +129,7 @@ def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Pat
 def test_another_pytorch_or_numpy_than_the_nodes_have_is_refused_in_words(wheels: Path, asked: str) -> None:
     add_wheel(wheels, "sundialtrainer", "3.0", "torch (<2)")
     environment = requirement(f"{asked}\n")
-    build_environment(environment.digest)
+    build_next_environment()
     environment.refresh_from_db()
     assert environment.state == WorkState.FAILED
     assert f"The nodes bring torch {importlib.metadata.version('torch')} and numpy" in environment.log
@@ -143,7 +143,7 @@ def test_a_build_whose_worker_died_is_done_by_another_within_a_lease() -> None:
     assert BUILDS.sweep() == 0, "its lease still runs"
     lose_worker(environment)
     assert BUILDS.sweep() == 1
-    assert build_environment(environment.digest)
+    assert build_next_environment()
     assert not dead.fail("too late"), "whoever was taken for dead writes nothing"
     environment.refresh_from_db()
     assert (environment.state, environment.attempts) == (WorkState.DONE, 2)

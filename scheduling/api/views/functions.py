@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -15,11 +17,12 @@ from projects.api.base import ApiView
 from projects.api.filters import read_filters
 from projects.api.parsing import TOO_LARGE_KEY
 from projects.errors import InvalidRequest, TooLarge
-from projects.models import Role, Scope
+from projects.models import Role, Scope, User
 from projects.selectors import projects_visible_to
 from scheduling.api import function_serializers as shapes
 from scheduling.models import Bundle, FunctionVersion
 from scheduling.selectors.functions import newest_versions, version_get, versions_visible_to
+from scheduling.services.environment_requests import environment_build, environment_cancel
 from scheduling.services.functions import function_upload
 
 
@@ -165,4 +168,60 @@ class BundleView(ApiView):
                 "X-Content-SHA256": version.bundle_id,
                 "Cache-Control": "private, max-age=31536000, immutable",
             },
+        )
+
+
+class EnvironmentActionView(ApiView):
+    """What members do to the environment of a version; the answer is the version as it is then."""
+
+    token_scopes = {"POST": Scope.SUBMIT}
+    queryset = FunctionVersion.objects.none()
+
+    def act(
+        self, function_id: int, number: int, service: Callable[[FunctionVersion, User], None]
+    ) -> Response:
+        """Apply the service to the version, at most once for each `Idempotency-Key`."""
+
+        def answer() -> Response:
+            service(version_get(self.user, function_id, number), self.user)
+            shown = version_get(self.user, function_id, number)
+            return Response(shapes.FunctionVersionSerializer(shown).data)
+
+        return self.idempotently(answer)
+
+
+@extend_schema(tags=["functions"])
+class EnvironmentCancelView(EnvironmentActionView):
+    """Cancelling a build."""
+
+    @extend_schema(
+        operation_id="function_environment_cancel",
+        summary="Cancel the build of a version's requirements",
+        description=(
+            "Ends a build that is queued or under way. Jobs that wait for it fail. 409 where a project needs "
+            "the same requirements in which the caller may not cancel jobs."
+        ),
+        request=None,
+        responses=shapes.FunctionVersionSerializer,
+    )
+    def post(self, request: Request, function_id: int, number: int) -> Response:
+        return self.act(
+            function_id, number, lambda version, actor: environment_cancel(version=version, actor=actor)
+        )
+
+
+@extend_schema(tags=["functions"])
+class EnvironmentBuildView(EnvironmentActionView):
+    """Building once more."""
+
+    @extend_schema(
+        operation_id="function_environment_build",
+        summary="Build a version's requirements again",
+        description="Queues a build again that failed or was cancelled, as uploading the function does.",
+        request=None,
+        responses=shapes.FunctionVersionSerializer,
+    )
+    def post(self, request: Request, function_id: int, number: int) -> Response:
+        return self.act(
+            function_id, number, lambda version, actor: environment_build(version=version, actor=actor)
         )

@@ -30,6 +30,7 @@ from scheduling.api.job_requests import (
 from scheduling.api.waiting import LONGEST_SECONDS, hold_until_verdict, wait_seconds
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
+from scheduling.selectors.environments import BuildQueue
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
 from scheduling.services.declining_offers import job_decline_offer
@@ -109,6 +110,7 @@ class JobAnswerView(ApiView):
         mask = mask_for(self.user, [(job.verdict or {}).get("reason") for job in jobs])
         serializer, context = _serializer_of_this_thread()
         context["mask"] = mask
+        context["build_queue"] = BuildQueue()
         return [serializer.to_representation(job) for job in jobs]
 
     def submitted(self, action: Callable[[], Response], seconds: float) -> Response:

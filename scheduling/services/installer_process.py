@@ -1,0 +1,64 @@
+"""Running an installer: in a process group of its own, which ends when the caller says so or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+POLL_SECONDS = 0.5
+#: What is shown of the output while it runs.
+TAIL_CHARACTERS = 2_000
+#: Ends with its parent (PR_SET_PDEATHSIG, SIGKILL): a worker process that is killed cannot end its group.
+_ENDS_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def run_installer(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    log: Path,
+    report: Callable[[str], None],
+) -> int:
+    """Run the command in ``folder``, its output appended to ``log``; returns its exit status.
+
+    ``report`` is called with the output's end while the command runs. What it raises ends the whole process
+    group and is raised here.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _ENDS_WITH_PARENT, *command],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    try:
+        while True:
+            try:
+                return process.wait(POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                report(read_tail(log, folder, TAIL_CHARACTERS))
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def read_tail(log: Path, folder: Path, characters: int) -> str:
+    """The last characters of the output, without the path of the folder; at most so many."""
+    with log.open("rb") as output:
+        size = output.seek(0, os.SEEK_END)
+        # A character takes four bytes at most, and paths are left out below.
+        output.seek(max(0, size - 8 * characters))
+        text = output.read().decode(errors="replace")
+    # PostgreSQL stores no NUL.
+    return text.replace(str(folder), "").replace("\0", "")[-characters:]
