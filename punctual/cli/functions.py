@@ -1,4 +1,4 @@
-"""`functions`: upload, list, versions."""
+"""`functions`: upload, list, versions, and the installation of their requirements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from punctual.cli import options, output, session
-from punctual.client import FunctionVersion
+from punctual.client import FunctionVersion, Requirements
 from punctual.client.durations import parse_time
 
 functions_app = typer.Typer(help="Upload functions; list them and their versions.")
@@ -56,13 +56,66 @@ def versions(
     _print(found, as_json)
 
 
+@functions_app.command("requirements")
+def requirements(
+    name: options.FunctionName, project: options.Project = None, as_json: options.Json = False
+) -> None:
+    """Show how far the requirements of a function are installed, and what the installer printed."""
+    with session.client() as client:
+        version = client.functions.show(client.functions.find(name, project=project))
+    _print_requirements(version, as_json)
+
+
+@functions_app.command("build")
+def build(name: options.FunctionName, project: options.Project = None, as_json: options.Json = False) -> None:
+    """Install the requirements of a function again, after that failed or was cancelled."""
+    with session.client() as client:
+        version = client.functions.build(client.functions.find(name, project=project))
+    _print_requirements(version, as_json)
+
+
+@functions_app.command("cancel-build")
+def cancel_build(
+    name: options.FunctionName, project: options.Project = None, as_json: options.Json = False
+) -> None:
+    """Cancel the installation of a function's requirements. Jobs that wait for it fail."""
+    with session.client() as client:
+        version = client.functions.cancel_build(client.functions.find(name, project=project))
+    _print_requirements(version, as_json)
+
+
+def _print_requirements(version: FunctionVersion, as_json: bool) -> None:
+    if as_json:
+        output.print_json(version.raw)
+        return
+    found = version.requirements
+    output.say(f"{version.reference}  requirements: {_progress(found)}")
+    for text in (found.error, found.log) if found else ():
+        if text:
+            output.say(text.rstrip())
+
+
+def _progress(found: Requirements | None) -> str:
+    """How far they are installed, in a few words."""
+    if found is None:
+        return "none"
+    if found.state == "building":
+        return f"building since {output.time_text(found.building_since)}"
+    if found.state == "pending" and found.builds_before:
+        return f"pending, {found.builds_before} builds before"
+    return found.state
+
+
 def _print(found: Sequence[FunctionVersion], as_json: bool) -> None:
     if as_json:
         output.print_json([version.raw for version in found])
         return
     output.print_table(
-        ("NAME", "PROJECT", "ENTRY", "DIGEST", "CREATED"),
-        [(v.reference, v.project, v.entry, v.digest[:16], _created(v.raw)) for v in found],
+        ("NAME", "PROJECT", "ENTRY", "DIGEST", "REQUIREMENTS", "CREATED"),
+        [
+            (v.reference, v.project, v.entry, v.digest[:16], _progress(v.requirements), _created(v.raw))
+            for v in found
+        ],
         empty="No functions. Upload one: punctual functions upload train.py",
     )
 

@@ -79,6 +79,30 @@ class Functions:
         path = f"functions/{quote(str(function.id), safe='')}/versions/"
         return [_read_version(item, function) for item in self._transport.pages(path)]
 
+    def show(self, version: FunctionVersion) -> FunctionVersion:
+        """The version as it is now, with what the installer of its requirements printed."""
+        return _read_version(self._transport.request("GET", _path(version)).json())
+
+    def build(self, version: FunctionVersion) -> FunctionVersion:
+        """Install its requirements again, after that failed or was cancelled.
+
+        Raises:
+            ConflictError: they are installed, being installed or queued; says which.
+        """
+        return _read_version(self._transport.request("POST", f"{_path(version)}environment/build/").json())
+
+    def cancel_build(self, version: FunctionVersion) -> FunctionVersion:
+        """Cancel the installation of its requirements; jobs that wait for it fail.
+
+        Raises:
+            ConflictError: none is queued or under way, or it is needed outside of your projects.
+        """
+        return _read_version(self._transport.request("POST", f"{_path(version)}environment/cancel/").json())
+
+
+def _path(version: FunctionVersion) -> str:
+    return f"functions/{quote(str(version.id), safe='')}/versions/{version.version}/"
+
 
 def _read_version(document: Any, function: FunctionVersion | None = None) -> FunctionVersion:
     """A version as the API writes it: its number stands under `version` or `number`."""

@@ -60,6 +60,24 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Requirements:
+    """The requirements of a version, and how far their installation is.
+
+    `state` is `pending`, `building`, `ready`, `failed` or `cancelled`. `builds_before` counts the builds that
+    go before it while it is pending. `error` and `log` (what the installer printed) are told of one version,
+    not in lists.
+    """
+
+    digest: str = ""
+    state: str = ""
+    builds_before: int | None = None
+    building_since: datetime | None = moment()
+    error: str = ""
+    log: str = ""
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
 class FunctionVersion:
     """One immutable version of an uploaded function."""
 
@@ -69,6 +87,7 @@ class FunctionVersion:
     digest: str = ""
     entry: str = ""
     project: str = ""
+    requirements: Requirements | None = nested(Requirements)
     raw: dict[str, Any] = raw_object()
 
     @property

@@ -73,6 +73,8 @@ LINES = [
     Line("function-versions", "get", MEMBERS),
     Line("function-version", "get", MEMBERS),
     Line("function-bundle", "get", MEMBERS),
+    Line("function-environment-cancel", "post", WRITERS, (409,), {}),  # it has no requirements
+    Line("function-environment-build", "post", WRITERS, (409,), {}),
     Line("jobs", "get", ANYONE),
     Line("jobs", "post", WRITERS, (201,), "job", stranger=400),
     Line("what-if", "post", WRITERS, (200,), "job", stranger=400),
@@ -181,6 +183,8 @@ def address(world: World, name: str) -> str:
         "function-versions": {"function_id": world.version.function_id},
         "function-version": {"function_id": world.version.function_id, "number": 1},
         "function-bundle": {"function_id": world.version.function_id, "number": 1},
+        "function-environment-cancel": {"function_id": world.version.function_id, "number": 1},
+        "function-environment-build": {"function_id": world.version.function_id, "number": 1},
         "job-artifact": {"job_id": world.job.pk, "name": "weights.pt"},
         "agent-revoke": {"agent_id": world.server.agent.pk},
         "decision": {"decision_id": world.decision.pk},

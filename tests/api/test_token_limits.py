@@ -28,7 +28,13 @@ LINES = [
     Line("invitation-decline", "post", "anyone"),
 ]
 #: What changes something and is not named here needs ``manage``; what operators alone may needs ``operate``.
-SUBMITTING = {"functions", "jobs", "what-if"} | {
+SUBMITTING = {
+    "functions",
+    "function-environment-build",
+    "function-environment-cancel",
+    "jobs",
+    "what-if",
+} | {
     f"job-{verb}"
     for verb in ("cancel", "pause", "resume", "accept-offer", "decline-offer", "clone", "deadline")
 }
