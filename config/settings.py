@@ -199,6 +199,7 @@ SPECTACULAR_SETTINGS = {
         "LoanState": "lending.choices.LoanState",
         "ReclaimState": "lending.choices.ReclaimState",
         "OrderSource": "lending.choices.OrderSource",
+        "EnvironmentState": "scheduling.choices.EnvironmentState",
         "StateSource": "scheduling.choices.StateSource",
         "ProtectionState": "scheduling.choices.ProtectionState",
         "RecoveryKind": "scheduling.choices.RecoveryKind",

@@ -15,6 +15,7 @@ from dashboard.views.rendering import Fragment, render_page
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
+from scheduling.selectors.environments import installer_output
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
 from scheduling.selectors.recoveries import recoveries_of
@@ -114,6 +115,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "slack_seconds": slack_seconds(found, now),
         "share": selectors.minimum_satisfactory_share(found),
         "verdict": selectors.verdict_shown(person(request), found),
+        "installer_output": installer_output(found),
         "standing": standing(found, now),
         "offer": selectors.open_offer(found, now),
         "successor": selectors.successor(found),

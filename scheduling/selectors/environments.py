@@ -52,6 +52,14 @@ def in_turn(queued: Iterable[tuple[str, int]], started: Mapping[int, datetime]) 
     return [own[requester][turn] for turn in rounds for requester in turns if turn < len(own[requester])]
 
 
+def installer_output(job: Job) -> str:
+    """What the installer of the job's requirements printed last; empty unless the job waits for it."""
+    if job.state != JobState.SUBMITTED:
+        return ""
+    running = Environment.objects.filter(pk=job.function_version.requirements_digest, state=WorkState.RUNNING)
+    return running.values_list("log", flat=True).first() or ""
+
+
 class BuildQueue:
     """The builds that are queued or under way, read when first asked."""
 

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.utils import timezone
 
+from cluster.choices import WorkState
 from projects.models import Quota
 from scheduling.models import Bundle, Environment, Function, FunctionVersion
+from scheduling.services.environments import BUILDS
+from scheduling.services.quotas import MOST_UNBUILT_ENVIRONMENTS
 from tests.api.conftest import SOURCE, World
 from tests.api.test_bundles import LIMITS, MALFORMED, zipped
 
@@ -48,6 +52,83 @@ def test_requirements_become_an_environment_to_be_built(world: World) -> None:
     version = upload(world, content, filename="train.zip").json()
     assert version["requirements"]["state"] == "pending"
     assert Environment.objects.get(pk=version["requirements"]["digest"]).requirements == "pandas\n"
+
+
+def upload_needing(world: World, package: str) -> Any:
+    return upload(world, zipped(("train.py", SOURCE), ("requirements.txt", f"{package}\n")), filename="a.zip")
+
+
+def test_a_version_says_how_far_its_requirements_are(world: World) -> None:
+    upload_needing(world, "first")
+    version = upload_needing(world, "pandas").json()
+    address = f"/api/v1/functions/{version['id']}/versions/2/"
+    asked = world.client(world.viewer)
+    digest = version["requirements"]["digest"]
+    waiting = {"digest": digest, "state": "pending", "builds_before": 1, "building_since": None}
+    assert asked.get(address).json()["requirements"] == waiting | {"error": "", "log": ""}
+    assert asked.get("/api/v1/functions/?name=fresh").json()["results"][0]["requirements"] == waiting
+    attempt = BUILDS.attempt(digest)
+    assert attempt is not None
+    attempt.renew(log="looking for pandas")
+    shown = asked.get(address).json()["requirements"]
+    assert (shown["state"], shown["builds_before"], shown["log"]) == ("building", None, "looking for pandas")
+    assert shown["building_since"]
+    attempt.fail("not installed", log="no pandas")
+    shown = asked.get(address).json()["requirements"]
+    assert (shown["state"], shown["error"], shown["log"]) == ("failed", "not installed", "no pandas")
+    assert shown["building_since"] is None
+
+
+@pytest.mark.parametrize("state", [WorkState.FAILED, WorkState.CANCELLED])
+def test_uploading_again_builds_what_failed_or_was_cancelled(world: World, state: WorkState) -> None:
+    digest = upload_needing(world, "pandas").json()["requirements"]["digest"]
+    Environment.objects.filter(pk=digest).update(state=state, finished_at=timezone.now(), error="no")
+    again = upload_needing(world, "pandas")
+    assert (again.status_code, again.json()["requirements"]["state"]) == (200, "pending")
+    Environment.objects.filter(pk=digest).update(state=WorkState.DONE, finished_at=timezone.now())
+    assert upload_needing(world, "pandas").json()["requirements"]["state"] == "ready"
+
+
+def test_too_many_unbuilt_environments_store_nothing(world: World) -> None:
+    for number in range(MOST_UNBUILT_ENVIRONMENTS):
+        Environment.objects.create(digest=f"{number}", requirements="x", project=world.project)
+    refused = upload_needing(world, "pandas")
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+    assert (
+        "Project vision waits for 10 builds of requirements and may wait for 10" in refused.json()["detail"]
+    )
+    assert not Function.objects.filter(name="fresh").exists()
+    assert not Environment.objects.filter(requirements="pandas\n").exists()
+    assert upload(world).status_code == 201, "what needs no build"
+
+
+def test_a_member_cancels_a_build_and_starts_it_again(world: World) -> None:
+    version = upload_needing(world, "pandas").json()
+    address = f"/api/v1/functions/{version['id']}/versions/1/environment"
+    client = world.client(world.owner)
+    cancelled = client.post(f"{address}/cancel/").json()["requirements"]
+    assert (cancelled["state"], cancelled["error"]) == (
+        "cancelled",
+        "the build of its requirements was cancelled by owner.",
+    )
+    assert client.post(f"{address}/cancel/").status_code == 409
+    assert client.post(f"{address}/build/").json()["requirements"]["state"] == "pending"
+    assert world.client(world.viewer).post(f"{address}/cancel/").status_code == 403
+    assert world.client(world.stranger).post(f"{address}/build/").status_code == 404
+
+
+def test_a_waiting_job_says_that_it_waits_for_its_requirements(world: World) -> None:
+    upload_needing(world, "first")
+    digest = upload_needing(world, "pandas").json()["requirements"]["digest"]
+    client = world.client(world.colleague)
+    job = client.post("/api/v1/jobs/", world.body(function="fresh"), format="json").json()
+
+    def reason() -> str:
+        return str(client.get(f"/api/v1/jobs/{job['id']}/").json()["verdict"]["reason"])
+
+    assert reason() == "Its requirements wait to be installed; 1 build goes first."
+    assert BUILDS.attempt(digest) is not None
+    assert reason().startswith("Its requirements are being installed since ")
 
 
 @pytest.mark.parametrize(

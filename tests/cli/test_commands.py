@@ -132,6 +132,48 @@ def test_a_defect_of_ours_is_one_line_as_well(run: Run, monkeypatch: pytest.Monk
     assert "ZeroDivisionError" in outcome.err
 
 
+# --- functions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requirements", "words"),
+    [
+        (None, "none"),
+        ({"state": "pending", "builds_before": 3}, "pending, 3 builds before"),
+        ({"state": "pending", "builds_before": 0}, "pending"),
+        ({"state": "building", "building_since": "2030-01-31T14:30:05Z"}, "building since 2030-01-31 14:30"),
+        ({"state": "failed"}, "failed"),
+    ],
+)
+def test_functions_are_listed_with_their_requirements(
+    platform: FakePlatform, run: Run, requirements: dict[str, Any] | None, words: str
+) -> None:
+    platform.answers["GET functions/"] = page(function_document(requirements=requirements))
+    assert words in run("functions").out
+
+
+@pytest.mark.parametrize(
+    ("command", "request_line"),
+    [
+        ("requirements", "GET functions/1/versions/2/"),
+        ("build", "POST functions/1/versions/2/environment/build/"),
+        ("cancel-build", "POST functions/1/versions/2/environment/cancel/"),
+    ],
+)
+def test_requirements_are_shown_built_and_cancelled(
+    platform: FakePlatform, run: Run, command: str, request_line: str
+) -> None:
+    shown = {"state": "failed", "error": "not installed", "log": "no pandas\n"}
+    platform.answers |= {
+        "GET functions/": page(function_document(version=2)),
+        request_line: function_document(version=2, requirements=shown),
+    }
+    assert (
+        run("functions", command, "train").out == "train@2  requirements: failed\nnot installed\nno pandas\n"
+    )
+    assert len(platform.requests(request_line)) == 1
+
+
 # --- submitting ---------------------------------------------------------------------------------------------
 
 

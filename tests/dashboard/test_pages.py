@@ -19,7 +19,9 @@ from cluster.models import Agent, Cluster, Server
 from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
+from scheduling.models import Environment, Job
 from scheduling.selectors.planner_presence import COMPILING_FILE
+from scheduling.services.environments import BUILDS
 from tests import factories
 from tests.dashboard.scenario import Scenario
 from workers.links.rates import DEFAULT_LINKS, ServerLinks
@@ -269,6 +271,24 @@ def test_the_verdict_stands_with_its_minimum_satisfactory_share(scenario: Scenar
     text = as_user(scenario.owner).get(f"/jobs/{scenario.running.id}/").content.decode()
     assert "Minimum satisfactory share" in text
     assert "2 GPUs" in text
+
+
+def test_a_job_that_waits_for_its_requirements_says_so(scenario: Scenario, as_user: LogIn) -> None:
+    job, version = scenario.running, scenario.running.function_version
+    version.requirements_digest = "e" * 64
+    version.save()
+    Job.objects.filter(pk=job.pk).update(state=JobState.SUBMITTED, verdict=None, decided_at=None)
+    environment = Environment.objects.create(digest="e" * 64, requirements="x")
+    client = as_user(scenario.owner)
+    text = client.get(f"/jobs/{job.id}/").content.decode()
+    assert "Its requirements are installed next." in text
+    assert "Not decided yet" not in text
+    attempt = BUILDS.attempt(environment.pk)
+    assert attempt is not None
+    attempt.renew(log="looking for <wheels>")
+    text = client.get(f"/jobs/{job.id}/").content.decode()
+    assert "Its requirements are being installed since" in text
+    assert "looking for &lt;wheels&gt;" in text
 
 
 def test_results_are_downloaded_from_the_api(scenario: Scenario, as_user: LogIn) -> None:
