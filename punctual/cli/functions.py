@@ -58,7 +58,7 @@ def versions(
 
 @functions_app.command("requirements")
 def requirements(
-    name: options.FunctionName, project: options.Project = None, as_json: options.Json = False
+    name: options.StoredFunction, project: options.Project = None, as_json: options.Json = False
 ) -> None:
     """Show how far the requirements of a function are installed, and what the installer printed."""
     with session.client() as client:
@@ -67,7 +67,9 @@ def requirements(
 
 
 @functions_app.command("build")
-def build(name: options.FunctionName, project: options.Project = None, as_json: options.Json = False) -> None:
+def build(
+    name: options.StoredFunction, project: options.Project = None, as_json: options.Json = False
+) -> None:
     """Install the requirements of a function again, after that failed or was cancelled."""
     with session.client() as client:
         version = client.functions.build(client.functions.find(name, project=project))
@@ -76,7 +78,7 @@ def build(name: options.FunctionName, project: options.Project = None, as_json: 
 
 @functions_app.command("cancel-build")
 def cancel_build(
-    name: options.FunctionName, project: options.Project = None, as_json: options.Json = False
+    name: options.StoredFunction, project: options.Project = None, as_json: options.Json = False
 ) -> None:
     """Cancel the installation of a function's requirements. Jobs that wait for it fail."""
     with session.client() as client:

@@ -40,7 +40,7 @@ JobId = Annotated[
 Project = Annotated[
     str | None, typer.Option("--project", "-p", help="Project; else PUNCTUAL_PROJECT, or your only one.")
 ]
-FunctionName = Annotated[str, typer.Argument(metavar="NAME", help="`NAME`, or `NAME@VERSION`.")]
+StoredFunction = Annotated[str, typer.Argument(metavar="NAME", help="`NAME`, or `NAME@VERSION`.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Renew the table until Ctrl-C.")]
 Function = Annotated[
     str,

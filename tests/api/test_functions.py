@@ -81,9 +81,10 @@ def test_a_version_says_how_far_its_requirements_are(world: World) -> None:
 
 @pytest.mark.parametrize("state", [WorkState.FAILED, WorkState.CANCELLED])
 def test_uploading_again_builds_what_failed_or_was_cancelled(world: World, state: WorkState) -> None:
-    digest = upload_needing(world, "pandas").json()["requirements"]["digest"]
+    content = zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n"))
+    digest = upload(world, content, filename="a.zip").json()["requirements"]["digest"]
     Environment.objects.filter(pk=digest).update(state=state, finished_at=timezone.now(), error="no")
-    again = upload_needing(world, "pandas")
+    again = upload(world, content, filename="a.zip")
     assert (again.status_code, again.json()["requirements"]["state"]) == (200, "pending")
     Environment.objects.filter(pk=digest).update(state=WorkState.DONE, finished_at=timezone.now())
     assert upload_needing(world, "pandas").json()["requirements"]["state"] == "ready"

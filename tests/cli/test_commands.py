@@ -168,9 +168,9 @@ def test_requirements_are_shown_built_and_cancelled(
         "GET functions/": page(function_document(version=2)),
         request_line: function_document(version=2, requirements=shown),
     }
-    assert (
-        run("functions", command, "train").out == "train@2  requirements: failed\nnot installed\nno pandas\n"
-    )
+    outcome = run("functions", command, "train")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == "train@2  requirements: failed\nnot installed\nno pandas\n"
     assert len(platform.requests(request_line)) == 1
 
 
