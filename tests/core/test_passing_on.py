@@ -54,8 +54,8 @@ def test_whoever_is_seated_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> 
 
 
 def random_overlap(chance: Random) -> Snapshot:
-    """Running jobs on places that may overlap those of others, some GPUs blocked. Some jobs are locked: of two
-    on one GPU at least one."""
+    """Running jobs on places that may overlap those of others, and some GPUs that are blocked. Some jobs are
+    locked: of two on one GPU at least one."""
     size, servers = chance.choice((2, 4, 8)), chance.choice((2, 3, 4))
 
     def place(gpus: int) -> tuple[int, ...]:

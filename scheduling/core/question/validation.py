@@ -82,9 +82,8 @@ def check_snapshot(snapshot: Snapshot) -> None:
         for address in job.placement:
             if not 0 <= address < gpus:
                 raise ValueError(f"job {job.id} holds GPU {address}; there are {gpus}, counted from 0")
-            other = holders.setdefault(address, job)
             # While a GPU passes from one job to another both list it, and one of them is locked.
-            if other is not job and not (other.locked or job.locked):
+            if not job.locked and (other := holders.setdefault(address, job)) is not job:
                 raise Unplannable(job.id, f"it holds GPU {address}, which job {other.id} holds")
     for block in snapshot.blocked:
         if isnan(block.until):
