@@ -87,7 +87,7 @@ def plan_copies(
     """The cheapest way to send the copies of a job's points in the idle time that was measured.
 
     Args:
-        failures_per_second: of the job's servers; above 0. cost_seconds: by how much a point was measured to
+        failures_per_second: of the job's servers. cost_seconds: by how much a point was measured to
             lengthen its iterations, beyond what was planned. most_share: of the time, such costs take no
             more. most_every: points are never rarer.
 
@@ -103,6 +103,8 @@ def plan_copies(
     unplanned = ceil(cost_seconds / (most_share * iteration_seconds))
 
     def best_every(extension_seconds: float, at_least: int) -> int:
+        if extension_seconds > 0.0 and failures_per_second == 0.0:
+            return max(1, most_every)  # nothing is won by a point
         wanted = points_every(extension_seconds, iteration_seconds, failures_per_second)
         return min(max(1, most_every), max(at_least, unplanned, wanted))
 

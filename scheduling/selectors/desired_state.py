@@ -29,7 +29,9 @@ def desired_state(server_id: int) -> dict[str, Any]:
     """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after
     is at least as new."""
     server = Server.objects.get(pk=server_id)
-    cluster = Cluster.objects.only("epoch", "reserve_servers").get(pk=server.cluster_id)
+    cluster = Cluster.objects.only("epoch", "reserve_servers", "failures_per_server_day").get(
+        pk=server.cluster_id
+    )
     members: dict[int, list[dict[str, int | None]]] = {}
     assignments = (
         Assignment.objects.filter(
@@ -122,6 +124,7 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
         "termination": {"max_iterations": job.max_iterations, "target": job.target},
         "seed": job.seed,
         **told_intervals(job.checkpoint_seconds, job.protection_class, cluster.reserve_servers),
+        "failures_per_server_day": cluster.failures_per_server_day,
         "data": job.data,
         "profile": generation.profile,
         "runtime_plan": generation.runtime_plan,

@@ -52,6 +52,14 @@ def test_workers_store_their_state_as_often_as_the_slack_rests_on(cluster: Clust
     assert told == 60.0
 
 
+def test_workers_are_sent_the_operators_failure_rate(cluster: Cluster, submit: Submit) -> None:
+    agent = SimulatedAgent.enrol("node-1", 4, SPEED)
+    Cluster.objects.update(failures_per_server_day=48.0)
+    submit("best_effort", iterations=100_000)
+    settle(agent)
+    assert {worker.entry["failures_per_server_day"] for worker in agent.workers.values()} == {48.0}
+
+
 def test_a_deadline_that_a_lost_server_would_break_is_not_promised(cluster: Cluster, submit: Submit) -> None:
     agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
     known = submit("best_effort", iterations=10)

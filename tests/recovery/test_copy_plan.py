@@ -61,6 +61,8 @@ def test_without_any_idle_time_points_become_rarer_by_the_formula_and_lengthen_t
     assert plan.every == points_every(plan.extension_seconds, 1.0, FAILURES_PER_SECOND) > 1000
     assert plan.overflows
     assert planned(profile(0.0, 0.0), 10 * MB, most_every=60).every == 60
+    never = plan_copies(profile(0.0, 0.0), task(10 * MB), 0.0, most_every=60)
+    assert never.every == 60, "servers that never fail need no more points than the bound asks for"
 
 
 def test_what_costs_more_than_was_planned_takes_no_more_than_its_share_of_time() -> None:

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from recovery.costs.frequency import points_every
 from recovery.store.client import Copied
 from recovery.traffic.idle_spans import WARM_UP_ITERATIONS
 from recovery.traffic.modes import TrafficMode
+from tests.runtime.conftest import regression
+from workers.runtime.assignment import Assignment
+from workers.runtime.local_agent import assignment_defaults
 from workers.runtime.state.copy_traffic import (
     MOST_ATTEMPTS,
     POINTS_BETWEEN_REVIEWS,
@@ -27,7 +31,10 @@ class Training:
     An iteration: `forward` seconds, a vote, then collectives of these lengths with pauses between them.
     """
 
-    def __init__(self, *, forward: float, collectives: list[tuple[float, float]], size: int = MB) -> None:
+    def __init__(
+        self, *, forward: float, collectives: list[tuple[float, float]], size: int = MB,
+        failures_per_second: float = 2 * 0.015 / 86_400,
+    ) -> None:  # fmt: skip
         self.forward, self.collectives, self.size = forward, collectives, size
         self.at = 100.0
         self.told: list[dict[str, Any]] = []
@@ -41,8 +48,8 @@ class Training:
         self._left = 0
         self._last: Copied | None = None
         self.traffic = CopyTraffic(
-            self, mode=TrafficMode.GEMINI, share=0.02, servers=2, durable_seconds=60.0,
-            now=lambda: self.at, tell=self.told.append,
+            self, mode=TrafficMode.GEMINI, share=0.02, failures_per_second=failures_per_second,
+            durable_seconds=60.0, now=lambda: self.at, tell=self.told.append,
         )  # fmt: skip
 
     # The store
@@ -153,6 +160,38 @@ def test_without_idle_time_points_are_rare_and_what_is_left_is_sent_after_the_la
     training.run(2 * training.plan["every"])
     assert {within for _at, _size, within in training.allowed} == {None}
     assert training.every(2) == {training.plan["every"]}
+
+
+def test_points_are_as_frequent_as_servers_fail() -> None:
+    """Specification 2.7: the best interval falls with the root of the failure rate."""
+
+    def every(failures_a_day: float) -> int:
+        training = Training(
+            forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)], failures_per_second=failures_a_day / 86_400
+        )
+        training.run(100)
+        planned = training.plan
+        rate = failures_a_day / 86_400
+        if rate:
+            best = points_every(planned["extension_seconds"], planned["iteration_seconds"], rate)
+            assert planned["every"] == min(best, int(60.0 / planned["iteration_seconds"]))
+        return int(planned["every"])
+
+    assert every(400.0) < every(100.0) < every(0.03) == every(0.0)
+
+
+@pytest.mark.parametrize(("sent", "a_day"), [({}, 0.015), ({"failures_per_server_day": 48.0}, 48.0)])
+def test_workers_weigh_points_by_the_operators_rate(sent: dict[str, Any], a_day: float) -> None:
+    places = {"servers": [0, 0, 1], "racks": [0, 0, 0]}
+    told = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 3, "master_port": 1}
+    read = Assignment.from_message({**told, "places": places, **sent})
+    assert read.failures_per_second == pytest.approx(2 * a_day / 86_400), "of two servers"
+
+
+def test_a_rate_that_is_no_rate_is_refused() -> None:
+    told = {**assignment_defaults(), **regression(), "rank": 0, "world_size": 1, "master_port": 1}
+    with pytest.raises(ValueError, match="failures_per_server_day"):
+        Assignment.from_message({**told, "failures_per_server_day": -1})
 
 
 def test_where_copies_cost_more_than_was_planned_points_become_rarer() -> None:

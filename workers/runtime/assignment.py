@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
+from recovery.probability.standby import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel
@@ -103,11 +105,18 @@ class Assignment:
     #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
     #: nobody counts on it.
     safe_seconds: float | None = None
+    #: By which the runtime weighs what recovery points cost against what they save.
+    failures_per_server_day: float = PUBLISHED_FAILURES_A_DAY
 
     @property
     def global_batch_size(self) -> int:
         """Samples per iteration over all workers."""
         return int(self.hyperparameters["global_batch_size"])
+
+    @property
+    def failures_per_second(self) -> float:
+        """Failures of all servers on which the generation trains."""
+        return len(set(self.places.servers)) * self.failures_per_server_day / SECONDS_PER_DAY
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Assignment:
@@ -159,6 +168,7 @@ class Assignment:
             memory_share=_read_memory_share(message.get("memory_points")),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
             safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
+            failures_per_server_day=_read_failures(message.get("failures_per_server_day")),
         )
 
 
@@ -191,6 +201,15 @@ def _read_safe_seconds(told: Any) -> float | None:
     if not float(told) > 0:
         raise ValueError(f"safe_seconds must be positive, not {told!r}")
     return float(told)
+
+
+def _read_failures(value: Any) -> float:
+    """An older control plane or agent sends no rate: then the published one counts."""
+    if value is None:
+        return PUBLISHED_FAILURES_A_DAY
+    if not (isfinite(float(value)) and float(value) >= 0):
+        raise ValueError(f"failures_per_server_day must be a number from 0, not {value!r}")
+    return float(value)
 
 
 def _read_places(message: Mapping[str, Any] | None, world_size: int) -> Places:

@@ -215,7 +215,7 @@ class TrainingGeneration:
             store,
             mode=self.assignment.copy_mode,
             share=share,
-            servers=len(set(self.assignment.places.servers)),
+            failures_per_second=self.assignment.failures_per_second,
             durable_seconds=self.assignment.checkpoint_seconds,
             now=time.monotonic if emulation is None else lambda: emulation.clock.at,
             tell=tell,

@@ -53,8 +53,6 @@ _SPARE_BYTES = 16 << 10
 _PAUSE_ITERATIONS = 3.0
 _PATIENCE = 4.0
 REPORT_PAUSE_SECONDS = 30.0
-#: Share of servers that fail in a day, as published for large clusters (Gemini, section 7).
-SERVER_FAILURES_PER_SECOND = 0.015 / 86_400.0
 
 
 class Sends(Protocol):
@@ -76,22 +74,22 @@ class CopyTraffic:
         *,
         mode: TrafficMode,
         share: float,
-        servers: int,
+        failures_per_second: float,
         durable_seconds: float,
         now: Callable[[], float],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
         """
         Args:
-            share: of the time, copies may take so much that no plan foresees. servers: on which the job
-                trains, any of which may fail. durable_seconds: between two durable points; those in memory
+            share: of the time, copies may take so much that no plan foresees. failures_per_second: of all
+                servers on which the job trains. durable_seconds: between two durable points; those in memory
                 are never rarer. now: the clock by which iterations and collectives are stamped. tell: reports
                 a plan and what it costs.
         """
         self.mode = mode
         self._store = store
         self._share = share
-        self._failures_per_second = max(1, servers) * SERVER_FAILURES_PER_SECOND
+        self._failures_per_second = failures_per_second
         self._durable_seconds = durable_seconds
         self._now = now
         self._tell = tell
