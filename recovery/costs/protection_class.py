@@ -97,6 +97,18 @@ def lost_work_seconds(between_seconds: float, storing_seconds: float, iteration_
     return captured_seconds + ITERATIONS_TO_CAPTURE * iteration_seconds + storing_seconds
 
 
+def one_failure(
+    chosen: ProtectionClass,
+    *,
+    repair_seconds: tuple[float, float, float],
+    storing_seconds: float,
+    iteration_seconds: float,
+) -> FailureCost:
+    """What one lost server costs a job of that class at most: the O of λ·O. As below."""
+    lost = lost_work_seconds(chosen.safe_seconds, storing_seconds, iteration_seconds)
+    return FailureCost(*repair_seconds, lost)
+
+
 def failure_slack_seconds(
     failures: int,
     chosen: ProtectionClass,

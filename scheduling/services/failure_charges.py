@@ -7,13 +7,16 @@ are told the bound, and later promises of the same job count on nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from cluster.models import Cluster
+from recovery.costs.expected import ExpectedFailures
+from recovery.costs.failures import FailureCost
 from recovery.costs.protection_class import (
     ProtectionClass,
     StateFigures,
@@ -21,16 +24,19 @@ from recovery.costs.protection_class import (
     durable_class,
     failure_slack_seconds,
     lost_work_seconds,
+    one_failure,
 )
 from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.plans.reserve import seconds_to_place_again
+from scheduling.core.question.curves import lowered
 from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import ScalingCurve
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
+from scheduling.services.gradient_plans import server_size
 from scheduling.services.protection import Stores
 
 #: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
@@ -42,6 +48,8 @@ DEFAULT_PAUSE_SECONDS = 5.0
 
 #: A communication plan that loses is noticed by the next look at running jobs (`plan_watch.py`).
 PLAN_LOOK_SECONDS = 15.0
+#: What failures are expected to take is named where it is more than this share of the time.
+NAMED_SHARE = 0.001
 
 
 def fallback_seconds(pause_seconds: float) -> float:
@@ -53,16 +61,29 @@ def fallback_seconds(pause_seconds: float) -> float:
 @dataclass(frozen=True)
 class CountsOn:
     """What one job's promise counts on. ``slack_seconds``: what it keeps for it. ``safe_lost_seconds``: the
-    most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left."""
+    most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left.
+
+    ``one_failure``: what one costs in all. ``shares``: of the measured throughput at each level that is
+    promised; failures that no slack pays are expected to take the rest (decision 0067).
+    """
 
     chosen: ProtectionClass
     failures: int
     slack_seconds: float
     safe_lost_seconds: float
     durable_lost_seconds: float
+    one_failure: FailureCost
+    shares: tuple[float, ...] = ()
 
     def sentence(self) -> str:
         """For people."""
+        lost_share = 1.0 - min(self.shares, default=1.0)
+        if lost_share <= NAMED_SHARE:
+            return self._of_reserve()
+        more = "More failures" if self.failures else "Failures of servers"
+        return f"{self._of_reserve()} {more} are expected to take up to {lost_share:.1%} of its time."
+
+    def _of_reserve(self) -> str:
         if not self.failures:
             return "It counts on no server being lost: none is in reserve."
         servers = "one lost server" if self.failures == 1 else f"{self.failures} lost servers"
@@ -91,13 +112,24 @@ def class_from_json(kept: Mapping[str, Any]) -> ProtectionClass | None:
 class FailureCharges:
     """What the reserve of a cluster lets each job count on. What it reads, it reads once."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, server_gpus: int = 0) -> None:
+        """``server_gpus``: GPUs of the largest server of the pool; 0 where no level is promised."""
         self._cluster = cluster
+        self._server_gpus = server_gpus
         #: Many jobs have one curve and one class. The curve is kept, so that no other has its identity.
         self._known: dict[tuple[Any, ...], tuple[ScalingCurve | None, CountsOn]] = {}
+        self._promised: dict[tuple[Any, ...], tuple[ScalingCurve, ScalingCurve]] = {}
 
-    def of(self, row: Job, curve: ScalingCurve | None, *, measured: MeasuredCurve | None) -> CountsOn:
+    def of(
+        self,
+        row: Job,
+        curve: ScalingCurve | None,
+        *,
+        measured: MeasuredCurve | None,
+        any_deadline: bool = False,
+    ) -> CountsOn:
         """For a job that is there. ``curve``: its levels; ``measured``: with the figures of its states.
+        ``any_deadline``: it asks for a later deadline, and nobody knows which yet.
 
         A job that was decided without a class, where nothing was in reserve, may be storing its state as
         seldom as its owner asked for.
@@ -105,7 +137,10 @@ class FailureCharges:
         chosen = class_from_json(row.protection_class)
         if chosen is None and row.state not in UNDECIDED_STATES:
             chosen = durable_class(max(RESERVE_CHECKPOINT_SECONDS, row.checkpoint_seconds))
-        return self.asked_for(curve, measured, chosen=chosen)
+        within_seconds = inf
+        if row.deadline_at is not None and not any_deadline:
+            within_seconds = (row.deadline_at - row.submitted_at).total_seconds()
+        return self.asked_for(curve, measured, chosen=chosen, within_seconds=within_seconds)
 
     def asked_for(
         self,
@@ -113,12 +148,35 @@ class FailureCharges:
         measured: MeasuredCurve | None,
         *,
         chosen: ProtectionClass | None = None,
+        within_seconds: float = inf,
     ) -> CountsOn:
-        """For a job that asks. ``chosen``: its class where it has one."""
-        key = (id(curve), None if measured is None else measured.pk, chosen)
+        """For a job that asks. ``chosen``: its class where it has one. ``within_seconds``: from its
+        submission until its deadline."""
+        if not self._cluster.reserve_servers:
+            within_seconds = inf  # no slack pays for anything
+        key = (id(curve), None if measured is None else measured.pk, chosen, within_seconds)
         if key not in self._known:
-            self._known[key] = (curve, self._computed(curve, measured, chosen or self._chosen(measured)))
+            found = self._computed(curve, measured, chosen or self._chosen(measured))
+            if curve is not None and self._server_gpus:
+                shares = self.shares(curve, found, within_seconds, self._server_gpus)
+                found = replace(found, shares=tuple(shares))
+            self._known[key] = (curve, found)
         return self._known[key][1]
+
+    def shares(
+        self, curve: ScalingCurve, counts_on: CountsOn, within_seconds: float, server_gpus: int
+    ) -> list[float]:
+        """The share of the throughput at each level of a curve that may be promised."""
+        cluster = self._cluster
+        expected = ExpectedFailures(cluster.failures_per_server_day, server_gpus, cluster.reserve_servers)
+        return expected.shares(curve.levels.tolist(), counts_on.one_failure, within_seconds)
+
+    def promised(self, curve: ScalingCurve, counts_on: CountsOn) -> ScalingCurve:
+        """A curve as promises may rest on it. Jobs that share both share the result."""
+        key = (id(curve), counts_on.shares)
+        if key not in self._promised:
+            self._promised[key] = (curve, lowered(curve, counts_on.shares) if counts_on.shares else curve)
+        return self._promised[key][1]
 
     def _computed(
         self, curve: ScalingCurve | None, measured: MeasuredCurve | None, chosen: ProtectionClass
@@ -130,14 +188,21 @@ class FailureCharges:
         if measured is not None:
             storing += max(measured.storing_seconds or 0.0, measured.finishing_seconds)
         cluster = self._cluster
+        repair_seconds = (
+            cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
+            seconds_to_place_again(cluster.slot_seconds),
+            max(pause, 2 * DEFAULT_PAUSE_SECONDS),
+        )
         slack = failure_slack_seconds(
             cluster.reserve_servers,
             chosen,
-            repair_seconds=(
-                cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
-                seconds_to_place_again(cluster.slot_seconds),
-                max(pause, 2 * DEFAULT_PAUSE_SECONDS),
-            ),
+            repair_seconds=repair_seconds,
+            storing_seconds=storing,
+            iteration_seconds=iteration,
+        )
+        one = one_failure(
+            chosen,
+            repair_seconds=repair_seconds,
             storing_seconds=storing,
             iteration_seconds=iteration,
         )
@@ -147,7 +212,7 @@ class FailureCharges:
             lost_work_seconds(seconds, storing, iteration)
             for seconds in (chosen.safe_seconds, chosen.durable_seconds)
         )
-        return CountsOn(chosen, cluster.reserve_servers, slack, safe, durable)
+        return CountsOn(chosen, cluster.reserve_servers, slack, safe, durable, one)
 
     def _chosen(self, measured: MeasuredCurve | None) -> ProtectionClass:
         durable = durable_class(RESERVE_CHECKPOINT_SECONDS)
@@ -168,7 +233,8 @@ class FailureCharges:
 def counts_on_sentence(job: Job) -> str:
     """On what a promise of a job counts that has been decided before."""
     cluster = Cluster.objects.get(pk=job.cluster_id)
-    return FailureCharges(cluster).of(job, _levels(job, cluster), measured=job.curve).sentence()
+    gpus = server_size(job.curve.gpu_kind) if job.curve else 0
+    return FailureCharges(cluster, gpus).of(job, _levels(job, cluster), measured=job.curve).sentence()
 
 
 def _levels(job: Job, cluster: Cluster) -> ScalingCurve | None:

@@ -47,18 +47,19 @@ def _held(offer: Offer, cluster: Cluster, charges: FailureCharges, *, total: int
     plan = plan_from_json(offer.plan)
     job = offer.job
     levels = list(job.curve.levels.all()) if job.curve else []
-    curve = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
-    if plan is None or curve is None:
+    measured = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
+    if plan is None or measured is None:
         return None
+    counts_on = charges.of(job, measured, measured=job.curve)
     accepted = JobSnapshot(
         id=job.pk,
         service_class=ServiceClass(job.service_class),
         submitted_at=job.submitted_at.timestamp(),
         deadline_at=offer.deadline_at.timestamp(),
         remaining_iterations=float(job.max_iterations),
-        curve=curve,
+        curve=charges.promised(measured, counts_on),
         finishing_seconds=finishing_seconds(job),
-        failure_slack_seconds=charges.of(job, curve, measured=job.curve).slack_seconds,
+        failure_slack_seconds=counts_on.slack_seconds,
     )
     return HeldOffer(
         id=held_offer_id(job.pk), plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from django.db.models.functions import Coalesce, Greatest
 from cluster.choices import ServerState
 from cluster.models import Cluster, Server
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Goal
-from scheduling.core.question.curves import curve_from_measurements, pause_at
+from scheduling.core.question.curves import curve_from_measurements, lowered, pause_at
 from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot, ScalingCurve, ServiceClass
 from scheduling.core.question.validation import Unplannable, check_job, suspects
 from scheduling.core.question.worker_counts import workers_by_gpus
@@ -88,7 +89,7 @@ class PoolReading:
             try:
                 curve = self._curve_of(row, facts.levels[row.curve_id or 0])
                 counts_on[row.pk] = self.charges.of(row, curve, measured=row.curve)
-                jobs.append(self._read(row, curve or _NO_CURVE, counts_on[row.pk].slack_seconds, facts))
+                jobs.append(self._read(row, curve or _NO_CURVE, counts_on[row.pk], facts))
             except UNREADABLE as error:
                 unplannable[row.pk] = _unreadable(error)
         unplannable |= _faults(jobs)
@@ -125,23 +126,28 @@ class PoolReading:
             )
         return self._curves[key]
 
-    def _read(self, row: Job, curve: ScalingCurve, slack_seconds: float, facts: _Facts) -> JobSnapshot:
+    def _read(self, row: Job, curve: ScalingCurve, counts_on: CountsOn, facts: _Facts) -> JobSnapshot:
         margin = self.cluster.promise_margin
         lent_curve = None
         if row.pk in facts.lent:
             on_loan = list(facts.lent[row.pk].levels.all())
             pooled = self.total + (self.borrowed.total if self.borrowed else 0)
             lent_curve = core_curve(on_loan, batch=row.global_batch_size, total=pooled, margin=margin)
+        if lent_curve is not None and self.borrowed:
+            # No promise rests on borrowed servers, so no slack pays for their failures.
+            largest = max(map(len, self.borrowed.gpus), default=0)
+            lent_curve = lowered(lent_curve, self.charges.shares(lent_curve, counts_on, inf, largest))
         return job_snapshot(
             row,
-            curve,
+            self.charges.promised(curve, counts_on),
             self.claims,
             self.now,
             facts.suspect,
-            failure_slack_seconds=slack_seconds,
+            failure_slack_seconds=counts_on.slack_seconds,
             attained_gpu_seconds=facts.attained.get(row.pk, 0.0),
             lent_curve=lent_curve,
             memory=noted(row.policy_memory, self.cluster.policy, "values"),
+            measured=curve,
             margin=margin,
         )
 
@@ -247,10 +253,12 @@ def job_snapshot(
     attained_gpu_seconds: float,
     lent_curve: ScalingCurve | None,
     memory: tuple[float, ...],
+    measured: ScalingCurve,
     margin: float,
 ) -> JobSnapshot:
-    """One job as the planner sees it. ``suspect``: servers that are. ``margin``: that promises keep, by which
-    the curve is lowered. The others: as in the snapshot."""
+    """One job as the planner sees it. ``suspect``: servers that are. ``measured``: the curve before expected
+    failures lower it. ``margin``: that promises keep, by which both curves are lowered. The others: as in the
+    snapshot."""
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
@@ -268,7 +276,7 @@ def job_snapshot(
     newcomer = row.state in UNDECIDED_STATES
     done = believed_iterations(
         row,
-        curve,
+        measured,
         margin=margin,
         live=live,
         gpus=len(claims.placement.get(live.pk, ())) if live else 0,

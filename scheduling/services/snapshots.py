@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from cluster.models import Cluster, Gpu
-from scheduling.core.question.snapshot import JobSnapshot, ServiceClass, Snapshot
+from scheduling.core.question.snapshot import JobSnapshot, ServerSnapshot, ServiceClass, Snapshot
 from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
@@ -73,7 +73,7 @@ def pool_snapshot(
     own = len(gpus) - (borrowed.total if borrowed else 0)
     claims = Claims.read(cluster, addresses)
     breaking = breaking_jobs(cluster, now)
-    charges = FailureCharges(cluster)
+    charges = FailureCharges(cluster, _largest_own(server.snapshot for server in servers))
     jobs = PoolReading(cluster, kind, now, claims, charges, own, borrowed).jobs(
         left_out=breaking, awaiting_levels=awaiting_levels, most_newcomers=MOST_NEWCOMERS
     )
@@ -100,6 +100,11 @@ def pool_snapshot(
     )
 
 
+def _largest_own(servers: Iterable[ServerSnapshot]) -> int:
+    """GPUs of the largest server that is not on loan: a level needs no fewer servers than of that size."""
+    return max((server.gpus for server in servers if not server.on_loan), default=0)
+
+
 def cluster_policy(cluster: Cluster) -> Policy:
     """The policy that the operator chose; the default one, and an error in the log, where there is none of
     that name."""
@@ -117,13 +122,14 @@ def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -
     curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)
     if curve is None or row.deadline_at is None:
         return None
+    counts_on = pool.charges.of(row, curve, measured=measured, any_deadline=True)
     return JobSnapshot(
         id=row.pk,
         service_class=ServiceClass(row.service_class),
         submitted_at=row.submitted_at.timestamp(),
         deadline_at=row.deadline_at.timestamp(),
         remaining_iterations=float(row.max_iterations),
-        curve=curve,
+        curve=pool.charges.promised(curve, counts_on),
         finishing_seconds=measured.finishing_seconds + REPORTING_SECONDS,
-        failure_slack_seconds=pool.charges.of(row, curve, measured=measured).slack_seconds,
+        failure_slack_seconds=counts_on.slack_seconds,
     )

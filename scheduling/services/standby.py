@@ -58,6 +58,7 @@ def standby_set(
     with transaction.atomic():
         lock_cluster(cluster.pk)
         Cluster.objects.filter(pk=cluster.pk).update(**given, standby_tried_at=None, standby_obstacle="")
+        planning_fact_changed(cluster)  # promises count on the failure rate
     log.info("standby servers are set", by=actor.username, **given)
     keep_standby(cluster.pk)
     cluster.refresh_from_db()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 
 import numpy as np
 from django.db import transaction
@@ -121,14 +122,15 @@ def _asked_on(
         total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,
     )
-    counts_on = pool.charges.asked_for(levels, curve)
+    within = (request.deadline_at - now).total_seconds() if request.deadline_at else inf
+    counts_on = pool.charges.asked_for(levels, curve, within_seconds=within)
     trial = core.JobSnapshot(
         id=_TRIAL,
         service_class=core.ServiceClass(request.service_class),
         submitted_at=now.timestamp(),
         deadline_at=request.deadline_at.timestamp() if request.deadline_at else core.NO_DEADLINE,
         remaining_iterations=float(request.max_iterations),
-        curve=levels or _no_levels(),
+        curve=pool.charges.promised(levels or _no_levels(), counts_on),
         newcomer=True,
         finishing_seconds=curve.finishing_seconds + REPORTING_SECONDS,
         failure_slack_seconds=counts_on.slack_seconds,

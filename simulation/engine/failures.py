@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
@@ -36,13 +37,26 @@ def read_failures(given: str | None, settings: SimulationSettings, workload: Wor
     """
     if given is None:
         return []
+    rate = rate_of_failures(given)
+    if rate is None:
+        return _from_file(Path(given), settings.pools[0].servers + _inference_servers(settings))
+    return drawn_failures(rate, settings, workload)
+
+
+def rate_of_failures(given: str | None) -> float | None:
+    """The mean number of failures a server and day that the command line names; None for a file or nothing.
+
+    Raises ValueError as above.
+    """
+    if given is None:
+        return None
     try:
         rate = float(given)
     except ValueError:
-        return _from_file(Path(given), settings.pools[0].servers + _inference_servers(settings))
+        return None
     if not isfinite(rate) or rate < 0:
         raise ValueError(f"--failures: a rate is a number of failures a server and day, not {given}")
-    return drawn_failures(rate, settings, workload)
+    return rate
 
 
 def drawn_failures(
@@ -94,26 +108,44 @@ def reserve_slack_seconds(settings: SimulationSettings, workload: Workload) -> f
     """What each promise keeps for the failures that the reserve covers (contracts 6)."""
     if not settings.reserve_servers:
         return 0.0
-    largest = max(pool.gpus for pool in settings.pools)
-    pause = 0.0
-    if settings.pauses is Pauses.MEASURED:
-        pause = published_pause_seconds(min(LARGEST_LEVEL, largest), cluster_gpus=largest)
-    imperfections = settings.imperfections
-    cost = FailureCost(
-        fence_seconds=imperfections.fence_seconds,
-        resources_seconds=seconds_to_place_again(settings.slot_seconds),
-        recovery_seconds=pause,
-        lost_work_seconds=imperfections.checkpoint_seconds,
-    )
+    cost = failure_cost(settings)
     if settings.recovery is Recovery.DURABLE:
         return failures_cost_seconds(settings.reserve_servers, cost)
     return failures_cost_seconds(
         settings.reserve_servers,
         cost,
-        # Copies lie on different servers, and the reserve's are gone when it is needed.
-        replicas=min(settings.replicas, max(1, _fewest_servers(settings) - settings.reserve_servers + 1)),
+        replicas=_replicas(settings),
         lost_in_memory_seconds=ITERATIONS_BEHIND * longest_iteration_seconds(settings, workload),
     )
+
+
+def one_failure(settings: SimulationSettings, workload: Workload) -> FailureCost:
+    """What one failure costs a job: the O of λ·O."""
+    cost = failure_cost(settings)
+    if settings.recovery is Recovery.DURABLE or _replicas(settings) < 2:
+        return cost
+    lost = ITERATIONS_BEHIND * longest_iteration_seconds(settings, workload)
+    return replace(cost, lost_work_seconds=min(lost, cost.lost_work_seconds))
+
+
+def failure_cost(settings: SimulationSettings) -> FailureCost:
+    """The phases of one failure from which the last durable state is loaded."""
+    largest = max(pool.gpus for pool in settings.pools)
+    pause = 0.0
+    if settings.pauses is Pauses.MEASURED:
+        pause = published_pause_seconds(min(LARGEST_LEVEL, largest), cluster_gpus=largest)
+    imperfections = settings.imperfections
+    return FailureCost(
+        fence_seconds=imperfections.fence_seconds,
+        resources_seconds=seconds_to_place_again(settings.slot_seconds),
+        recovery_seconds=pause,
+        lost_work_seconds=imperfections.checkpoint_seconds,
+    )
+
+
+def _replicas(settings: SimulationSettings) -> int:
+    """Copies lie on different servers, and the reserve's are gone when it is needed."""
+    return min(settings.replicas, max(1, _fewest_servers(settings) - settings.reserve_servers + 1))
 
 
 def _fewest_servers(settings: SimulationSettings) -> int:

@@ -15,6 +15,7 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.options import chosen
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.curve_ranges import curve_ranges
+from simulation.engine.expected_failures import failures_of_pool
 from simulation.engine.forecasts import forecasts_of
 from simulation.engine.lending import Lending
 from simulation.engine.policy_facts import facts_of
@@ -232,6 +233,8 @@ def _curves_on_loan(world: World, lending: Lending) -> CurveTables:
         promise_margin=settings.imperfections.promise_margin,
         agent_latency_seconds=settings.imperfections.agent_latency_seconds,
         true_factor=plain.tables.true_factor,
+        # No promise rests on borrowed servers, so no slack pays for their failures.
+        failures=failures_of_pool(settings, world.workload, plain.size, promised=False),
     )
 
 

@@ -70,6 +70,8 @@ class SimulationSettings:
     ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
     ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038). ``replicas``:
     copies of a job's state, the local one included, where recovery is from memory.
+    ``failures_per_server_day``: what who plans expects of a server; promises count on throughput without what
+    failures are expected to take (decision 0067).
     """
 
     policy: str
@@ -94,6 +96,7 @@ class SimulationSettings:
     worker_memory_bytes: float = 0.0
     recovery: Recovery = Recovery.DURABLE
     replicas: int = 2
+    failures_per_server_day: float = 0.0
 
     @property
     def on_ticks(self) -> bool:

@@ -12,6 +12,7 @@ from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curve
 from scheduling.core.question.curves import curve_from_measurements, power_of_two
 from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels, workers_by_gpus
+from simulation.engine.expected_failures import PoolFailures
 from simulation.engine.pauses import Pauses
 from simulation.engine.settings import PoolSize
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
@@ -62,12 +63,13 @@ def curve_tables(
     promise_margin: float,
     agent_latency_seconds: float,
     true_factor: FloatArray,
+    failures: PoolFailures | None = None,
 ) -> CurveTables:
     """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
 
     ``adapts_batch``: jobs run along their adapted curves where there are some. A policy that charges pauses
     charges the longest ``agent_latency_seconds`` with them, as the live platform does by measuring pauses
-    from the decision on.
+    from the decision on. ``failures``: that are expected of the pool's servers.
     """
     charged = pauses if charges_pauses else Pauses.NONE
     latency = agent_latency_seconds if charges_pauses else 0.0
@@ -81,8 +83,9 @@ def curve_tables(
         measured.append(_all_points(running, pool, _pause_seconds(pool, charged, running)))
         one_gpu.append(_speed_of_one(points))
     of = workload.profile_of
+    expected = _rows(stack_curves(planned), of)
     return CurveTables(
-        planned=_rows(stack_curves(planned), of),
+        planned=expected if failures is None else failures.lowered(expected, workload),
         measured=_rows(stack_curves(measured), of),
         true_factor=true_factor,
         one_gpu=np.array(one_gpu, dtype=np.float64)[of] if one_gpu else np.zeros(0),

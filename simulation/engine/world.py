@@ -10,6 +10,7 @@ import numpy as np
 from scheduling.core.question.snapshot import PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
+from simulation.engine.expected_failures import failures_of_pool
 from simulation.engine.fates import Fates
 from simulation.engine.jobs import JobStates
 from simulation.engine.memory_points import MemoryPoints
@@ -62,6 +63,7 @@ class World:
                 promise_margin=settings.imperfections.promise_margin,
                 agent_latency_seconds=settings.imperfections.agent_latency_seconds,
                 true_factor=factor,
+                failures=failures_of_pool(settings, workload, size),
             )
             pools.append(
                 PoolState.empty(

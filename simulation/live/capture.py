@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
+
 from cluster.models import Cluster
 from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
@@ -94,7 +96,7 @@ def _unfinished(
     rows = Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs])
     of_id = {row.pk: row for row in rows.select_related("function_version__function", "curve")}
     jobs = [
-        _live_job(job, of_id[job.id], places, now.timestamp(), margin)
+        _live_job(job, of_id[job.id], places, now.timestamp(), margin, pool.counts_on[job.id].shares)
         for job in pool.snapshot.jobs
         if job.curve.levels.size
     ]
@@ -155,7 +157,9 @@ def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
     }
 
 
-def _live_job(job: JobSnapshot, row: Job, places: Places, moment: float, margin: float) -> LiveJob:
+def _live_job(
+    job: JobSnapshot, row: Job, places: Places, moment: float, margin: float, shares: Sequence[float]
+) -> LiveJob:
     plan = job.stored_plan
     placed = all(address in places for address in job.placement)
     finish = plan.finish_at - moment if plan is not None and math.isfinite(plan.finish_at) else None
@@ -168,7 +172,7 @@ def _live_job(job: JobSnapshot, row: Job, places: Places, moment: float, margin:
         submitted_at=job.submitted_at - moment,
         deadline_at=deadline,
         remaining_iterations=job.remaining_iterations,
-        levels=_levels(job.curve, margin),
+        levels=_levels(job.curve, margin, shares),
         placement=tuple(places[address] for address in job.placement) if placed else (),
         plan=_pieces(plan, moment) if plan is not None else (),
         planned_finish_at=finish,
@@ -192,11 +196,15 @@ def _model(row: Job) -> str:
     return f"{row.function_version.function.name}@{row.function_version.number}"
 
 
-def _levels(curve: ScalingCurve, margin: float) -> tuple[tuple[int, float, float], ...]:
-    """Levels as measured: the planner's curve is lowered by the promise margin."""
+def _levels(
+    curve: ScalingCurve, margin: float, shares: Sequence[float]
+) -> tuple[tuple[int, float, float], ...]:
+    """Levels as measured: the planner's curve is lowered by the promise margin, and by the shares that are
+    left when expected failures have taken theirs."""
+    left = np.array(shares[: curve.levels.size] or [1.0] * curve.levels.size) * (1.0 - margin)
     measured = zip(
         curve.levels.tolist(),
-        (curve.throughput / (1.0 - margin)).tolist(),
+        (curve.throughput / left).tolist(),
         curve.pause_seconds.tolist(),
         strict=True,
     )
@@ -229,7 +237,7 @@ def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> tuple[l
                 submitted_at=(row.submitted_at - now).total_seconds(),
                 deadline_at=(row.deadline_at - now).total_seconds(),
                 remaining_iterations=float(row.max_iterations),
-                levels=_levels(curve, 0.0),
+                levels=_levels(curve, 0.0, ()),
                 asks_again=True,
                 finishing_seconds=finishing_seconds(row),
             )

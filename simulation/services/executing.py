@@ -127,6 +127,7 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
         reserve_slack_seconds=study.reserve_slack_seconds,
         seed=study.seed,
         imperfections=Imperfections(promise_margin=study.promise_margin),
+        failures_per_server_day=study.failures_per_server_day,
         sharing=sharing_of(study, run),
     )
 

@@ -4,15 +4,17 @@ reserve 1."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
-from scheduling.models import Generation, Incident, Job, ScalingCurve
-from scheduling.services.failure_charges import FailureCharges
+from scheduling.models import Assignment, CurveLevel, Generation, Incident, Job, Offer, ScalingCurve
+from scheduling.services.failure_charges import FailureCharges, counts_on_sentence
 from scheduling.services.protection_watch import watch_protection
+from scheduling.services.snapshots import pool_kinds, pool_snapshot
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 
@@ -206,3 +208,57 @@ def test_operators_are_told_where_a_lost_server_would_cost_more_than_a_promise_c
         )
         watch_protection(Cluster.objects.get(pk=cluster.pk), timezone.now())
         assert told.exists() == expected
+
+
+def test_expected_failures_lower_what_may_be_promised(cluster: Cluster, submit: Submit) -> None:
+    """200 failures a day, each of some 2.5 minutes, take a third of a server's time."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    measured = {level.gpus: level.iterations_per_second for level in CurveLevel.objects.all()}
+    seconds, iterations = 1000.0, int(800 * max(measured.values()))
+
+    def asked() -> Job:
+        job = submit(seconds=seconds, iterations=iterations)
+        settle(*agents, rounds=1)
+        job.refresh_from_db()
+        return job
+
+    Cluster.objects.update(failures_per_server_day=200.0)
+    refused = asked()
+    assert not refused.promised
+    assert {level.gpus: level.iterations_per_second for level in CurveLevel.objects.all()} == measured
+    Offer.objects.all().delete()
+    Cluster.objects.update(failures_per_server_day=20.0)
+    promised = asked()
+    assert promised.promised
+    assert promised.verdict is not None
+    assert "Failures of servers are expected to take up to" in promised.verdict["counts_on"]
+    assert "expected" not in counts_on_sentence_at(0.0, promised)
+
+
+def counts_on_sentence_at(failures_per_server_day: float, job: Job) -> str:
+    Cluster.objects.update(failures_per_server_day=failures_per_server_day)
+    return counts_on_sentence(job)
+
+
+def test_progress_is_believed_however_often_servers_fail(cluster: Cluster, submit: Submit) -> None:
+    """What failures are expected to take is no bound of what a job can have done."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    Cluster.objects.update(failures_per_server_day=200.0)
+    job = submit(seconds=36_000, iterations=100_000)
+    settle(*agents)
+    job.refresh_from_db()
+    assert job.promised
+    generation = Generation.objects.get(job=job, live_at__isnull=False)
+    held = Assignment.objects.filter(generation=generation).count()
+    rate = CurveLevel.objects.get(gpus=held).iterations_per_second
+    now = timezone.now()
+    Generation.objects.filter(pk=generation.pk).update(live_at=now - timedelta(seconds=1000))
+    Assignment.objects.filter(job=job).update(held_at=now - timedelta(seconds=1000))
+    done = round(1000 * rate)
+    Job.objects.filter(pk=job.pk).update(iterations_done=done, iterations_reported_at=now)
+    (seen,) = [
+        one for one in pool_snapshot(cluster, pool_kinds(cluster)[0], now).snapshot.jobs if one.id == job.pk
+    ]
+    assert seen.remaining_iterations == pytest.approx(100_000 - done, abs=rate)

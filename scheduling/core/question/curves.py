@@ -7,6 +7,7 @@ cluster) and 4.3 (cluster efficiency).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 
 import numpy as np
@@ -52,6 +53,23 @@ def curve_from_measurements(
         memory_bytes=None
         if memory_bytes is None
         else np.array([memory_bytes(gpus) for gpus in levels], dtype=np.float64),
+    )
+
+
+def lowered(curve: ScalingCurve, shares: Sequence[float]) -> ScalingCurve:
+    """The curve with the throughput of each level times its share; it ends at the first level without
+    gain."""
+    if not curve.levels.size or all(share == 1.0 for share in shares):
+        return curve
+    throughput = curve.throughput * np.array(shares, dtype=np.float64)
+    without_gain = np.flatnonzero(np.diff(throughput) <= 0.0)
+    size = int(without_gain[0]) + 1 if without_gain.size else throughput.size
+    return replace(
+        curve,
+        levels=curve.levels[:size],
+        throughput=throughput[:size],
+        pause_seconds=curve.pause_seconds[:size],
+        memory_bytes=None if curve.memory_bytes is None else curve.memory_bytes[:size],
     )
 
 

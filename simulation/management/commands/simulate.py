@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from scheduling.core.question.snapshot import AdmissionRule, Fill, Newcomers
 from scheduling.policies import POLICIES
-from simulation.engine.failures import read_failures, reserve_slack_seconds
+from simulation.engine.failures import rate_of_failures, read_failures, reserve_slack_seconds
 from simulation.engine.pauses import Pauses
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
@@ -263,6 +263,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         worker_memory_bytes=_bytes(options, "least_worker_memory_gb") or 0.0,
         recovery=Recovery(options["recovery"]),
         replicas=options["replicas"],
+        failures_per_server_day=rate_of_failures(options["failures"]) or 0.0,
     )
     require_pricing(settings)
     fewest = min(pool.servers for pool in settings.pools)

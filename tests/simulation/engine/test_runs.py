@@ -252,6 +252,16 @@ def test_slower_hardware_than_measured_breaks_a_tight_promise_unless_a_margin_is
     assert outcome.broken == {}
 
 
+def test_expected_failures_lower_promises_and_no_real_speed() -> None:
+    """A failure costs a bit more than 11 minutes: 26 a day take a fifth of the time of a server."""
+    tight, roomy = [Job(0, 100, 27.0, LINEAR)], [Job(0, 100, 40.0, LINEAR)]
+    assert run(tight).jobs.promised == (True,)
+    assert run(tight, failures_per_server_day=26.0).jobs.promised == (False,)
+    outcome = run(roomy, failures_per_server_day=26.0)
+    assert outcome.jobs.promised == (True,)
+    assert outcome.jobs.completed_at == pytest.approx(run(roomy).jobs.completed_at)
+
+
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     world = random_world(5, exact=False)
 
