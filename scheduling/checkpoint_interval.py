@@ -11,7 +11,10 @@ RESERVE_CHECKPOINT_SECONDS = 60.0
 
 
 def told_intervals(
-    asked_seconds: float, protection_class: Mapping[str, Any], reserve_servers: int
+    asked_seconds: float,
+    protection_class: Mapping[str, Any],
+    reserve_servers: int,
+    asked_protection: Mapping[str, int],
 ) -> dict[str, float | None]:
     """What a job's workers are told: what its owner asked for, and no more than a promise of its class rests
     on, whatever is in reserve by now.
@@ -25,4 +28,8 @@ def told_intervals(
     if protection_class:
         most.append(protection_class["durable_seconds"])
         safe_seconds = protection_class["safe_seconds"]
-    return {"checkpoint_seconds": min(most), "safe_seconds": safe_seconds}
+    return {
+        "checkpoint_seconds": min(most),
+        "safe_seconds": safe_seconds,
+        "point_iterations": asked_protection.get("frequency"),
+    }

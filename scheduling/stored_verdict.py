@@ -21,6 +21,7 @@ class AnswerCode(StrEnum):
     """Why a job was answered so, beside what the planner says (`ReasonCode`): stable codes for programs."""
 
     QUOTA = "quota"
+    PROTECTION = "protection"
     OFFER_ACCEPTED = "offer_accepted"
     PROMISE_NOT_RESTORED = "promise_not_restored"
     CANNOT_BE_PLANNED = "cannot_be_planned"

@@ -86,6 +86,13 @@ Codec = Annotated[
     list[str] | None,
     typer.Option("--codec", metavar="NAME", help="The only codec that may (repeatable); implies --lossy."),
 ]
+Replicas = Annotated[
+    int | None, typer.Option("--replicas", help="Copies of the state in memory, the local one included.")
+]
+ProtectEvery = Annotated[
+    int | None,
+    typer.Option("--protect-every", help="Iterations between two points in memory, at most."),
+]
 FunctionName = Annotated[
     str | None, typer.Option("--function-name", help="Name for the upload; else the file's.")
 ]
@@ -110,6 +117,8 @@ def job_options(
     checkpoint_seconds: float | None,
     lossy: bool | None = None,
     codecs: Sequence[str] | None = None,
+    replicas: int | None = None,
+    protect_every: int | None = None,
     project: str | None = None,
 ) -> JobOptions:
     """What the options say of a job; options that were not given are left out.
@@ -133,6 +142,11 @@ def job_options(
         "checkpoint_seconds": checkpoint_seconds,
         "lossy": None if lossy is None else "allowed" if lossy else "refused",
         "codecs": list(codecs) if codecs else None,
+        "protection": {
+            name: value
+            for name, value in (("replicas", replicas), ("frequency", protect_every))
+            if value is not None
+        },
         "project": project,
     }
     given = {key: value for key, value in values.items() if value is not None and value != {}}

@@ -38,6 +38,8 @@ def submit(
     checkpoint_seconds: options.CheckpointSeconds = None,
     lossy: options.LossyOption = None,
     codecs: options.Codec = None,
+    replicas: options.Replicas = None,
+    protect_every: options.ProtectEvery = None,
     project: options.Project = None,
     function_name: options.FunctionName = None,
     entry: options.Entry = None,
@@ -54,7 +56,8 @@ def submit(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, project=project,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
+        protect_every=protect_every, project=project,
     )  # fmt: skip
     with session.client() as client:
         try:
@@ -155,6 +158,8 @@ def what_if(
     checkpoint_seconds: options.CheckpointSeconds = None,
     lossy: options.LossyOption = None,
     codecs: options.Codec = None,
+    replicas: options.Replicas = None,
+    protect_every: options.ProtectEvery = None,
     project: options.Project = None,
     function_name: options.FunctionName = None,
     entry: options.Entry = None,
@@ -169,7 +174,8 @@ def what_if(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, project=project,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
+        protect_every=protect_every, project=project,
     )  # fmt: skip
     with session.client() as client, _busy("Asking …", as_json):
         verdict = client.what_if(
@@ -226,6 +232,8 @@ def clone(
     checkpoint_seconds: options.CheckpointSeconds = None,
     lossy: options.LossyOption = None,
     codecs: options.Codec = None,
+    replicas: options.Replicas = None,
+    protect_every: options.ProtectEvery = None,
     follow: Follow = False,
     wait: Wait = False,
     detach: Detach = False,
@@ -236,7 +244,8 @@ def clone(
     stated = options.job_options(
         deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
         service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs,
+        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
+        protect_every=protect_every,
     )  # fmt: skip
     with session.client() as client:
         job = client.job(job_id).clone(**stated)

@@ -120,6 +120,7 @@ class JobFacts:
     seed: int | None = None
     lossy: str = "refused"
     codecs: list[str] = field(default_factory=list)
+    protection: dict[str, int] = field(default_factory=dict)
     state: str = "submitted"
     promised: bool = False
     at_risk: bool = False

@@ -31,7 +31,8 @@ class JobOptions(TypedDict, total=False):
     `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
     `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `lossy` is `"refused"` (the default) or
     `"allowed"`: whether codecs that lose something may compress gradients; `codecs` names those that may,
-    without it `fp16`. `data` maps names to URLs or paths on the servers.
+    without it `fp16`. `protection` is `{"replicas": 3, "frequency": 10}`: copies of the state in memory, and
+    iterations between two points there at most. `data` maps names to URLs or paths on the servers.
     """
 
     hyperparameters: Mapping[str, Any]
@@ -48,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     seed: int
     lossy: str
     codecs: Sequence[str]
+    protection: Mapping[str, int]
 
 
 def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
@@ -84,6 +86,8 @@ def override_body(options: JobOptions) -> dict[str, Any]:
         body["codecs"] = list(options["codecs"])
         # Who names codecs allows them.
         body.setdefault("lossy", "allowed")
+    if protection := options.get("protection"):
+        body["protection"] = dict(protection)
     if options.get("labels"):
         body["labels"] = dict(options["labels"])
     hyperparameters = dict(options.get("hyperparameters") or {})

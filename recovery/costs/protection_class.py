@@ -62,26 +62,36 @@ def durable_class(durable_seconds: float) -> ProtectionClass:
 
 
 def chosen_class(
-    figures: StateFigures | None, servers_with_room: int, durable_seconds: float
+    figures: StateFigures | None,
+    servers_with_room: int,
+    durable_seconds: float,
+    *,
+    replicas: int = REPLICAS,
+    points_seconds: float = 0.0,
 ) -> ProtectionClass:
     """The class that may be promised to a job that has not trained yet.
 
     ``figures``: of states like its own; None where nobody has stored one. ``servers_with_room``: servers
     whose memory takes its state beside what is there. ``durable_seconds``: how far apart durable states are
-    at most.
+    at most. ``replicas``: copies asked for, the local one included; as many as have room count.
+    ``points_seconds``: how far apart points in memory may be, as the owner asked for.
 
     Copies in memory count where there is room for them and the bound is worth anything: it is never so short
     that durable states, while copies are missing, would stop training for more than a fiftieth of the time,
     or have to be stored before the last one is.
     """
     durable = durable_class(durable_seconds)
-    if figures is None or servers_with_room < REPLICAS:
+    replicas = min(replicas, servers_with_room)
+    if figures is None or replicas < REPLICAS:
         return durable
     safe_seconds = max(
-        LEAST_SAFE_SECONDS, LARGEST_SHARE_OF_COPYING * figures.copy_seconds, figures.storing_seconds
+        LEAST_SAFE_SECONDS,
+        LARGEST_SHARE_OF_COPYING * figures.copy_seconds,
+        figures.storing_seconds,
+        points_seconds,
     )
     return (
-        ProtectionClass(REPLICAS, safe_seconds, durable_seconds)
+        ProtectionClass(replicas, safe_seconds, durable_seconds)
         if safe_seconds < durable_seconds
         else durable
     )

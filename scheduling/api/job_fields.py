@@ -15,6 +15,7 @@ from projects.api import fields
 from projects.api.base import StrictSerializer
 from punctual.names import name_problem, normalised
 from punctual.protocol.storage import missing_library
+from recovery.probability.replicas import MOST_REPLICAS
 from scheduling.data_schemes import DATA_SCHEMES, readable_schemes
 
 MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
@@ -220,6 +221,24 @@ class TerminationSerializer(StrictSerializer):
 
     max_iterations = fields.Integer(min_value=1, max_value=LARGEST_ITERATIONS)
     target = TargetSerializer(required=False, allow_null=True, default=None)
+
+
+class ProtectionSerializer(StrictSerializer):
+    """How the job's state is protected in the servers' memory. What is left out is as usual."""
+
+    replicas = fields.Integer(
+        min_value=1,
+        max_value=MOST_REPLICAS,
+        required=False,
+        help_text="Copies of the state in memory, the local one included; 1: promises count on durable "
+        "states alone.",
+    )
+    frequency = fields.Integer(
+        min_value=1,
+        max_value=LARGEST_ITERATIONS,
+        required=False,
+        help_text="Iterations between two points in memory, at most.",
+    )
 
 
 class DataSourceSerializer(StrictSerializer):

@@ -104,6 +104,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
         default=list,
         help_text=f"The only codecs that may do so; none named: {', '.join(FAITHFUL)}.",
     )
+    protection = job_fields.ProtectionSerializer(default=dict)
     checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)
     seed = fields.Integer(min_value=0, max_value=job_fields.LARGEST_INTEGER, default=0)
 
@@ -142,11 +143,13 @@ class WhatIfRequestSerializer(JobRequestSerializer):
 
 
 class JobOverridesSerializer(JobRequestSerializer):
-    """Members to change against the job that is cloned; hyperparameters and termination are merged."""
+    """Members to change against the job that is cloned; hyperparameters, termination
+    and protection are merged."""
 
     function = job_fields.FunctionReference(required=False)
     hyperparameters = serializers.DictField(required=False)  # type: ignore[assignment]
     termination = serializers.DictField(required=False)  # type: ignore[assignment]
+    protection = job_fields.ProtectionSerializer(required=False)
 
 
 class DeadlineChangeSerializer(DeadlineMixin, StrictSerializer):
@@ -183,6 +186,7 @@ def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobReque
         seed=body["seed"],
         lossy=body["lossy"],
         codecs=tuple(body["codecs"]),
+        protection=dict(body["protection"]),
     )
 
 
@@ -227,6 +231,7 @@ def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
         "seed": old.seed,
         "lossy": old.lossy,
         "codecs": list(old.codecs),
+        "protection": dict(old.protection),
     }
     says_deadline = "deadline_at" in overrides or "deadline_seconds" in overrides
     has_deadline = overrides.get("deadline_at") is not None or overrides.get("deadline_seconds") is not None
@@ -240,6 +245,6 @@ def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
     if overrides.get("lossy") == Lossy.REFUSED:
         body["codecs"] = []
     for name, value in overrides.items():
-        merged = name in ("hyperparameters", "termination") and isinstance(value, Mapping)
+        merged = name in ("hyperparameters", "termination", "protection") and isinstance(value, Mapping)
         body[name] = {**body[name], **value} if merged else value
     return body

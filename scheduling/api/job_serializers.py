@@ -135,6 +135,13 @@ class JobTerminationSerializer(serializers.Serializer):
     target = JobTargetSerializer(allow_null=True)
 
 
+class JobProtectionSerializer(serializers.Serializer):
+    """What its owner asks for; a member that was not given is left out."""
+
+    replicas = serializers.IntegerField(required=False)
+    frequency = serializers.IntegerField(required=False)
+
+
 class JobStandingSerializer(serializers.Serializer):
     """What became of the deadline so far."""
 
@@ -155,6 +162,7 @@ class JobSerializer(serializers.ModelSerializer):
     data = serializers.ListField(  # type: ignore[assignment]
         child=serializers.DictField(child=serializers.CharField())
     )
+    protection = JobProtectionSerializer(source="asked_protection")
     state = serializers.ChoiceField(JobState.choices)
     promise_outcome = serializers.ChoiceField(PromiseOutcome.choices)
     void_reason = serializers.SerializerMethodField()
@@ -184,8 +192,8 @@ class JobSerializer(serializers.ModelSerializer):
         model = Job
         fields = (
             "id", "project", "owner", "name", "labels", "function", "hyperparameters", "termination",
-            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "lossy", "codecs", "state",
-            "promised",
+            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "lossy", "codecs",
+            "protection", "state", "promised",
             "at_risk",
             "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at",
             "started_at",

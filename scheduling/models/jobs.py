@@ -49,6 +49,8 @@ class Job(models.Model):
     #: Whether its gradients may be sent by codecs that lose something, and by which alone; empty: by any.
     lossy = models.CharField(max_length=8, choices=Lossy.choices, default=Lossy.REFUSED)
     codecs = models.JSONField(default=list, blank=True)
+    #: What its owner asks for (`ProtectionSerializer`): `replicas`, `frequency`; empty for neither.
+    asked_protection = models.JSONField(default=dict, blank=True)
     service_class = models.CharField(max_length=12, choices=ServiceClass.choices)
     deadline_at = models.DateTimeField(null=True, blank=True)
 

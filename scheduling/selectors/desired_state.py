@@ -20,8 +20,9 @@ from scheduling.selectors.peers import peers_of
 _TOLD = (
     "number", "epoch", "purpose", "goal", "start", "world_size", "master_port", "profile", "runtime_plan",
     "master_server__address", "job__hyperparameters", "job__max_iterations", "job__target", "job__seed",
-    "job__checkpoint_seconds", "job__protection_class", "job__data", "job__function_version__bundle",
-    "job__function_version__entry", "job__function_version__requirements_digest",
+    "job__checkpoint_seconds", "job__protection_class", "job__asked_protection", "job__data",
+    "job__function_version__bundle", "job__function_version__entry",
+    "job__function_version__requirements_digest",
 )  # fmt: skip
 
 
@@ -123,7 +124,9 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
         "hyperparameters": job.hyperparameters,
         "termination": {"max_iterations": job.max_iterations, "target": job.target},
         "seed": job.seed,
-        **told_intervals(job.checkpoint_seconds, job.protection_class, cluster.reserve_servers),
+        **told_intervals(
+            job.checkpoint_seconds, job.protection_class, cluster.reserve_servers, job.asked_protection
+        ),
         "failures_per_server_day": cluster.failures_per_server_day,
         "data": job.data,
         "profile": generation.profile,

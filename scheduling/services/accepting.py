@@ -148,7 +148,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
     copied = (
         "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
         "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",
-        "service_class", "protection_class", "lossy", "codecs",
+        "service_class", "protection_class", "asked_protection", "lossy", "codecs",
     )  # fmt: skip
     verdict = promised_on(
         terms.plan,

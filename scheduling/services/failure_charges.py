@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cluster.models import Cluster
 from recovery.costs.expected import ExpectedFailures
 from recovery.costs.failures import FailureCost
 from recovery.costs.protection_class import (
+    REPLICAS,
     ProtectionClass,
     StateFigures,
     chosen_class,
@@ -64,7 +66,8 @@ class CountsOn:
     most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left.
 
     ``one_failure``: what one costs in all. ``shares``: of the measured throughput at each level that is
-    promised; failures that no slack pays are expected to take the rest (decision 0067).
+    promised; failures that no slack pays are expected to take the rest (decision 0067). ``shortfall``: why
+    copies that the owner asked for cannot be promised.
     """
 
     chosen: ProtectionClass
@@ -74,6 +77,7 @@ class CountsOn:
     durable_lost_seconds: float
     one_failure: FailureCost
     shares: tuple[float, ...] = ()
+    shortfall: str = ""
 
     def sentence(self) -> str:
         """For people."""
@@ -140,7 +144,9 @@ class FailureCharges:
         within_seconds = inf
         if row.deadline_at is not None and not any_deadline:
             within_seconds = (row.deadline_at - row.submitted_at).total_seconds()
-        return self.asked_for(curve, measured, chosen=chosen, within_seconds=within_seconds)
+        return self.asked_for(
+            curve, measured, chosen=chosen, within_seconds=within_seconds, protection=row.asked_protection
+        )
 
     def asked_for(
         self,
@@ -149,14 +155,20 @@ class FailureCharges:
         *,
         chosen: ProtectionClass | None = None,
         within_seconds: float = inf,
+        protection: Mapping[str, int] = MappingProxyType({}),
     ) -> CountsOn:
         """For a job that asks. ``chosen``: its class where it has one. ``within_seconds``: from its
-        submission until its deadline."""
+        submission until its deadline. ``protection``: what its owner asks for."""
         if not self._cluster.reserve_servers:
             within_seconds = inf  # no slack pays for anything
-        key = (id(curve), None if measured is None else measured.pk, chosen, within_seconds)
+        asked = tuple(sorted(protection.items()))
+        key = (id(curve), None if measured is None else measured.pk, chosen, within_seconds, asked)
         if key not in self._known:
-            found = self._computed(curve, measured, chosen or self._chosen(measured))
+            ours = chosen or self._chosen(curve, measured, protection)
+            found = replace(
+                self._computed(curve, measured, ours),
+                shortfall="" if chosen else self._shortfall(measured, protection),
+            )
             if curve is not None and self._server_gpus:
                 shares = self.shares(curve, found, within_seconds, self._server_gpus)
                 found = replace(found, shares=tuple(shares))
@@ -183,7 +195,7 @@ class FailureCharges:
     ) -> CountsOn:
         levels = curve is not None and curve.levels.size > 0
         pause = float(curve.pause_seconds.max()) if curve is not None and levels else 0.0
-        iteration = 1.0 / float(curve.throughput.min()) if curve is not None and levels else 0.0
+        iteration = _longest_iteration(curve)
         storing = REPORTING_SECONDS
         if measured is not None:
             storing += max(measured.storing_seconds or 0.0, measured.finishing_seconds)
@@ -214,20 +226,42 @@ class FailureCharges:
         )
         return CountsOn(chosen, cluster.reserve_servers, slack, safe, durable, one)
 
-    def _chosen(self, measured: MeasuredCurve | None) -> ProtectionClass:
+    def _shortfall(self, measured: MeasuredCurve | None, protection: Mapping[str, int]) -> str:
+        """Why the copies that were asked for cannot be promised; empty where they can."""
+        replicas = protection.get("replicas", 1)
+        if replicas == 1:
+            return ""
+        room = self._stores.servers_with_room(0 if measured is None else measured.state_bytes)
+        if room >= replicas:
+            return ""
+        servers = "1 server has" if room == 1 else f"{room} servers have"
+        return f"{replicas} copies in memory were asked for, and {servers} room for one"
+
+    def _chosen(
+        self, curve: ScalingCurve | None, measured: MeasuredCurve | None, protection: Mapping[str, int]
+    ) -> ProtectionClass:
         durable = durable_class(RESERVE_CHECKPOINT_SECONDS)
-        if measured is None or not self._cluster.reserve_servers:
+        if measured is None or not self._cluster.reserve_servers or protection.get("replicas") == 1:
             return durable
         if measured.copy_seconds is None or measured.storing_seconds is None or not measured.state_bytes:
             return durable
         figures = StateFigures(measured.copy_seconds, measured.storing_seconds + REPORTING_SECONDS)
         return chosen_class(
-            figures, self._stores.servers_with_room(measured.state_bytes), RESERVE_CHECKPOINT_SECONDS
+            figures,
+            self._stores.servers_with_room(measured.state_bytes),
+            RESERVE_CHECKPOINT_SECONDS,
+            replicas=protection.get("replicas", REPLICAS),
+            points_seconds=protection.get("frequency", 0) * _longest_iteration(curve),
         )
 
     @cached_property
     def _stores(self) -> Stores:
         return Stores([self._cluster.pk])
+
+
+def _longest_iteration(curve: ScalingCurve | None) -> float:
+    """Seconds of one iteration on the slowest level; 0 without any."""
+    return 0.0 if curve is None or not curve.levels.size else 1.0 / float(curve.throughput.min())
 
 
 def counts_on_sentence(job: Job) -> str:

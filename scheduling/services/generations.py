@@ -147,7 +147,11 @@ def _created(
         )
         if one.purpose == Purpose.TRAINING:
             generation.protection = stores.grant(
-                one.job.pk, servers, in_memory.state_bytes(one.job), promised_replicas(one.job)
+                one.job.pk,
+                servers,
+                in_memory.state_bytes(one.job),
+                promised_replicas(one.job),
+                one.job.asked_protection.get("replicas"),
             )
             generation.store_secret = secrets.token_hex(32)
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:

@@ -52,6 +52,8 @@ class JobRequest:
     seed: int = 0
     lossy: str = Lossy.REFUSED
     codecs: Sequence[str] = ()
+    #: `replicas`: copies of the state in memory; `frequency`: iterations between two points at most.
+    protection: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def global_batch_size(self) -> int:
@@ -157,6 +159,7 @@ def job_submit(
         seed=request.seed,
         lossy=request.lossy,
         codecs=list(request.codecs),
+        asked_protection=dict(request.protection),
         data=[dict(item) for item in request.data],
         checkpoint_seconds=request.checkpoint_seconds,
         service_class=request.service_class,
@@ -308,4 +311,5 @@ def request_of(job: Job) -> JobRequest:
         seed=job.seed,
         lossy=job.lossy,
         codecs=tuple(job.codecs),
+        protection=dict(job.asked_protection),
     )

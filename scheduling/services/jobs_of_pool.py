@@ -43,7 +43,7 @@ _NO_CURVE = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.ar
 _PLANNED_BY = (
     "state", "service_class", "submitted_at", "deadline_at", "max_iterations", "global_batch_size", "project",
     "curve", "iterations_done", "iterations_reported_at", "iterations_per_second", "promised", "at_risk",
-    "plan", "policy_memory", "protection_class", "checkpoint_seconds",
+    "plan", "policy_memory", "protection_class", "asked_protection", "checkpoint_seconds",
 )  # fmt: skip
 _NAMES_CURVES = ("hyperparameters", "data", "function_version")
 

@@ -73,13 +73,18 @@ class Stores:
             self._kept[server] += 1
 
     def grant(
-        self, job_id: str, servers: Sequence[int], state_bytes: int, promised: int = 1
+        self,
+        job_id: str,
+        servers: Sequence[int],
+        state_bytes: int,
+        promised: int = 1,
+        asked: int | None = None,
     ) -> dict[str, Any]:
         """Where the shards of ranks on these servers are to be kept; empty where their servers keep none.
 
         Args:
             servers: of each rank. state_bytes: of the whole state; 0 while nobody knows. promised: copies
-                that the job's promise counts on.
+                that the job's promise counts on. asked: copies that its owner asks for, if any.
 
         Servers that have nothing to do with the job keep copies where its ranks are on fewer servers than
         there are to be copies.
@@ -90,7 +95,7 @@ class Stores:
         each = -(-state_bytes // len(servers))
         machines = [self._machine(job_id, server, count * each) for server, count in ranks.items()]
         places = list(ranks)
-        wanted, helpers, missed = self._wanted(job_id, places, machines, promised)
+        wanted, helpers, missed = self._wanted(job_id, places, machines, promised, asked)
         places += helpers
         machines += [self._machine(job_id, helper, 0) for helper in helpers]
         found = protect(machines, wanted)
@@ -118,10 +123,18 @@ class Stores:
         )
 
     def _wanted(
-        self, job_id: str, places: Sequence[int], machines: Sequence[Machine], promised: int
+        self,
+        job_id: str,
+        places: Sequence[int],
+        machines: Sequence[Machine],
+        promised: int,
+        asked: int | None,
     ) -> tuple[int, list[int], str]:
         """How many copies, which other servers keep some of them, and why an operator's target is missed."""
         cluster = self._stores[places[0]].cluster
+        if asked is not None:
+            wanted = max(asked, promised)
+            return wanted, self._helpers(job_id, places, machines, wanted), ""
         target = cluster.accepted_fallbacks_a_month
         aimed = 0.0 < target < 1.0
         helpers = self._helpers(job_id, places, machines, MOST_REPLICAS if aimed else REPLICAS)
@@ -210,6 +223,7 @@ def replace_lost_copies(server_id: int) -> list[Generation]:
             servers,
             in_memory.state_bytes(generation.job),
             promised_replicas(generation.job),
+            generation.job.asked_protection.get("replicas"),
         )
         generation.save(update_fields=["protection"])
     return generations

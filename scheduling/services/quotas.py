@@ -208,10 +208,12 @@ class PromiseQuotas:
         return sum(_stored_gpu_hours(stored, self._now.timestamp()) for stored in held if stored)
 
 
-def refused_by_quota(answer: StoredVerdict, refusal: str, service_class: str) -> StoredVerdict:
-    """The answer to who could be promised a deadline but for the quota: a hard deadline is declined, any
-    other job runs without a promise."""
-    unpromised = replace(answer, reason_code=AnswerCode.QUOTA, minimum_satisfactory_share=(), counts_on="")
+def refused_by_quota(
+    answer: StoredVerdict, refusal: str, service_class: str, code: AnswerCode = AnswerCode.QUOTA
+) -> StoredVerdict:
+    """The answer to who could be promised a deadline but for the quota (or another ``code``): a hard deadline
+    is declined, any other job runs without a promise."""
+    unpromised = replace(answer, reason_code=code, minimum_satisfactory_share=(), counts_on="")
     if service_class != ServiceClass.SLO:
         return replace(unpromised, reason=f"It runs without a promise: {refusal}")
     return replace(
@@ -222,6 +224,16 @@ def refused_by_quota(answer: StoredVerdict, refusal: str, service_class: str) ->
         planned_finish_at=None,
         slack_seconds=None,
     )
+
+
+def without_copies(
+    answer: StoredVerdict, shortfall: str, service_class: str, *, promised: bool
+) -> StoredVerdict:
+    """The answer to a job that cannot have the copies in memory that it asks for: no deadline is promised
+    with fewer; without a promise it runs with as many as have room."""
+    if promised:
+        return refused_by_quota(answer, f"{shortfall}.", service_class, AnswerCode.PROTECTION)
+    return replace(answer, reason=f"{answer.reason} {shortfall}: it runs with fewer.")
 
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:

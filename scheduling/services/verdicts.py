@@ -16,7 +16,7 @@ from scheduling.models import Decision, Job
 from scheduling.services.failure_charges import CountsOn, class_as_json
 from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
-from scheduling.services.quotas import PromiseQuotas, refused_by_quota
+from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_copies
 from scheduling.services.records import Move, move_all
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, answered
 
@@ -51,9 +51,9 @@ def apply_verdicts(
         told = counts_on.get(job.pk)
         if told is not None and told.failures and not job.protection_class:
             job.protection_class = class_as_json(told)
-        answer = _answer(job, verdict, plan, quotas, row, "" if told is None else told.sentence())
+        answer = _answer(job, verdict, plan, quotas, row, told)
         job.decided_at = timezone.now()
-        over_quota = answer.reason_code == AnswerCode.QUOTA
+        over_quota = answer.reason_code in (AnswerCode.QUOTA, AnswerCode.PROTECTION)
         if answer.declined:
             refused.add(job.pk)
             job.awaits_offer = job.pk in awaited and not over_quota
@@ -77,10 +77,13 @@ def _answer(
     plan: StoredPlan | None,
     quotas: PromiseQuotas,
     row: Decision | None,
-    counts_on: str,
+    counts_on: CountsOn | None,
 ) -> StoredVerdict:
     """The verdict as it is stored, after the operator's hook."""
-    answer = answered(verdict, plan, job.deadline_at, row.pk if row else None, counts_on=counts_on)
+    sentence = "" if counts_on is None else counts_on.sentence()
+    answer = answered(verdict, plan, job.deadline_at, row.pk if row else None, counts_on=sentence)
+    if counts_on is not None and counts_on.shortfall and verdict.admitted:
+        return without_copies(answer, counts_on.shortfall, job.service_class, promised=verdict.promised)
     if not verdict.admitted or plan is None or not verdict.promised:
         return answer
     refusal = quotas.refusal(job.project, plan)

@@ -34,7 +34,7 @@ from scheduling.services.offers import seconds_from_acceptance, snapshot_after, 
 from scheduling.services.other_links import levels_on
 from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planner_lease import Moved, waited_for
-from scheduling.services.quotas import PromiseQuotas, refused_by_quota
+from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_copies
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
@@ -123,7 +123,7 @@ def _asked_on(
         margin=cluster.promise_margin,
     )
     within = (request.deadline_at - now).total_seconds() if request.deadline_at else inf
-    counts_on = pool.charges.asked_for(levels, curve, within_seconds=within)
+    counts_on = pool.charges.asked_for(levels, curve, within_seconds=within, protection=request.protection)
     trial = core.JobSnapshot(
         id=_TRIAL,
         service_class=core.ServiceClass(request.service_class),
@@ -183,6 +183,8 @@ def _trial_verdict(
     plan = decision.plans.get(trial.id)
     answer = answered(verdict, plan, deadline_at, counts_on=counts_on.sentence())
     quotas = PromiseQuotas(timezone.now())
+    if counts_on.shortfall and verdict.admitted:
+        return without_copies(answer, counts_on.shortfall, trial.service_class, promised=verdict.promised)
     if verdict.promised and plan is not None and (over := quotas.refusal(project, plan)) is not None:
         answer = refused_by_quota(answer, over, trial.service_class)
     if not verdict.admitted:

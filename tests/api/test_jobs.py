@@ -126,6 +126,11 @@ def test_processes_that_load_data_are_no_number_of_gpus(world: World) -> None:
         ({"data": [{"name": "a", "path": "/x"}, {"name": "a", "path": "/y"}]}, "data"),
         ({"seed": -1}, "seed"),
         ({"checkpoint_seconds": 0}, "checkpoint_seconds"),
+        ({"protection": {"replicas": 0}}, "protection.replicas"),
+        ({"protection": {"replicas": 5}}, "protection.replicas"),
+        ({"protection": {"frequency": 0}}, "protection.frequency"),
+        ({"protection": {"copies": 2}}, "protection.copies"),
+        ({"protection": 2}, "protection"),
         ({"name": ""}, "name"),
         ({"dedline_seconds": 5}, "dedline_seconds"),
     ],
@@ -261,6 +266,17 @@ def test_a_clone_keeps_everything_that_is_not_changed(world: World) -> None:
     assert left.total_seconds() == pytest.approx(3600, abs=5)
     assert client.post(address, {"service_class": "best_effort"}, format="json").json()["deadline_at"] is None
     assert client.post(address, {"gpus": 3}, format="json").status_code == 400
+
+
+def test_protection_is_kept_and_a_clone_may_change_part_of_it(world: World) -> None:
+    job = submit(world, protection={"replicas": 2, "frequency": 10}).json()
+    assert job["protection"] == {"replicas": 2, "frequency": 10}
+    client = world.client(world.colleague)
+    address = f"/api/v1/jobs/{job['id']}/clone/"
+    assert client.post(address, {}, format="json").json()["protection"] == job["protection"]
+    changed = client.post(address, {"protection": {"replicas": 3}}, format="json").json()
+    assert changed["protection"] == {"replicas": 3, "frequency": 10}
+    assert submit(world).json()["protection"] == {}
 
 
 def test_a_deadline_can_be_given_up(world: World) -> None:

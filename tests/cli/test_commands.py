@@ -187,7 +187,7 @@ def test_options_become_the_body_of_a_job(platform: FakePlatform, run: Run, tmp_
         "--class", "soft", "--name", "nightly", "--label", "team=vision", "--data",
         "images=https://host/i.tar",
         "--data", "words=/data/words", "--target", "accuracy >= 0.9", "--seed", "7", "--checkpoint-seconds",
-        "30",
+        "30", "--replicas", "3", "--protect-every", "10",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert platform.requests("POST jobs/")[0].json == {
@@ -202,6 +202,7 @@ def test_options_become_the_body_of_a_job(platform: FakePlatform, run: Run, tmp_
         "termination": {"max_iterations": 500, "target": {"metric": "accuracy", "at_least": 0.9}},
         "data": [{"name": "images", "url": "https://host/i.tar"}, {"name": "words", "path": "/data/words"}],
         "checkpoint_seconds": 30.0,
+        "protection": {"replicas": 3, "frequency": 10},
         "seed": 7,
         "deadline_seconds": 5400.0,
     }  # fmt: skip

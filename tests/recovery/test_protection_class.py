@@ -58,6 +58,22 @@ def test_without_a_second_server_that_has_room_nothing_in_memory_counts() -> Non
     assert chosen_class(StateFigures(0.1, 0.5), 1, 60.0) == durable_class(60.0)
 
 
+def test_more_copies_survive_more_losses_and_rarer_points_lose_more() -> None:
+    figures = StateFigures(0.1, 0.5)
+
+    def slack(**asked: float) -> float:
+        chosen = chosen_class(figures, 4, 60.0, **asked)  # type: ignore[arg-type]
+        return failure_slack_seconds(
+            2, chosen, repair_seconds=(60.0, 10.0, 10.0), storing_seconds=0.5, iteration_seconds=1.0
+        )
+
+    assert slack(replicas=3) < slack(replicas=2) < slack(replicas=1)
+    assert slack(points_seconds=10.0) == slack(), "the bound is no younger than that anyway"
+    assert slack(points_seconds=40.0) > slack()
+    assert chosen_class(figures, 4, 60.0, points_seconds=90.0) == durable_class(60.0)
+    assert chosen_class(figures, 2, 60.0, replicas=3).replicas == 2, "as many as have room"
+
+
 def test_durable_states_take_no_more_than_a_fiftieth_of_the_time_while_copies_are_missing() -> None:
     assert chosen_class(StateFigures(0.8, 0.5), 2, 60.0).safe_seconds == 40.0
     assert chosen_class(StateFigures(0.1, 22.0), 2, 60.0).safe_seconds == 22.0

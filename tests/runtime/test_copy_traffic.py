@@ -33,7 +33,7 @@ class Training:
 
     def __init__(
         self, *, forward: float, collectives: list[tuple[float, float]], size: int = MB,
-        failures_per_second: float = 2 * 0.015 / 86_400,
+        failures_per_second: float = 2 * 0.015 / 86_400, most_every: int | None = None,
     ) -> None:  # fmt: skip
         self.forward, self.collectives, self.size = forward, collectives, size
         self.at = 100.0
@@ -49,7 +49,7 @@ class Training:
         self._last: Copied | None = None
         self.traffic = CopyTraffic(
             self, mode=TrafficMode.GEMINI, share=0.02, failures_per_second=failures_per_second,
-            durable_seconds=60.0, now=lambda: self.at, tell=self.told.append,
+            durable_seconds=60.0, most_every=most_every, now=lambda: self.at, tell=self.told.append,
         )  # fmt: skip
 
     # The store
@@ -178,6 +178,15 @@ def test_points_are_as_frequent_as_servers_fail() -> None:
         return int(planned["every"])
 
     assert every(400.0) < every(100.0) < every(0.03) == every(0.0)
+
+
+@pytest.mark.parametrize("most_every", [1, 5])
+def test_points_are_no_rarer_than_their_owner_asks_for(most_every: int) -> None:
+    training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)], most_every=most_every)
+    training.run(100)
+    assert training.plan["every"] == most_every
+    training.run(2 * POINTS_BETWEEN_REVIEWS * most_every)
+    assert max(training.every(40)) <= max(most_every, 2), "or the one after, while the last is on its way"
 
 
 @pytest.mark.parametrize(("sent", "a_day"), [({}, 0.015), ({"failures_per_server_day": 48.0}, 48.0)])

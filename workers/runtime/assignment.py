@@ -105,6 +105,8 @@ class Assignment:
     #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
     #: nobody counts on it.
     safe_seconds: float | None = None
+    #: Iterations between two points in memory at most, as the job's owner asks for.
+    point_iterations: int | None = None
     #: By which the runtime weighs what recovery points cost against what they save.
     failures_per_server_day: float = PUBLISHED_FAILURES_A_DAY
 
@@ -168,6 +170,7 @@ class Assignment:
             memory_share=_read_memory_share(message.get("memory_points")),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
             safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
+            point_iterations=_read_point_iterations(message.get("point_iterations")),
             failures_per_server_day=_read_failures(message.get("failures_per_server_day")),
         )
 
@@ -201,6 +204,14 @@ def _read_safe_seconds(told: Any) -> float | None:
     if not float(told) > 0:
         raise ValueError(f"safe_seconds must be positive, not {told!r}")
     return float(told)
+
+
+def _read_point_iterations(value: Any) -> int | None:
+    if value is None:
+        return None
+    if not int(value) >= 1:
+        raise ValueError(f"point_iterations must be a whole number from 1, not {value!r}")
+    return int(value)
 
 
 def _read_failures(value: Any) -> float:

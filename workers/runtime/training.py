@@ -217,6 +217,7 @@ class TrainingGeneration:
             share=share,
             failures_per_second=self.assignment.failures_per_second,
             durable_seconds=self.assignment.checkpoint_seconds,
+            most_every=self.assignment.point_iterations,
             now=time.monotonic if emulation is None else lambda: emulation.clock.at,
             tell=tell,
         )

@@ -76,6 +76,7 @@ class CopyTraffic:
         share: float,
         failures_per_second: float,
         durable_seconds: float,
+        most_every: int | None = None,
         now: Callable[[], float],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -83,7 +84,8 @@ class CopyTraffic:
         Args:
             share: of the time, copies may take so much that no plan foresees. failures_per_second: of all
                 servers on which the job trains. durable_seconds: between two durable points; those in memory
-                are never rarer. now: the clock by which iterations and collectives are stamped. tell: reports
+                are never rarer. most_every: iterations from one point to the next at most; None for no bound
+                but that. now: the clock by which iterations and collectives are stamped. tell: reports
                 a plan and what it costs.
         """
         self.mode = mode
@@ -91,6 +93,7 @@ class CopyTraffic:
         self._share = share
         self._failures_per_second = failures_per_second
         self._durable_seconds = durable_seconds
+        self._most_every = most_every
         self._now = now
         self._tell = tell
         self._lock = threading.Lock()
@@ -192,8 +195,10 @@ class CopyTraffic:
         if self._plan is None:
             if self._attempts >= MOST_ATTEMPTS:
                 return True
-            return self._since_point >= 2 and self._pause() >= PROFILING_PAUSE_SECONDS
-        rests = self._plan.every == 1 and self._points % POINTS_BETWEEN_RESTS == 0 and self._points
+            late = self._most_every is not None and self._since_point >= self._most_every
+            return self._since_point >= 2 and (late or self._pause() >= PROFILING_PAUSE_SECONDS)
+        may_rest = self._plan.every == 1 != self._most_every
+        rests = may_rest and self._points and self._points % POINTS_BETWEEN_RESTS == 0
         return self._since_point >= (2 if rests else self._plan.every)
 
     def sending(self) -> Sending:
@@ -270,6 +275,7 @@ class CopyTraffic:
             sum(span.place <= self._vote_place for span in profile.spans),
         )
         most_every = max(1, int(self._durable_seconds / max(profile.iteration_seconds, 1e-3)))
+        most_every = min(most_every, self._most_every or most_every)
         plan = plan_copies(
             profile,
             task,
