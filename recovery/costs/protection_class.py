@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from recovery.costs.failures import FailureCost, failures_cost_seconds
 
-#: No safe state has to be younger than that: beside it detection and a restart cost more.
+#: No safe state has to be younger than that where nobody has seen how young points in memory are.
 LEAST_SAFE_SECONDS = 15.0
 #: While copies in memory are missing, storing durable states stops training for a part in so many.
 LARGEST_SHARE_OF_COPYING = 50
@@ -27,10 +27,28 @@ ITERATIONS_TO_CAPTURE = 2
 @dataclass(frozen=True, slots=True)
 class StateFigures:
     """What storing one durable state of a job takes, as measured. ``copy_seconds``: for so long training
-    stops. ``storing_seconds``: from then on until every part of it is stored."""
+    stops. ``storing_seconds``: from then on until every part of it is stored.
+
+    ``point_seconds``: the greatest age of the newest point in memory that has all its copies; None where none
+    was seen.
+    """
 
     copy_seconds: float
     storing_seconds: float
+    point_seconds: float | None = None
+
+
+def point_age_iterations(
+    every: int, iterations: int, iteration_seconds: float, copy_seconds: float, extension_seconds: float
+) -> float:
+    """The greatest age of the newest complete point in memory, in iterations.
+
+    A point counts once its copies are there and the next vote has said so; until the one after it does, it is
+    the newest. ``every``: iterations from one point to the next. ``iterations``: over which its copies are
+    spread. ``copy_seconds``: on the network. ``extension_seconds``: by which they lengthen an iteration.
+    """
+    copying = max(float(iterations), copy_seconds / iteration_seconds)
+    return every + copying + 1.0 + extension_seconds / iteration_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +102,11 @@ def chosen_class(
     replicas = min(replicas, servers_with_room)
     if figures is None or replicas < REPLICAS:
         return durable
+    least = LEAST_SAFE_SECONDS
+    if figures.point_seconds is not None:
+        least = min(least, figures.point_seconds)
     safe_seconds = max(
-        LEAST_SAFE_SECONDS,
+        least,
         LARGEST_SHARE_OF_COPYING * figures.copy_seconds,
         figures.storing_seconds,
         points_seconds,

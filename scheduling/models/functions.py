@@ -110,6 +110,9 @@ class ScalingCurve(models.Model):
     #: then until it is stored. Null until one was stored while training.
     copy_seconds = models.FloatField(null=True, blank=True)
     storing_seconds = models.FloatField(null=True, blank=True)
+    #: Of its jobs' points in memory while all copies were there: the greatest age of the newest, in
+    #: iterations. Null until such points were measured.
+    point_iterations = models.FloatField(null=True, blank=True)
     state_bytes = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
     measured_at = models.DateTimeField(null=True, blank=True)

@@ -22,6 +22,7 @@ from scheduling.services.generations import let_go, retire
 from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
+from scheduling.services.measured_points import note_point_age, remembered
 from scheduling.services.pauses import note_pause, tell_pause
 from scheduling.services.plan_watch import could_not_follow, level_measured
 from scheduling.services.records import move, planning_fact_changed, record
@@ -111,10 +112,6 @@ def _shard_stored(
     advance(job, cluster)
 
 
-#: A shorter time than was known before counts for so much.
-FORGETTING = 0.1
-
-
 def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
     """Keep what storing a state takes, as if one worker had it whole.
 
@@ -129,10 +126,7 @@ def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
     }
     curve = ScalingCurve.objects.select_for_update().get(pk=generation.curve.pk)
     for name, value in seen.items():
-        value, known = min(value, LONGEST_PAUSE_SECONDS), getattr(curve, name)
-        if known is not None and value < known:
-            value = known - (known - value) * FORGETTING
-        setattr(curve, name, value)
+        setattr(curve, name, remembered(getattr(curve, name), min(value, LONGEST_PAUSE_SECONDS)))
     curve.save(update_fields=list(seen))
 
 
@@ -345,8 +339,9 @@ def _failed(
 def _copy_traffic(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """How the generation sends copies of its recovery points: for people; nothing is decided by it."""
+    """How the generation sends copies of its recovery points, and how old they get."""
     if generation.purpose == Purpose.TRAINING:
+        note_point_age(job, generation, event, happened_at)
         generation.copy_traffic = {name: event[name] for name in CopyTraffic.model_fields}
         generation.save(update_fields=["copy_traffic"])
 

@@ -245,7 +245,11 @@ class FailureCharges:
             return durable
         if measured.copy_seconds is None or measured.storing_seconds is None or not measured.state_bytes:
             return durable
-        figures = StateFigures(measured.copy_seconds, measured.storing_seconds + REPORTING_SECONDS)
+        point_seconds = None
+        if measured.point_iterations is not None and curve is not None and curve.levels.size:
+            point_seconds = measured.point_iterations * _longest_iteration(curve)
+        storing_seconds = measured.storing_seconds + REPORTING_SECONDS
+        figures = StateFigures(measured.copy_seconds, storing_seconds, point_seconds)
         return chosen_class(
             figures,
             self._stores.servers_with_room(measured.state_bytes),

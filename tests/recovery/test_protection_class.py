@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from recovery.costs.failures import FailureCost, failures_cost_seconds
 from recovery.costs.protection_class import (
+    LARGEST_SHARE_OF_COPYING,
     LEAST_SAFE_SECONDS,
     ProtectionClass,
     StateFigures,
@@ -15,6 +16,7 @@ from recovery.costs.protection_class import (
     durable_class,
     failure_slack_seconds,
     lost_work_seconds,
+    point_age_iterations,
 )
 
 
@@ -56,6 +58,22 @@ def test_a_state_that_nobody_has_stored_yet_counts_on_durable_storage_alone() ->
 
 def test_without_a_second_server_that_has_room_nothing_in_memory_counts() -> None:
     assert chosen_class(StateFigures(0.1, 0.5), 1, 60.0) == durable_class(60.0)
+
+
+def test_the_age_of_points_is_interval_copying_and_a_vote() -> None:
+    """Specification 1.2 and 2.12: a point that is sent over an iteration counts at its end."""
+    assert point_age_iterations(1, 1, 62.0, 1.76, 0.0) == 3.0
+    assert point_age_iterations(1, 1, 1.0, 2.5, 0.5) == 5.0, "copying takes longer than its iterations"
+
+
+@given(st.one_of(st.none(), st.floats(0.01, 1e4)), st.floats(0.0, 2.0), st.floats(0.0, 70.0))
+def test_measured_points_never_cost_a_promise_more(seen: float | None, copy: float, storing: float) -> None:
+    usual = chosen_class(StateFigures(copy, storing), 2, 60.0)
+    measured = chosen_class(StateFigures(copy, storing, seen), 2, 60.0)
+    assert measured.safe_seconds <= usual.safe_seconds
+    assert measured.safe_seconds >= min(60.0, storing, LARGEST_SHARE_OF_COPYING * copy)
+    if seen is None:
+        assert measured == usual
 
 
 def test_more_copies_survive_more_losses_and_rarer_points_lose_more() -> None:
