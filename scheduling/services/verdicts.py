@@ -53,17 +53,19 @@ def apply_verdicts(
             job.protection_class = class_as_json(told)
         answer = _answer(job, verdict, plan, quotas, row, told)
         job.decided_at = timezone.now()
-        over_quota = answer.reason_code in (AnswerCode.QUOTA, AnswerCode.PROTECTION)
+        over_quota = answer.reason_code == AnswerCode.QUOTA
+        # No later deadline helps where there is no room for the copies.
+        may_be_offered = not over_quota and not (told is not None and told.shortfall)
         if answer.declined:
             refused.add(job.pk)
-            job.awaits_offer = job.pk in awaited and not over_quota
-            if job.pk in offers and not over_quota:
+            job.awaits_offer = job.pk in awaited and may_be_offered
+            if job.pk in offers and may_be_offered:
                 answer = replace(answer, offer=offer_create(job, offers[job.pk], quotas))
             job.verdict = answer.as_json()
             moves.append(Move(job, JobState.DECLINED, answer.reason, {"code": answer.reason_code}))
             continue
         job.verdict = answer.as_json()
-        job.promised = verdict.promised and not over_quota
+        job.promised = verdict.promised and not over_quota and answer.reason_code != AnswerCode.PROTECTION
         job.promise_outcome = PromiseOutcome.OPEN if job.promised else PromiseOutcome.NONE
         job.plan = plan_to_json(plan) if plan is not None else None
         moves.append(Move(job, JobState.ADMITTED, answer.reason, {"code": answer.reason_code}))

@@ -187,7 +187,7 @@ def _trial_verdict(
         return without_copies(answer, counts_on.shortfall, trial.service_class, promised=verdict.promised)
     if verdict.promised and plan is not None and (over := quotas.refusal(project, plan)) is not None:
         answer = refused_by_quota(answer, over, trial.service_class)
-    if not verdict.admitted:
+    if not verdict.admitted and not counts_on.shortfall:
         # Nothing is held, so the work begins at once.
         after = snapshot_after(snapshot, decision)
         after = dataclasses.replace(

@@ -42,6 +42,12 @@ def test_copies_that_have_no_room_are_refused_or_run_with_fewer(cluster: Cluster
     assert hard.verdict is not None
     assert hard.verdict["reason_code"] == "protection"
     assert hard.verdict["reason"] == "3 copies in memory were asked for, and 2 servers have room for one."
+    assert hard.verdict["offer"] is None
+    late = decided(asking(submit(seconds=1, iterations=100_000), replicas=3), *agents)
+    assert late.state == "declined"
+    assert late.verdict is not None
+    assert late.verdict["offer"] is None, "no later deadline makes room for the copies"
+    assert not late.awaits_offer
     soft = decided(asking(submit("soft", seconds=3600, iterations=100), replicas=3), *agents)
     assert not soft.promised
     assert soft.state != "declined"
