@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0037_quotas_are_incidents'),
+        ('scheduling', '0038_environments_of_projects'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0038_asked_protection'),
+        ('scheduling', '0039_asked_protection'),
     ]
 
     operations = [
