@@ -14,7 +14,8 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
-from recovery.probability.standby import PUBLISHED_FAILURES_A_DAY, REPLACEMENT_SECONDS
+from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY
+from recovery.probability.standby import REPLACEMENT_SECONDS
 
 
 class Cluster(models.Model):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SECONDS_PER_DAY = 86_400.0
+#: Share of a day's machines that fail, as published for large clusters (Gemini, section 7).
+PUBLISHED_FAILURES_A_DAY = 0.015
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import exp, isfinite
 
-#: Share of a day's machines that fail, as published for large clusters.
-PUBLISHED_FAILURES_A_DAY = 0.015
 #: Seconds to replace a server: the middle of the published 4 to 7 minutes.
 REPLACEMENT_SECONDS = 360.0
 #: How often the pool may be found empty.
@@ -25,7 +23,7 @@ def probability_of_more(mean: float, count: int) -> float:
 def standby_servers(
     servers: int,
     *,
-    failures_a_day: float = PUBLISHED_FAILURES_A_DAY,
+    failures_a_day: float,
     replacement_seconds: float = REPLACEMENT_SECONDS,
     accepted_risk: float = ACCEPTED_RISK,
 ) -> int:

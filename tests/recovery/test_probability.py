@@ -203,7 +203,7 @@ def test_rates_are_not_negative():
 
 def test_the_pool_for_a_thousand_servers_is_one():
     """A mean of 0.0625 failures in one replacement: more than one with 0.2 %."""
-    assert standby_servers(1000) == 1
+    assert standby_servers(1000, failures_a_day=0.015) == 1
     assert probability_of_more(0.0625, 1) == pytest.approx(0.0019, abs=1e-4)
     assert probability_of_more(0.0625, 0) > 0.01
 
@@ -221,4 +221,4 @@ def test_a_pool_needs_sensible_figures():
     with pytest.raises(ValueError, match="failures_a_day"):
         standby_servers(10, failures_a_day=-0.1)
     with pytest.raises(ValueError, match="accepted_risk"):
-        standby_servers(10, accepted_risk=0.0)
+        standby_servers(10, failures_a_day=0.015, accepted_risk=0.0)

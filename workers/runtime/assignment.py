@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from recovery.probability.standby import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
+from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel

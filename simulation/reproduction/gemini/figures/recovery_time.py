@@ -154,7 +154,7 @@ def _wasted_table(trained: model.TrainedModel) -> Table:
 def _standby_table() -> Table:
     rows = []
     for servers in (16, 128, 500, 1000, 4000):
-        spare = standby_servers(servers)
+        spare = standby_servers(servers, failures_a_day=model.FAILURES_A_DAY)
         mean = servers * model.FAILURES_A_DAY * 6 / 1440
         rows.append((f"{servers:,}", f"{mean:.4f}", f"{spare}", f"{probability_of_more(mean, spare):.2%}"))
     return Table(
