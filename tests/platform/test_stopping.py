@@ -50,8 +50,8 @@ class Terminal:
         self._seen = ""
 
         def take_terminal() -> None:
-            if not hang_ups:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            # Whatever the tests were started under.
+            signal.signal(signal.SIGHUP, signal.SIG_DFL if hang_ups else signal.SIG_IGN)
             os.setsid()
             fcntl.ioctl(terminal, termios.TIOCSCTTY)
 
