@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 from uvicorn_worker import UvicornWorker
@@ -18,13 +20,15 @@ SERVER_OPTIONS: dict[str, Any] = {
     "timeout_keep_alive": 15,
     "timeout_graceful_shutdown": 2,
 }
+#: Between two signs of life to gunicorn's master.
+_NOTIFY_SECONDS = 1
 
 
 class FrontWorker(UvicornWorker):
     """Serves a WSGI application behind the front. Four threads for callers with a credential, one for the
     others."""
 
-    CONFIG_KWARGS = SERVER_OPTIONS
+    CONFIG_KWARGS = {**SERVER_OPTIONS, "timeout_notify": _NOTIFY_SECONDS}
     #: gunicorn's name for the application.
     wsgi: Any
 
@@ -34,3 +38,10 @@ class FrontWorker(UvicornWorker):
 
         self.wsgi = Front(self.wsgi, threads=4, anonymous_threads=1)
         await super()._serve()
+
+    async def callback_notify(self) -> None:
+        """Tell the master that this worker lives; end with a master that was killed, like gunicorn's own
+        workers: it would keep the port, and a new platform could not start."""
+        await super().callback_notify()
+        if os.getppid() != self.ppid:
+            signal.raise_signal(signal.SIGTERM)
