@@ -42,7 +42,8 @@ def share_text(verdict: Verdict) -> str:
         if share.start is not None and share.end is not None
     ]
     text = ", then ".join(pieces[:6]) + (f", then {len(pieces) - 6} more steps" if len(pieces) > 6 else "")
-    return text.replace(" for", " GPUs for", 1)
+    unit = " GPU for" if text.startswith("1 ") else " GPUs for"
+    return text.replace(" for", unit, 1)
 
 
 def sentence(text: str) -> str:
