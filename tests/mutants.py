@@ -221,7 +221,7 @@ def copied_checkout(kept: Path | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="punctual-mutants-") as folder:
         copied = kept or Path(folder) / "punctual"
         if not copied.exists():
-            left_out = shutil.ignore_patterns(".venv", ".tool", ".git", "data", ".hypothesis")
+            left_out = shutil.ignore_patterns(".venv", ".tool", "data", ".hypothesis")
             shutil.copytree(PROJECT, copied, ignore=left_out)
             (copied / ".venv").symlink_to((PROJECT / ".venv").resolve())
         Path(folder).chmod(0o755)
