@@ -1,0 +1,191 @@
+"""Expert packing: which device hosts which experts, and when to host more on each (Lina 4.4; step T4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+
+#: The step after which packing is first considered, and the steps between two considerations.
+FIRST_STEP, PERIOD_STEPS = 10, 4
+#: A packing is reverted if it makes steps longer by more than this factor.
+WORSE_FACTOR = 1.02
+
+
+@dataclass(frozen=True)
+class ExpertPacking:
+    """Which device hosts which experts of a layer.
+
+    Devices form expert-parallel groups of consecutive ranks. Each group hosts all experts, and tokens stay in
+    their group. Every expert has one replica per group; replicas all-reduce their gradients.
+
+    Attributes:
+        experts: experts of the layer.
+        devices: devices of the job.
+        factor: packing factor m, a power of two: the number of groups. With as many experts as devices,
+            each device hosts m experts.
+    """
+
+    experts: int
+    devices: int
+    factor: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("experts", "devices", "factor"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.factor & (self.factor - 1):
+            raise ValueError(f"factor is {self.factor}; it must be a power of two")
+        if self.devices % self.factor:
+            raise ValueError(f"factor is {self.factor}; it must divide the {self.devices} devices")
+        if self.experts % self.group_size:
+            raise ValueError(
+                f"experts is {self.experts}; it must be a multiple of a group's {self.group_size} devices"
+            )
+
+    @property
+    def group_size(self) -> int:
+        """Devices of an expert-parallel group."""
+        return self.devices // self.factor
+
+    @property
+    def experts_per_device(self) -> int:
+        """Experts that each device hosts."""
+        return self.experts // self.group_size
+
+    def experts_of(self, device: int) -> range:
+        """Return the experts that a device hosts."""
+        first = device % self.group_size * self.experts_per_device
+        return range(first, first + self.experts_per_device)
+
+    def hosts(self, expert: int) -> range:
+        """Return the devices that host an expert: one in each group."""
+        return range(expert // self.experts_per_device, self.devices, self.group_size)
+
+    def groups(self) -> tuple[range, ...]:
+        """Return the devices of each expert-parallel group."""
+        return tuple(
+            range(first, first + self.group_size) for first in range(0, self.devices, self.group_size)
+        )
+
+    def replica_groups(self) -> tuple[range, ...]:
+        """Return the devices that host the same experts, by their place in the group."""
+        return tuple(range(slot, self.devices, self.group_size) for slot in range(self.group_size))
+
+    def can_pack_more(self) -> bool:
+        """Whether the groups can be halved once more."""
+        return self.group_size % 2 == 0
+
+    def with_factor(self, factor: int) -> ExpertPacking:
+        """Return the same experts on the same devices, packed by another factor."""
+        return ExpertPacking(self.experts, self.devices, factor)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMove:
+    """Transfer of an expert's parameters and optimizer state."""
+
+    expert: int
+    source: int
+    target: int
+
+
+def plan_moves(before: ExpertPacking, after: ExpertPacking) -> tuple[ExpertMove, ...]:
+    """Return the transfers from one packing to another, by expert and target.
+
+    A device receives an expert from the nearest host by rank; of two equally near ones, from the lower.
+
+    Raises:
+        ValueError: experts or devices differ.
+    """
+    if (before.experts, before.devices) != (after.experts, after.devices):
+        raise ValueError(f"packings {before} and {after} must have the same experts and devices")
+    moves = []
+    for expert in range(after.experts):
+        sources = before.hosts(expert)
+        for target in after.hosts(expert):
+            if target not in sources:
+                source = min(sources, key=lambda device: (abs(device - target), device))
+                moves.append(ExpertMove(expert, source, target))
+    return tuple(moves)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Mean times of one training step, in seconds.
+
+    Attributes:
+        expert: expert computation of a micro-operation.
+        all_to_all: all-to-all of a micro-operation.
+        step: the whole step.
+    """
+
+    expert: float
+    all_to_all: float
+    step: float
+
+
+class Reason(StrEnum):
+    """Why a packing changes."""
+
+    EXPERTS_SHORTER = "expert computation is shorter than the all-to-all"
+    EXPERTS_LONGER = "expert computation became longer than the all-to-all"
+    STEP_LONGER = "the step became longer"
+
+
+@dataclass(frozen=True, slots=True)
+class PackingChange:
+    """A new packing, in force from the next step on."""
+
+    packing: ExpertPacking
+    reason: Reason
+
+
+class PackingController:
+    """Finds the largest packing factor at which experts compute no longer than the all-to-all takes.
+
+    It doubles the factor while the experts are shorter. It reverts a factor that makes them longer than the
+    all-to-all, or makes the step longer; then it stops for good. Groups of one device have no all-to-all, so
+    they are judged by the step alone. All ranks must report equal times, such as the maxima over ranks.
+
+    Attributes:
+        packing: the packing in force.
+        is_frozen: whether it no longer changes.
+    """
+
+    def __init__(self, packing: ExpertPacking) -> None:
+        self.packing = packing
+        self.is_frozen = False
+        self._step = 0
+        self._times: list[StepTimes] = []
+        self._step_seconds_before: float | None = None
+
+    def after_step(self, times: StepTimes) -> PackingChange | None:
+        """Record a step; return the new packing if it changes."""
+        if self.is_frozen:
+            return None
+        self._step += 1
+        self._times.append(times)
+        if self._step < FIRST_STEP or (self._step - FIRST_STEP) % PERIOD_STEPS:
+            return None
+        # The first step after a change pays for new groups and cold memory.
+        counted, self._times = self._times[1:], []
+        expert = fmean(step.expert for step in counted)
+        all_to_all = fmean(step.all_to_all for step in counted)
+        seconds = fmean(step.step for step in counted)
+        before, self._step_seconds_before = self._step_seconds_before, None
+        if before is not None:
+            if expert > all_to_all and self.packing.group_size > 1:
+                return self._revert(Reason.EXPERTS_LONGER)
+            if seconds > WORSE_FACTOR * before:
+                return self._revert(Reason.STEP_LONGER)
+        if expert >= all_to_all or not self.packing.can_pack_more():
+            return None
+        self._step_seconds_before = seconds
+        self.packing = self.packing.with_factor(2 * self.packing.factor)
+        return PackingChange(self.packing, Reason.EXPERTS_SHORTER)
+
+    def _revert(self, reason: Reason) -> PackingChange:
+        self.is_frozen = True
+        self.packing = self.packing.with_factor(self.packing.factor // 2)
+        return PackingChange(self.packing, reason)

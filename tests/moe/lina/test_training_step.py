@@ -1,0 +1,200 @@
+"""SIM-T: the shared link (V1), two layers (V3), the text's timeline, and the calibrated model (CAL-1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from moe.lina.calibration import CALIBRATED
+from moe.lina.micro_operations import Traffic
+from moe.lina.scheduler import Mode
+from moe.lina.shared_link import Rates, SimulatedLink
+from moe.lina.training_step import (
+    BASELINE,
+    FIXED,
+    PARTITION,
+    PIPELINING,
+    PRIORITY,
+    TUTEL,
+    StepModel,
+    simulate_step,
+)
+
+A2A, AR = Traffic.ALL_TO_ALL, Traffic.ALL_REDUCE
+FAIR = Rates()
+LOSING = Rates(0.25, 0.25)
+
+
+def v1(link: SimulatedLink, pieces: int = 1) -> tuple[list[float], float]:
+    """An all-reduce of 8 at 0 and an all-to-all of 6 at 2; when they end."""
+    all_reduces = [link.submit(AR, 8.0 / pieces) for _ in range(pieces)]
+    link.advance(2.0)
+    all_to_all = link.submit(A2A, 6.0)
+    return [link.wait(piece) for piece in all_reduces], link.wait(all_to_all)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [(FAIR, (14.0, 14.0)), (LOSING, (26.0, 26.0)), (Rates(0.24, 0.10), (30.5, 27.0))],
+)
+def test_v1_overlapping_classes_get_their_rates(rates, expected):
+    (reduced,), exchanged = v1(SimulatedLink(rates, Mode.TWO_STREAMS))
+    assert (reduced, exchanged) == pytest.approx(expected)
+
+
+def test_v1_priority_waits_for_one_piece():
+    assert v1(SimulatedLink(FAIR, Mode.STRICT)) == ([8.0], 14.0)
+    assert v1(SimulatedLink(FAIR, Mode.STRICT), pieces=4) == ([2.0, 10.0, 12.0, 14.0], 8.0)
+
+
+def test_bounded_overlap_shares_the_link_for_one_piece():
+    link = SimulatedLink(FAIR, Mode.BOUNDED_OVERLAP)
+    all_reduces = [link.submit(AR, 4.0) for _ in range(2)]
+    link.advance(2.0)
+    all_to_alls = [link.submit(A2A, 3.0) for _ in range(2)]
+    # From 2 to 6 both have half; the all-to-alls follow each other, and the second all-reduce waits.
+    assert [link.wait(transfer) for transfer in (*all_reduces, *all_to_alls)] == [6.0, 14.0, 7.0, 10.0]
+
+
+V3 = StepModel(
+    layers=2, attention=1, gate=0, combine=0.5, expert=0.5, gradients=3, all_to_all={2: 2.0}, piece=1.0
+)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "total"),
+    [(BASELINE, 33), (FIXED, 32), (PRIORITY, 33), (PARTITION, 31), (PIPELINING, 29)],
+)
+def test_v3_steps(schedule, total):
+    assert simulate_step(V3, 2, schedule).total == pytest.approx(total)
+
+
+def test_v3_interference_and_ends_of_all_reduces():
+    losing = replace(V3, rates=LOSING)
+    assert simulate_step(losing, 2, BASELINE).total == pytest.approx(37)
+    assert simulate_step(losing, 2, FIXED).total == pytest.approx(32)
+    ends = simulate_step(V3, 2, PARTITION).all_reduce_ends
+    assert ends == pytest.approx((24, 27, 28, 29, 30, 31))
+
+
+# The backward pass of one layer in the text, in milliseconds.
+BEFORE, ALL_TO_ALL, EXPERT, AFTER, BUCKET = 5.8, 7.5, 1.6, 2.2, 8.0
+WHOLE = [(2.2, BUCKET)]
+CHUNKS = [(1.0, 1.6)] * 3 + [(2.2, 1.6)] * 2
+
+
+def backward_layer(mode, arrivals, *, hold_from=None, hold_to_the_end=False, pieces=1):
+    """Ends of the two all-to-alls, of the gradients and of the all-reduces."""
+    link = SimulatedLink(FAIR, mode)
+    all_reduces = []
+    link.scheduler.hold = hold_to_the_end
+    for at, work in arrivals:
+        link.advance(at)
+        all_reduces.append(link.submit(AR, work))
+    if hold_from is not None:
+        link.advance(hold_from)
+        link.scheduler.hold = True
+    link.advance(BEFORE)
+    first = [link.submit(A2A, ALL_TO_ALL / pieces) for _ in range(pieces)]
+    link.scheduler.hold = hold_to_the_end
+    second = []
+    for transfer in first:
+        link.wait(transfer)
+        link.advance(link.now + EXPERT / pieces)
+        second.append(link.submit(A2A, ALL_TO_ALL / pieces))
+    ended = link.wait(second[-1])
+    link.scheduler.hold = False
+    link.advance(link.now + AFTER)
+    computed = link.now
+    return first[-1].ended_at, ended, computed, max(link.wait(each) for each in all_reduces)
+
+
+@pytest.mark.parametrize(
+    ("mode", "arrivals", "options", "expected"),
+    [
+        (Mode.TWO_STREAMS, WHOLE, {}, (17.7, 26.8, 29.0, 14.6)),
+        (Mode.STRICT, WHOLE, {}, (17.7, 26.8, 29.0, 10.2)),
+        (Mode.STRICT, WHOLE, {"hold_to_the_end": True}, (13.3, 22.4, 24.6, 30.4)),
+        (Mode.STRICT, CHUNKS, {"hold_from": 4.8}, (13.3, 22.4, 24.6, 24.0)),
+        (Mode.STRICT, CHUNKS, {"hold_from": 4.8, "pieces": 2}, (13.3, 20.8, 23.0, 24.0)),
+    ],
+)
+def test_timeline_of_the_text(mode, arrivals, options, expected):
+    assert backward_layer(mode, arrivals, **options) == pytest.approx(expected)
+
+
+#: By experts: step, gains of fixed, priority, partition, pipelining and Lina, all-to-all, mean slow-down.
+CAL_1 = {
+    2: (58.72, (1.10, 1.12, 1.22, 1.35, 1.67), None, 2.32),
+    4: (69.48, (1.12, 1.18, 1.27, 1.39, 1.42), 2.18, 2.32),
+    8: (92.98, (1.15, 1.27, 1.35, 1.45, 1.68), 2.56, 2.32),
+    16: (110.74, (1.12, 1.28, 1.35, 1.43, 1.60), 2.08, 2.14),
+}
+
+
+def gains(model: StepModel, experts: int) -> list[float]:
+    """Over the baseline: fixed, priority, partition, pipelining, and Lina with a packing factor of 2."""
+    baseline = simulate_step(model, experts, BASELINE).total
+    steps = [simulate_step(model, experts, each) for each in (FIXED, PRIORITY, PARTITION, PIPELINING)]
+    steps.append(simulate_step(model, experts // 2, PIPELINING, is_packed=True))
+    return [baseline / step.total for step in steps]
+
+
+@pytest.mark.parametrize("experts", CAL_1)
+def test_calibrated_model_has_the_ratios_of_its_table(experts):
+    total, ratios, all_to_all, slow_down = CAL_1[experts]
+    baseline = simulate_step(CALIBRATED, experts, BASELINE)
+    found = gains(CALIBRATED, experts)
+    assert baseline.total == pytest.approx(total, abs=0.01)
+    assert found == pytest.approx(ratios, abs=0.01)
+    assert 1 < found[0] < found[1] < found[2] < found[3] <= found[4]
+    assert sum(baseline.slow_downs) / len(baseline.slow_downs) == pytest.approx(slow_down, abs=0.01)
+    lina = simulate_step(CALIBRATED, experts // 2, PIPELINING, is_packed=True)
+    ratio = baseline.all_to_all / lina.all_to_all if lina.all_to_all else None
+    assert ratio == (all_to_all and pytest.approx(all_to_all, abs=0.01))
+    assert baseline.total >= simulate_step(CALIBRATED, experts, TUTEL).total > lina.total
+
+
+@pytest.mark.parametrize("experts", CAL_1)
+def test_gains_collapse_on_a_fair_link(experts):
+    _, priority, partition, _, lina = gains(replace(CALIBRATED, rates=FAIR), experts)
+    assert 0.945 <= priority <= 1.005
+    assert 1.025 <= partition <= 1.055
+    expected = {4: 1.15, 8: 1.31}
+    assert experts not in expected or lina == pytest.approx(expected[experts], abs=0.01)
+
+
+@pytest.mark.parametrize("experts", CAL_1)
+def test_gains_if_both_classes_lose_alike(experts):
+    _, priority, partition, _, lina = gains(replace(CALIBRATED, rates=LOSING), experts)
+    assert 1.025 <= priority <= 1.115
+    assert 1.115 <= partition <= 1.165
+    assert 1.245 <= lina <= 1.545
+
+
+def test_small_and_large_pieces_gain_less():
+    pieces = (0.02, 0.035, 0.07, 0.14, 0.28, 0.42, 0.84)
+    found = [gains(replace(CALIBRATED, piece=piece), 16)[2] for piece in pieces]
+    assert found == pytest.approx((1.29, 1.32, 1.35, 1.35, 1.35, 1.30, 1.30), abs=0.01)
+    assert gains(replace(CALIBRATED, piece=0.02, overhead=0.02), 16)[2] == pytest.approx(1.21, abs=0.01)
+
+
+def test_all_reduces_of_experts_are_the_price_of_packing():
+    works = (0, 0.43, 0.86, 1.72)
+    for experts, expected in ((2, (1.95, 1.67, 1.46, 1.16)), (16, (1.73, 1.60, 1.47, 1.29))):
+        found = [gains(replace(CALIBRATED, expert_gradients=work), experts)[-1] for work in works]
+        assert found == pytest.approx(expected, abs=0.01)
+
+
+def test_wrong_models_are_refused():
+    with pytest.raises(ValueError, match="group_size is 3; the model knows 1, 2, 4, 8, 16"):
+        simulate_step(CALIBRATED, 3, FIXED)
+    with pytest.raises(ValueError, match="rates are 0 and 1"):
+        Rates(0.0, 1.0)
+    with pytest.raises(ValueError, match="gate is -1; it must be at least 0"):
+        replace(CALIBRATED, gate=-1.0)
+    with pytest.raises(ValueError, match=r"all_to_all\[2\] is -1"):
+        replace(CALIBRATED, all_to_all={2: -1.0})
+    with pytest.raises(ValueError, match="layers is 0"):
+        replace(CALIBRATED, layers=0)
