@@ -39,6 +39,7 @@ ROOMS = {
     "simulation": ("simulation",),
     "lending": ("lending",),
     "communication": ("communication",),
+    "moe": ("moe",),
     "recovery": ("recovery", "control_plane/recoveries"),
     "workers/agent": ("agent",),
     "workers/runtime": ("runtime",),

@@ -6,10 +6,11 @@ from simulation.reproduction.cupcake import paper as cupcake
 from simulation.reproduction.elasticflow import paper as elasticflow
 from simulation.reproduction.espresso import paper as espresso
 from simulation.reproduction.gemini import paper as gemini
+from simulation.reproduction.lina import paper as lina
 from simulation.reproduction.lyra import paper as lyra
 from simulation.reproduction.paper import Paper
 from simulation.reproduction.zen import paper as zen
 
 PAPERS: dict[str, Paper] = {
-    each.PAPER.name: each.PAPER for each in (cupcake, elasticflow, espresso, gemini, lyra, zen)
+    each.PAPER.name: each.PAPER for each in (cupcake, elasticflow, espresso, gemini, lina, lyra, zen)
 }

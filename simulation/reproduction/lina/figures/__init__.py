@@ -1,0 +1,19 @@
+"""Figures of Lina's training evaluation. Each is a file in this folder and a name here."""
+
+from __future__ import annotations
+
+from simulation.reproduction.figure import FigureDefinition
+from simulation.reproduction.lina.figures import arithmetic, interference, packing, timeline, training
+
+FIGURES: dict[str, FigureDefinition] = {
+    figure.name: figure
+    for figure in (
+        timeline.FIGURE,
+        training.FIGURE,
+        interference.FIGURE,
+        packing.FIGURE,
+        arithmetic.FIGURE,
+    )
+}
+
+__all__ = ["FIGURES"]

@@ -1,0 +1,84 @@
+"""The text's own arithmetic: means, implied step times, sizes of models, contradictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
+from simulation.reproduction.lina import explaining
+from simulation.reproduction.lina.published import (
+    EFFICIENCIES,
+    INFERENCE_SHARES,
+    MEMORY,
+    TRAINING_SHARES,
+    UTILISATIONS,
+    mean,
+)
+from simulation.reproduction.model_rows import row
+from simulation.reproduction.runs import RunSpec
+
+NAME = "arithmetic"
+#: Parameters in millions, experts and layers of the profiled models.
+MODELS = ((117, 4, 12), (419, 16, 12))
+#: Parameters of an expert in millions: two linear layers of 512 x 2048.
+EXPERT = 2 * 512 * 2048 / 1e6
+
+
+def runs(full: bool) -> Sequence[RunSpec]:
+    """Return no run: everything is computed."""
+    return ()
+
+
+def report(context: Context) -> FigureReport:
+    """Report means and implied values."""
+    how = "arithmetic on published values"
+    shares = [*(share for _, share in TRAINING_SHARES.values()), *INFERENCE_SHARES]
+    values = (
+        ("Step, mean of sizes", "1.71, 1.37, 1.73, 1.47", mean((1.71, 1.37, 1.73, 1.47))),
+        (
+            "Efficiency of pipelining, mean gain",
+            "three models",
+            mean([after / before for before, after in EFFICIENCIES.values()]),
+        ),
+        ("All-to-all share, mean of the table", "%", 100 * mean(shares)),
+        (
+            "GPU utilisation, mean gain in points",
+            "three models",
+            mean([after - before for before, after in UTILISATIONS.values()]),
+        ),
+        ("Peak memory, gain in points", "BERT2GPT2", MEMORY["BERT2GPT2"][1] - MEMORY["BERT2GPT2"][0]),
+        ("Parameters of an expert, millions", "d 512, f 2048", EXPERT),
+    )
+    rest = [whole - experts * layers * EXPERT for whole, experts, layers in MODELS]
+    return FigureReport(
+        name=FIGURE.name,
+        title=FIGURE.title,
+        made="computed from published values",
+        rows=[
+            row(context, NAME, series, x, value, how, why=(explaining.rounded(f"{value:.2f}"),))
+            for series, x, value in values
+        ],
+        tables=(_implied_table(),),
+        checks=(
+            Check(
+                "Both profiled models have the same parameters besides experts",
+                abs(rest[0] - rest[1]) < 0.2,
+                ", ".join(f"{each:.1f} M" for each in rest),
+            ),
+        ),
+    )
+
+
+def _implied_table() -> Table:
+    return Table(
+        "Training step times that the shares of all-to-all imply, ms",
+        "Transformer-XL; step times are not published.",
+        ("Experts", "Layers", "All-to-all", "Share", "Step"),
+        tuple(
+            (str(experts), str(layers), str(time), f"{share:.1%}", f"{time / share:,.1f}")
+            for (experts, layers), (time, share) in TRAINING_SHARES.items()
+        ),
+    )
+
+
+FIGURE = FigureDefinition(NAME, "The text's own arithmetic", False, runs, report)
