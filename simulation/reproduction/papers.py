@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulation.reproduction.adaptive_gating import paper as adaptive_gating
 from simulation.reproduction.cupcake import paper as cupcake
 from simulation.reproduction.elasticflow import paper as elasticflow
 from simulation.reproduction.espresso import paper as espresso
@@ -12,5 +13,6 @@ from simulation.reproduction.paper import Paper
 from simulation.reproduction.zen import paper as zen
 
 PAPERS: dict[str, Paper] = {
-    each.PAPER.name: each.PAPER for each in (cupcake, elasticflow, espresso, gemini, lina, lyra, zen)
+    each.PAPER.name: each.PAPER
+    for each in (adaptive_gating, cupcake, elasticflow, espresso, gemini, lina, lyra, zen)
 }

@@ -1,0 +1,1 @@
+"""The evaluation of adaptive gating, computed by `moe/gating`."""
