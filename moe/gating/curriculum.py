@@ -78,7 +78,7 @@ def _order_by_similarity(shares: NDArray[np.float64], anchor: int) -> Order:
 
 
 def _magnitude(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.round(shares.sum(axis=1), _DECIMALS)
+    return np.asarray(np.round(shares.sum(axis=1), _DECIMALS))
 
 
 def cosine_similarity(shares: NDArray[np.float64], anchor: int) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ class MicroOperation:
 
     Attributes:
         traffic: class.
-        tensor: name of the tensor; the same on all ranks.
+        tensor: name of the tensor; the same on all ranks, unique among unfinished operations.
         piece: index of the piece.
         pieces: pieces of the tensor.
         first: start of the piece: elements of a flat gradient, or rows of the capacity axis.

@@ -113,6 +113,7 @@ def test_sim_a_has_the_times_of_the_specification(name):
     found = simulate(name)
     assert (found.random, found.cosine, found.magnitude) == pytest.approx(SETTINGS[name][1], abs=0.005)
     assert found.magnitude < found.cosine < found.random
+    assert 0 < found.inflation(Curriculum.COSINE) < found.inflation(Curriculum.MAGNITUDE)
 
 
 def test_order_saves_time_only_through_the_slowest_rank():

@@ -100,7 +100,7 @@ def test_opposite_orders_deadlock_strict_ranks_alone():
 
 @given(st.sampled_from([Mode.BOUNDED_OVERLAP, Mode.LEADER]), st.data())
 def test_ranks_finish_however_the_classes_interleave(mode, data):
-    arrivals = []
+    arrivals: list[list[MicroOperation]] = []
     for _ in range(2):
         numbers = {A2A: 0, AR: 0}
         arrivals.append([])
