@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from moe.lina.calibration import CALIBRATED
 from moe.lina.micro_operations import Traffic
 from moe.lina.scheduler import Mode
-from moe.lina.shared_link import Rates, SimulatedLink
+from moe.lina.shared_link import Rates, SimulatedLink, Transfer
 from moe.lina.training_step import (
     BASELINE,
     FIXED,
@@ -49,6 +51,33 @@ def test_v1_overlapping_classes_get_their_rates(rates, expected):
 def test_v1_priority_waits_for_one_piece():
     assert v1(SimulatedLink(FAIR, Mode.STRICT)) == ([8.0], 14.0)
     assert v1(SimulatedLink(FAIR, Mode.STRICT), pieces=4) == ([2.0, 10.0, 12.0, 14.0], 8.0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.sampled_from(Traffic), st.floats(0.1, 4)), min_size=1, max_size=20)
+)
+def test_priority_delays_an_all_to_all_by_one_piece_at_most(arrivals):
+    link = SimulatedLink(FAIR, Mode.STRICT)
+    transfers: dict[Traffic, list[Transfer]] = {A2A: [], AR: []}
+    for gap, traffic, work in arrivals:
+        link.advance(link.now + gap)
+        transfers[traffic].append(link.submit(traffic, work))
+    for transfer in (*transfers[A2A], *transfers[AR]):
+        link.wait(transfer)
+    longest = max((transfer.work for transfer in transfers[AR]), default=0.0)
+    earlier_end = 0.0
+    for transfer in transfers[A2A]:
+        could_begin = max(transfer.submitted_at, earlier_end)
+        assert transfer.began_at - could_begin <= longest + 1e-6
+        earlier_end = transfer.ended_at
+    # One at a time, and the link is never idle while something waits.
+    everything = sorted((*transfers[A2A], *transfers[AR]), key=lambda transfer: transfer.began_at)
+    end = 0.0
+    for transfer in everything:
+        assert transfer.began_at >= end - 1e-6
+        assert transfer.began_at <= max(end, transfer.submitted_at) + 1e-6
+        assert transfer.ended_at - transfer.began_at == pytest.approx(transfer.work, abs=1e-6)
+        end = transfer.ended_at
 
 
 def test_bounded_overlap_shares_the_link_for_one_piece():
