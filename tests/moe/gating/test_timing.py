@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moe.gating.curriculum import Curriculum, deal
-from moe.gating.curriculum_timing import SamplePopulation, epoch_time, simulate_orders
+from moe.gating.curriculum_timing import OrderTimes, SamplePopulation, epoch_time, simulate_orders
 from moe.gating.flops import LayerSizes, flops_per_token, implied_share, interpolate, measured_flops
 from moe.gating.timing import (
     MEASURED_SHARES,
@@ -113,7 +113,11 @@ def test_sim_a_has_the_times_of_the_specification(name):
     found = simulate(name)
     assert (found.random, found.cosine, found.magnitude) == pytest.approx(SETTINGS[name][1], abs=0.005)
     assert found.magnitude < found.cosine < found.random
-    assert 0 < found.inflation(Curriculum.COSINE) < found.inflation(Curriculum.MAGNITUDE)
+
+
+def test_inflation_is_the_extra_time_of_the_random_order():
+    times = OrderTimes(random=0.9, cosine=0.8, magnitude=0.75)
+    assert [times.inflation(each) for each in Curriculum] == pytest.approx([0.125, 0.2])
 
 
 def test_order_saves_time_only_through_the_slowest_rank():
