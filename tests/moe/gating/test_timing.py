@@ -140,6 +140,8 @@ def test_wrong_sizes_shares_and_populations_are_refused():
         layer_time(1.5)
     with pytest.raises(ValueError, match="moe_share is 2"):
         step_time(np.zeros((1, 1)), 2)
+    with pytest.raises(ValueError, match=r"the layer takes 1\.0 of top-2's time"):
+        implied_moe_share(0.9, 1.0)
     with pytest.raises(ValueError, match="mean_share is 1"):
         SamplePopulation(1.0, 3)
     with pytest.raises(ValueError, match="too few samples"):

@@ -80,5 +80,5 @@ def test_wrong_sizes_are_refused():
         pipeline_block(-1, 2, 2)
     with pytest.raises(ValueError, match="pieces is 0"):
         pipeline_block(1, 2, 0)
-    with pytest.raises(ValueError, match="piece is 2"):
+    with pytest.raises(ValueError, match="piece is 2; it must lie between 0 and 1"):
         MicroOperation(Traffic.ALL_REDUCE, "weight", 2, 2)

@@ -102,6 +102,15 @@ def test_v3_steps(schedule, total):
     assert simulate_step(V3, 2, schedule).total == pytest.approx(total)
 
 
+def test_v3_parts_of_a_step():
+    step = simulate_step(V3, 2, BASELINE)
+    # The second all-reduce ends 3 after the backward pass.
+    assert (step.forward, step.backward, step.total) == pytest.approx((12, 18, 33))
+    # The first all-reduce doubles one of the four backward all-to-alls.
+    assert step.slow_downs == pytest.approx((1, 1, 2, 1))
+    assert step.all_to_all_share == pytest.approx(18 / 33)
+
+
 def test_v3_interference_and_ends_of_all_reduces():
     losing = replace(V3, rates=LOSING)
     assert simulate_step(losing, 2, BASELINE).total == pytest.approx(37)
@@ -153,3 +162,5 @@ def test_wrong_models_are_refused():
         replace(CALIBRATED, all_to_all={2: -1.0})
     with pytest.raises(ValueError, match="layers is 0"):
         replace(CALIBRATED, layers=0)
+    with pytest.raises(ValueError, match="piece 0"):
+        replace(CALIBRATED, piece=0.0)
