@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from punctual.protocol.hyperparameters import SPEED_NEUTRAL
+
 
 def data_digest(data: Sequence[Mapping[str, Any]]) -> str:
     """Digest of declared data by name and place; empty for none."""
@@ -33,7 +35,7 @@ def function_key_on(job: Trains, kind: str) -> str:
     """Digest of a job's function, or of a request's, with its data, the kind of GPU, and every hyperparameter
     that may change speed or memory. Without the family: what gradients are like depends on no plan."""
     version = job.function_version
-    neutral = set(version.speed_neutral)
+    neutral = {*version.speed_neutral, *SPEED_NEUTRAL}
     counted = {name: value for name, value in job.hyperparameters.items() if name not in neutral}
     return _digest([version.bundle_id, version.entry, data_digest(job.data), kind, counted])
 

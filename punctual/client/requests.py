@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from punctual.client.durations import deadline_fields
 from punctual.client.models import FunctionVersion
 from punctual.errors import InvalidInputError
+from punctual.protocol.hyperparameters import find_problems
 
 #: What names a function: a path, a class, a module, a stored version, or text such as `name@3` or `sha256:…`.
 FunctionSource = str | os.PathLike[str] | type | ModuleType | FunctionVersion
@@ -93,6 +94,8 @@ def override_body(options: JobOptions) -> dict[str, Any]:
     hyperparameters = dict(options.get("hyperparameters") or {})
     if (batch_size := options.get("batch_size")) is not None:
         hyperparameters["global_batch_size"] = batch_size
+    for name, problem in find_problems(hyperparameters, complete=False).items():
+        raise InvalidInputError(f"hyperparameter {name}", hint=problem)
     if hyperparameters:
         body["hyperparameters"] = hyperparameters
     if termination := _termination(options):

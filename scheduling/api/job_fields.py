@@ -14,6 +14,7 @@ from rest_framework.exceptions import ValidationError
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from punctual.names import name_problem, normalised
+from punctual.protocol.hyperparameters import MAXIMUM_DATA_WORKERS, NO_GPU_COUNT, find_problems
 from punctual.protocol.storage import missing_library
 from recovery.probability.replicas import MOST_REPLICAS
 from scheduling.data_schemes import DATA_SCHEMES, readable_schemes
@@ -22,7 +23,6 @@ MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
 MAXIMUM_NESTING = 4
 MAXIMUM_LABELS = 32
 MAXIMUM_DATA_SOURCES = 32
-MAXIMUM_DATA_WORKERS = 32
 LARGEST_INTEGER = 2**31 - 1
 #: On a function that does a thousand a second, four months of work.
 LARGEST_ITERATIONS = 10**10
@@ -30,7 +30,7 @@ LARGEST_ITERATIONS = 10**10
 _LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-#: Spellings of "so many GPUs", without case, hyphens and underscores.
+#: Spellings of "so many GPUs" as a field of a job, without case, hyphens and underscores.
 GPU_COUNTS = frozenset(
     [
         "accelerators",
@@ -65,26 +65,14 @@ GPU_COUNTS = frozenset(
         "worldsize",
     ]
 )
-_NO_GPU_COUNT = (
-    "Punctual decides how many GPUs a job gets, and changes it while the job runs; say what must be done "
-    "(iterations, global batch size) and by when (deadline), and leave {name} out."
-)
 
 
-def gpu_counts_in(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Fields that name a number of GPUs or workers: (dotted path, the message).
-
-    The hyperparameter ``num_workers`` is PyTorch's word for processes that load data, and no such number.
-    """
-    if not isinstance(data, Mapping) or len(path) > MAXIMUM_NESTING:
-        return
-    for name, value in data.items():
-        if path and name == "num_workers":
-            continue
+def gpu_counts_in(body: Any) -> Iterator[tuple[str, str]]:
+    """Fields of a job that name a number of GPUs or workers: (name, the message). No field of a job is called
+    so; hyperparameters have a rule of their own (`punctual.protocol.hyperparameters`)."""
+    for name in body if isinstance(body, Mapping) else ():
         if re.sub(r"[-_ ]", "", str(name)).lower() in GPU_COUNTS:
-            yield ".".join([*path, str(name)]), _NO_GPU_COUNT.format(name=name)
-        elif path or name == "hyperparameters":
-            yield from gpu_counts_in(value, (*path, str(name)))
+            yield str(name), NO_GPU_COUNT.format(name=name)
 
 
 @extend_schema_field(
@@ -110,9 +98,17 @@ class FunctionReference(serializers.Field):
     {
         "type": "object",
         "required": ["global_batch_size"],
-        "properties": {"global_batch_size": {"type": "integer", "minimum": 1, "maximum": LARGEST_INTEGER}},
+        "properties": {
+            "global_batch_size": {"type": "integer", "minimum": 1, "maximum": LARGEST_INTEGER},
+            "gradient_clip_norm": {"type": ["number", "null"], "minimum": 0},
+            "evaluate_every": {"type": ["integer", "null"], "minimum": 0},
+            "data_workers": {"type": ["integer", "null"], "minimum": 0, "maximum": MAXIMUM_DATA_WORKERS},
+            "num_workers": {"type": ["integer", "null"], "minimum": 0, "maximum": MAXIMUM_DATA_WORKERS},
+            "nonfinite": {"enum": ["continue", "stop", None]},
+        },
         "additionalProperties": True,
-        "description": "Handed to the function; at most 16 KiB of JSON, nested at most 4 deep.",
+        "description": "Handed to the function; at most 16 KiB of JSON, nested at most 4 deep. The platform "
+        "reads those named here.",
     }
 )
 class Hyperparameters(serializers.Field):
@@ -121,12 +117,9 @@ class Hyperparameters(serializers.Field):
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise ValidationError("Must be an object.")
-        size = data.get("global_batch_size")
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_INTEGER:
-            raise ValidationError(
-                {"global_batch_size": ["Needed: samples per iteration, a whole number from 1."]}
-            )
-        _check_data_workers(data)
+        problems = find_problems(data)
+        if problems:
+            raise ValidationError({name: [problem] for name, problem in problems.items()})
         if _depth(data) > MAXIMUM_NESTING:
             raise ValidationError(f"Nested more than {MAXIMUM_NESTING} deep.")
         if len(json.dumps(data)) > MAXIMUM_HYPERPARAMETER_BYTES:
@@ -138,25 +131,6 @@ class Hyperparameters(serializers.Field):
                 seen = f"letters, digits and symbols that can be seen only: {problem}."
                 raise ValidationError(f"The name {ascii(name)[:80]}: {seen}")
         return data
-
-
-def _check_data_workers(data: Mapping[str, Any]) -> None:
-    """``num_workers`` is PyTorch's name for ``data_workers``, which the runtime reads."""
-    for name in ("data_workers", "num_workers"):
-        count = data.get(name, 0)
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAXIMUM_DATA_WORKERS:
-            raise ValidationError(
-                {
-                    name: [
-                        (
-                            f"Processes that load data for each GPU: a whole number from 0 to "
-                            f"{MAXIMUM_DATA_WORKERS}."
-                        )
-                    ]
-                }
-            )
-    if "data_workers" in data and data.get("num_workers", data["data_workers"]) != data["data_workers"]:
-        raise ValidationError({"num_workers": ["Means the same as data_workers: give one of them."]})
 
 
 def _names_in(value: Any) -> Iterator[str]:

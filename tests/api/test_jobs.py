@@ -61,8 +61,7 @@ def test_the_class_follows_from_the_deadline_unless_told(
         {"gpu-count": 4},
         {"worldSize": 4},
         {"num_workers": 2},
-        {"hyperparameters": {"global_batch_size": 8, "workers": 2}},
-        {"hyperparameters": {"global_batch_size": 8, "model": {"world_size": 2}}},
+        {"hyperparameters": {"global_batch_size": 8, "world_size": 2}},
     ],
 )
 def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any) -> None:
@@ -71,11 +70,12 @@ def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any)
     assert "Punctual decides how many GPUs" in answer.json()["detail"]
 
 
-def test_processes_that_load_data_are_no_number_of_gpus(world: World) -> None:
-    """The hyperparameter `num_workers` is PyTorch's word for them."""
-    answer = submit(world, hyperparameters={"global_batch_size": 8, "num_workers": 2})
+def test_hyperparameters_of_the_function_alone_pass_untouched(world: World) -> None:
+    """`num_nodes` may be those of a graph; `num_workers` is PyTorch's word for processes that load data."""
+    own = {"num_workers": 2, "num_nodes": 2708, "devices": "0,1", "model": {"world_size": 2}}
+    answer = submit(world, hyperparameters={"global_batch_size": 8, **own})
     assert answer.status_code == 201
-    assert answer.json()["hyperparameters"]["num_workers"] == 2
+    assert answer.json()["hyperparameters"] == {"global_batch_size": 8, **own}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,10 @@ def test_processes_that_load_data_are_no_number_of_gpus(world: World) -> None:
         ({"hyperparameters": {"global_batch_size": 8, "a": [[[[[1]]]]]}}, "hyperparameters"),
         ({"hyperparameters": {"global_batch_size": 8, "a": "x" * 20_000}}, "hyperparameters"),
         ({"hyperparameters": {"global_batch_size": 8, "num_workers": 1000}}, "hyperparameters.num_workers"),
+        (
+            {"hyperparameters": {"global_batch_size": 8, "gradient_clip_norm": "one"}},
+            "hyperparameters.gradient_clip_norm",
+        ),
         (
             {"hyperparameters": {"global_batch_size": 8, "num_workers": 2, "data_workers": 4}},
             "hyperparameters.num_workers",

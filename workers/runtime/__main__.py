@@ -102,6 +102,7 @@ class Worker:
 
     def _serve(self) -> int:
         from punctual.function import set_folders
+        from punctual.protocol.hyperparameters import HyperparameterError
         from workers.runtime.assignment import Assignment
         from workers.runtime.failures import WorkerFailureError
         from workers.runtime.function_loading import load_function
@@ -110,6 +111,8 @@ class Worker:
 
         try:
             assignment = Assignment.from_message(self._message)
+        except HyperparameterError as error:
+            raise WorkerFailureError("function_load_error", str(error)) from error
         except ValueError as error:
             raise WorkerFailureError("start_failed", str(error)) from error
         self.connection.assigned(assignment.job, assignment.generation, assignment.rank)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from punctual.protocol.hyperparameters import Settings, read_settings
 from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
@@ -91,6 +92,8 @@ class Assignment:
     device: Device
     entry: str
     hyperparameters: Mapping[str, Any]
+    #: Those hyperparameters that the runtime reads.
+    settings: Settings
     max_iterations: int | None
     target: Target | None
     seed: int
@@ -113,7 +116,7 @@ class Assignment:
     @property
     def global_batch_size(self) -> int:
         """Samples per iteration over all workers."""
-        return int(self.hyperparameters["global_batch_size"])
+        return self.settings.global_batch_size
 
     @property
     def failures_per_second(self) -> float:
@@ -136,9 +139,6 @@ class Assignment:
     def _read(cls, message: Mapping[str, Any]) -> Assignment:
         termination = message.get("termination") or {}
         profile = message.get("profile")
-        batch = message["hyperparameters"]["global_batch_size"]
-        if not isinstance(batch, int) or batch < 1:
-            raise ValueError(f"global_batch_size must be a positive whole number, not {batch!r}")
         return cls(
             job=str(message["job"]),
             generation=int(message["generation"]),
@@ -153,6 +153,7 @@ class Assignment:
             device=_read_device(message["device"]),
             entry=message["function"]["entry"],
             hyperparameters=dict(message["hyperparameters"]),
+            settings=read_settings(message["hyperparameters"]),
             max_iterations=termination.get("max_iterations"),
             target=_read_target(termination.get("target")),
             seed=int(message.get("seed") or 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,13 +94,8 @@ def build_loader(
         rank=assignment.rank,
         world_size=world_size,
         device=device,
-        data_workers=_data_workers(assignment.hyperparameters),
+        data_workers=assignment.settings.data_workers,
     )
-
-
-def _data_workers(hyperparameters: Mapping[str, Any]) -> int:
-    """Processes that load ahead; ``num_workers`` is PyTorch's name for them."""
-    return int(hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0)
 
 
 def _expect(value: Any, kind: type, method: str) -> None:

@@ -48,7 +48,7 @@ from workers.runtime.state.training_state import (
     state_bytes,
 )
 from workers.runtime.synchronisation.together import Synchronisation
-from workers.runtime.training import WorkerContext, build_pace, clip_norm
+from workers.runtime.training import WorkerContext, build_pace
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class ProfilingGeneration:
             world_size=level,
             rank=self.assignment.rank,
             seed=self.assignment.seed,
-            clip_norm=clip_norm(self.assignment),
+            clip_norm=self.assignment.settings.gradient_clip_norm,
             pace=build_pace(self.assignment, self.emulation, parts, level),
         )
         runner.times = GradientTimes(parts.module, self.device, runner.pace)
@@ -385,7 +385,7 @@ class ProfilingGeneration:
 
     def _charged_rate(self, iteration_seconds: float) -> float:
         """Iterations per second when evaluations and checkpoints come as often as this job has them."""
-        every = int(self.assignment.hyperparameters.get("evaluate_every") or 0)
+        every = self.assignment.settings.evaluate_every
         if every:
             iteration_seconds += self._evaluate_seconds / every
         training_share = 1 - min(0.5, self._snapshot_seconds / self.assignment.checkpoint_seconds)

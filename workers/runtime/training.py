@@ -95,12 +95,6 @@ def build_pace(
     return Pace(emulation, model, local_batch, parts.module)
 
 
-def clip_norm(assignment: Assignment) -> float | None:
-    """The hyperparameter `gradient_clip_norm`."""
-    value = assignment.hyperparameters.get("gradient_clip_norm")
-    return None if value is None else float(value)
-
-
 class TrainingGeneration:
     """One rank of a training generation."""
 
@@ -168,7 +162,7 @@ class TrainingGeneration:
             world_size=world_size,
             rank=assignment.rank,
             seed=assignment.seed,
-            clip_norm=clip_norm(assignment),
+            clip_norm=assignment.settings.gradient_clip_norm,
             pace=build_pace(assignment, emulation, self.parts, world_size),
         )
         self._windows = self._communication_windows() if self.leads else None
@@ -306,7 +300,7 @@ class TrainingGeneration:
         if self.leads:
             progress.sample_order_digest = chain_digest(progress.sample_order_digest, result.global_indices)
         self.last_values = result.values
-        every = int(self.assignment.hyperparameters.get("evaluate_every") or 0)
+        every = self.assignment.settings.evaluate_every
         evaluated: dict[str, float] = {}
         if every and progress.iteration % every == 0 and progress.iteration != self.assignment.max_iterations:
             with self._beside_the_pace():

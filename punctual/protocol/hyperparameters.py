@@ -1,0 +1,191 @@
+"""Hyperparameters that the platform reads itself (docs/functions.md): one rule for whoever takes, sends or
+obeys them. All others belong to the function and pass untouched.
+
+Workers import this module: it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from punctual.names import shown
+from punctual.protocol.limits import LARGEST_COUNT, LARGEST_GPU_COUNT, LARGEST_NUMBER
+
+MAXIMUM_DATA_WORKERS = 32
+#: A loss that is not finite for so many iterations in a row ends a job that does not say `continue`.
+NONFINITE_ITERATIONS_IN_A_ROW = 100
+_CONTINUE, _STOP = "continue", "stop"
+#: Of those that the platform reads: what changes neither speed nor memory of any function.
+SPEED_NEUTRAL = frozenset({"nonfinite"})
+
+#: Names of "so many GPUs", without case, hyphens and underscores, that mean nothing else.
+_GPU_COUNTS = frozenset(
+    [
+        "gpucount",
+        "gpus",
+        "gpuspernode",
+        "localworldsize",
+        "maxgpus",
+        "mingpus",
+        "ngpu",
+        "ngpus",
+        "nprocpernode",
+        "numgpu",
+        "numgpus",
+        "worldsize",
+    ]
+)
+NO_GPU_COUNT = (
+    "Punctual decides how many GPUs a job gets, and changes it while the job runs; say what must be done "
+    "(iterations, global batch size) and by when (deadline), and leave {name} out."
+)
+
+
+class HyperparameterError(ValueError):
+    """A hyperparameter that the platform reads is not what it must be; the message says which, and what would
+    be right."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the hyperparameters say to the platform.
+
+    Attributes:
+        global_batch_size: samples per iteration over all workers.
+        gradient_clip_norm: largest norm of the global gradient; None: gradients are not clipped.
+        evaluate_every: iterations between two evaluations; 0: only the one at the end.
+        data_workers: processes that load batches ahead, for each GPU.
+        stops_on_nonfinite: whether a loss that stays NaN or infinite ends the job.
+    """
+
+    global_batch_size: int
+    gradient_clip_norm: float | None = None
+    evaluate_every: int = 0
+    data_workers: int = 0
+    stops_on_nonfinite: bool = True
+
+
+def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
+    """Read what the platform reads; null counts as left out.
+
+    Raises:
+        HyperparameterError: a value is not what it must be.
+    """
+    for name, problem in find_problems(hyperparameters).items():
+        raise HyperparameterError(f"hyperparameter {name}: {problem}")
+    clip_norm = hyperparameters.get("gradient_clip_norm")
+    return Settings(
+        global_batch_size=hyperparameters["global_batch_size"],
+        gradient_clip_norm=float(clip_norm) if clip_norm else None,
+        evaluate_every=hyperparameters.get("evaluate_every") or 0,
+        data_workers=hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0,
+        stops_on_nonfinite=hyperparameters.get("nonfinite") != _CONTINUE,
+    )
+
+
+def find_problems(hyperparameters: Mapping[str, Any], *, complete: bool = True) -> dict[str, str]:
+    """What is wrong with hyperparameters that the platform reads: a sentence by name, empty where nothing
+    is.
+
+    Args:
+        complete: they are all of a job's, not those in which it differs from another job.
+    """
+    found: dict[str, str] = {}
+    if complete and hyperparameters.get("global_batch_size") is None:
+        found["global_batch_size"] = "Needed: samples per iteration, a whole number from 1."
+    for name, value in hyperparameters.items():
+        problem = _problem(str(name), value)
+        if problem is not None:
+            found[name] = problem
+    loaders = [hyperparameters.get(name) for name in ("data_workers", "num_workers")]
+    if not found and None not in loaders and loaders[0] != loaders[1]:
+        found["num_workers"] = "Means the same as data_workers: give one of them."
+    return found
+
+
+def _problem(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    return _CHECKS[name](value) if name in _CHECKS else _gpu_count_problem(name, value)
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _batch_size_problem(value: Any) -> str | None:
+    if _whole(value, 1, LARGEST_NUMBER):
+        return None
+    return f"Samples per iteration: a whole number from 1 to {LARGEST_NUMBER}, not {_shown(value)}."
+
+
+def _clip_norm_problem(value: Any) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and 0 <= value <= sys.float_info.max:
+        return None
+    return f"The largest norm of the gradient: a number from 0 (0 or null: no clipping), not {_shown(value)}."
+
+
+def _evaluate_every_problem(value: Any) -> str | None:
+    if _whole(value, 0, LARGEST_COUNT):
+        return None
+    return (
+        "Iterations between two evaluations: a whole number from 0 (0 or null: at the end alone), not "
+        f"{_shown(value)}."
+    )
+
+
+def _data_workers_problem(value: Any) -> str | None:
+    if _whole(value, 0, MAXIMUM_DATA_WORKERS):
+        return None
+    return (
+        f"Processes that load data for each GPU: a whole number from 0 to {MAXIMUM_DATA_WORKERS}, not "
+        f"{_shown(value)}."
+    )
+
+
+def _nonfinite_problem(value: Any) -> str | None:
+    if value in (_CONTINUE, _STOP):
+        return None
+    return (
+        f'"{_STOP}" ends the job once its loss is NaN or infinite for {NONFINITE_ITERATIONS_IN_A_ROW} '
+        f'iterations in a row, "{_CONTINUE}" lets it train on; not {_shown(value)}.'
+    )
+
+
+_CHECKS: Mapping[str, Callable[[Any], str | None]] = {
+    "global_batch_size": _batch_size_problem,
+    "gradient_clip_norm": _clip_norm_problem,
+    "evaluate_every": _evaluate_every_problem,
+    "data_workers": _data_workers_problem,
+    "num_workers": _data_workers_problem,
+    "nonfinite": _nonfinite_problem,
+}
+
+
+def _gpu_count_problem(name: str, value: Any) -> str | None:
+    """The problem of a hyperparameter that asks for so many GPUs, as a number or in digits. Lists of devices,
+    words and numbers that no platform has are the function's own."""
+    if re.sub(r"[-_ ]", "", name).lower() not in _GPU_COUNTS or isinstance(value, bool):
+        return None
+    count = int(value) if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value) else value
+    is_count = isinstance(count, int | float) and 1 <= count <= LARGEST_GPU_COUNT and count == int(count)
+    return NO_GPU_COUNT.format(name=name) if is_count else None
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON writes it, short enough for a sentence."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else "an infinite number" if math.isinf(value) else f"{value:g}"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
+    if isinstance(value, str):
+        return f'the text "{shown(value[:40])}"'
+    return "a list" if isinstance(value, list | tuple) else "an object"
