@@ -70,6 +70,7 @@ class JobEventKind(models.TextChoices):
     BROKEN_OFF = "broken_off", "Broken off"
     REPORT_REFUSED = "report_refused", "Report refused"
     LATE = "late", "Late"
+    NONFINITE = "nonfinite", "Not finite"
 
 
 class PromiseOutcome(models.TextChoices):

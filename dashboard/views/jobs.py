@@ -18,6 +18,7 @@ from scheduling.selectors import job_page as selectors
 from scheduling.selectors.environments import installer_output
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
+from scheduling.selectors.nonfinite import warning_of
 from scheduling.selectors.recoveries import recoveries_of
 from scheduling.selectors.standing import standing
 from scheduling.selectors.visibility import steerable_project_ids, visible_projects
@@ -117,6 +118,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "verdict": selectors.verdict_shown(person(request), found),
         "installer_output": installer_output(found),
         "standing": standing(found, now),
+        "warning": warning_of(found),
         "offer": selectors.open_offer(found, now),
         "successor": selectors.successor(found),
         "may_steer": steerable is None or found.project_id in steerable,

@@ -70,7 +70,7 @@ def finish(job: Job, *, as_json: bool) -> int:
     """Say how a job ended; 0 if it is completed."""
     if not as_json:
         for line in ending(job):
-            output.say(line, style="green" if job.succeeded else "yellow")
+            output.say(line, style="green" if job.succeeded and not job.warning else "yellow")
     return _FINISHED_WELL.get(job.state, 1)
 
 
@@ -78,6 +78,8 @@ def ending(job: JobFacts) -> Iterator[str]:
     """How a job ended, in sentences."""
     if job.state == "completed":
         yield f"Completed at {output.time_text(job.finished_at)}{_against_deadline(job)}."
+        if job.warning:
+            yield job.warning
         if job.standing.get("code") in ("missed", "void", "late"):
             yield job.standing.get("text", "")
         if job.final_metrics:
@@ -122,6 +124,8 @@ def status_text(job: JobFacts, metric: Metric | None) -> str:
     finish_at = job.planned_finish_at
     if finish_at is not None:
         parts.append(f"planned to end {output.time_text(finish_at)}{_margin(job, finish_at)}")
+    if job.warning:
+        parts.append("LOSS NOT FINITE")
     code = job.standing.get("code", "")
     if code in ("at_risk", "late", "missed") or job.at_risk:
         parts.append((code or "at_risk").upper().replace("_", " "))

@@ -82,7 +82,8 @@ def _flag(value: bool | None) -> str | None:
 
 
 def _row(job: Job) -> Sequence[Any]:
-    marks = [mark for mark, shown in (("at risk", job.at_risk), ("late", job.late)) if shown]
+    told = (("at risk", job.at_risk), ("late", job.late), ("not finite", bool(job.warning)))
+    marks = [mark for mark, shown in told if shown]
     finish = job.finished_at or job.planned_finish_at if job.state != "declined" else None
     return (
         job.id,
@@ -157,6 +158,7 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Project", f"{job.project}, by {job.owner}"),
         ("Function", f"{function.reference}  {function.entry}" if function else None),
         ("State", output.state_text(job.state, *(["paused"] if job.paused_by_owner else []))),
+        ("Warning", job.warning or None),
         ("Class", job.service_class),
         ("Deadline", output.time_text(job.deadline_at) if job.deadline_at else None),
         ("Promise", _promise(job)),

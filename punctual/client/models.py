@@ -102,7 +102,7 @@ class JobFacts:
 
     `promised` is true only for a job whose deadline was promised; `iterations_done` counts what was reported,
     never an estimate; `progress` runs from 0 to 1; `slack_seconds` lies between planned (or actual) finish
-    and deadline.
+    and deadline; `warning` says that the loss or the final weights are NaN or infinite.
     """
 
     id: str
@@ -144,6 +144,7 @@ class JobFacts:
     slack_seconds: float | None = None
     verdict: Verdict | None = nested(Verdict)
     standing: dict[str, str] = field(default_factory=dict)
+    warning: str = ""
     failure: dict[str, Any] | None = None
     resubmission_of: str | None = None
     final_metrics: dict[str, Any] | None = None

@@ -93,11 +93,29 @@ class CopyTraffic(Message):
     without_seconds: TrainSeconds | None = None
 
 
+class Nonfinite(Message):
+    """The loss became NaN or infinite, or is finite again; or weights are not finite, those of the result
+    maybe.
+
+    Attributes:
+        since: of a loss: the first iteration of the run. tensors: so many of a model's tensors. names: of the
+            first of them.
+    """
+
+    what: Literal["loss_began", "loss_ended", "weights", "final_weights"]
+    iteration: Count
+    since: Count = 0
+    tensors: Count = 0
+    of: Count = 0
+    names: Annotated[list[ShortText], Field(max_length=limits.TENSORS_NAMED)] = []
+
+
 class Failed(Message):
     """This rank cannot go on."""
 
     reason: Literal[
         "function_error",
+        "nonfinite",
         "function_load_error",
         "environment_failed",
         "data_unavailable",
@@ -168,6 +186,7 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
     "copy_traffic": CopyTraffic,
     "communication_profile": CommunicationProfile,
     "communication_window": CommunicationWindow,
+    "nonfinite": Nonfinite,
     "failed": Failed,
 }
 EVENTS: Mapping[str, type[Message]] = {

@@ -77,5 +77,9 @@ def artifact_name_problem(name: str) -> str | None:
 #: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
 MEMORY_EXCEEDED = "memory_exceeded"
 PROCESSES_EXCEEDED = "processes_exceeded"
+#: The reason of a job whose loss stayed NaN or infinite.
+NONFINITE = "nonfinite"
+#: Of many tensors, how many an event names.
+TENSORS_NAMED = 8
 #: The reason of a worker that was given a runtime plan which it cannot follow.
 PLAN_REFUSED = "plan_refused"

@@ -88,6 +88,7 @@ JOB_EXAMPLES = [
             },
             "failure": None,
             "resubmission_of": None,
+            "warning": "",
             "final_metrics": None,
         },
     ),

@@ -15,6 +15,7 @@ from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job,
 from scheduling.moments import rfc3339
 from scheduling.selectors.environments import BuildQueue
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.nonfinite import warning_of
 from scheduling.selectors.standing import standing
 from scheduling.selectors.state_sources import sources_of_shards
 from scheduling.services.kinds import refusals_of
@@ -184,6 +185,9 @@ class JobSerializer(serializers.ModelSerializer):
         help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, "
         "or empty) and a sentence."
     )
+    warning = serializers.SerializerMethodField(
+        help_text="That its loss or its final weights are NaN or infinite, as a sentence; empty where not."
+    )
     failure = serializers.DictField(allow_null=True)
     resubmission_of = serializers.CharField(source="resubmission_of_id", allow_null=True)
     final_metrics = serializers.DictField(allow_null=True)
@@ -199,8 +203,8 @@ class JobSerializer(serializers.ModelSerializer):
             "started_at",
             "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind",
             "refused_kinds", "emulated",
-            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "failure",
-            "resubmission_of",
+            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "warning",
+            "failure", "resubmission_of",
             "final_metrics",
         )  # fmt: skip
 
@@ -238,6 +242,9 @@ class JobSerializer(serializers.ModelSerializer):
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:
         return VerdictSerializer(verdict_of(job, self.context.get("build_queue")), context=self.context).data
+
+    def get_warning(self, job: Job) -> str:
+        return warning_of(job)
 
     @extend_schema_field(JobStandingSerializer)
     def get_standing(self, job: Job) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from punctual.protocol.limits import MEMORY_EXCEEDED, PLAN_REFUSED, PROCESSES_EXCEEDED
+from punctual.protocol.limits import MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED, PROCESSES_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
     GenerationState,
@@ -42,6 +42,7 @@ _FUNCTIONS_FAULTS = (
     "data_unavailable",
     MEMORY_EXCEEDED,
     PROCESSES_EXCEEDED,
+    NONFINITE,
 )
 
 #: The server's disk took no state. Another server's may, so the job goes on; but not for ever.

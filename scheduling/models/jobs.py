@@ -101,6 +101,9 @@ class Job(models.Model):
         "self", on_delete=models.SET_NULL, null=True, related_name="resubmissions"
     )
     final_metrics = models.JSONField(null=True, blank=True)
+    #: What of its training is NaN or infinite: `since` (iteration of the first such loss, while they last)
+    #: and `weights` (of the result: `tensors`, `of`, `names`); empty for nothing.
+    nonfinite = models.JSONField(default=dict, blank=True)
     sample_order_digest = models.CharField(max_length=64, blank=True)
 
     class Meta:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster
 from punctual.protocol.events import CopyTraffic
-from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, PLAN_REFUSED
+from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
@@ -23,6 +23,7 @@ from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.measured_points import note_point_age, remembered
+from scheduling.services.nonfinite import last_good_state, name_state, note_nonfinite, went_back
 from scheduling.services.pauses import note_pause, tell_pause
 from scheduling.services.plan_watch import could_not_follow, level_measured
 from scheduling.services.records import move, planning_fact_changed, record
@@ -86,6 +87,7 @@ def _first_iteration(
         return
     note_pause(generation, event, _pause_seconds(generation, event["pause_seconds"]))
     became_live(job, generation, event["iteration"], cluster)
+    went_back(job, event["iteration"])
     tell_pause(job, generation)
     advance_recoveries(cluster, [job.pk])
 
@@ -331,7 +333,15 @@ def _failed(
         return
     if event["reason"] == PLAN_REFUSED:
         could_not_follow(job, generation, event["message"])
-    worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
+    message = event["message"][:2000]
+    diverged = event["reason"] == NONFINITE and not job.finished()
+    good = last_good_state(job, event["iteration"] or 0) if diverged else None
+    if diverged:
+        message += f". {name_state(good)}"
+    worker_failed(job, generation, event["reason"], message, event["traceback"], cluster)
+    if diverged and job.state == JobState.FAILED:
+        job.checkpoint = good
+        job.save(update_fields=["checkpoint"])
     if was_profiling and curve is not None and job.may_be_measured():
         measuring_ended(curve)
 
@@ -360,6 +370,14 @@ def _communication_window(
     note_window(generation, event, happened_at)
 
 
+def _nonfinite(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """Losses or weights are NaN or infinite, or no longer."""
+    if generation.purpose == Purpose.TRAINING:
+        note_nonfinite(job, generation, event)
+
+
 def _refused(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
@@ -381,6 +399,7 @@ HANDLERS: dict[str, Handler] = {
     "copy_traffic": _copy_traffic,
     "communication_profile": _communication_profile,
     "communication_window": _communication_window,
+    "nonfinite": _nonfinite,
     "failed": _failed,
     "refused": _refused,
 }

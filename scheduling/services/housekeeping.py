@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from cluster.models import Outage, UtilisationSample
 from projects.services import expire_idempotency_records
-from scheduling.choices import TERMINAL_STATES, RecoveryOutcome
+from scheduling.choices import TERMINAL_STATES, JobState, RecoveryOutcome
 from scheduling.models import (
     AppliedEvent,
     Checkpoint,
@@ -31,6 +31,7 @@ from scheduling.services.progress import MAXIMUM_LOG_BYTES
 log = structlog.get_logger(__name__)
 
 KEPT_CHECKPOINTS = 2
+STATE_OF_A_FAILURE_KEPT_FOR = timedelta(days=7)
 RECOVERIES_KEPT_FOR = timedelta(days=90)
 #: Of one job.
 MOST_RECOVERIES = 500
@@ -90,7 +91,7 @@ def trim_logs() -> None:
 
 def delete_old_checkpoints(now: datetime) -> None:
     """Keep a running job's last two complete states and what is being written, and nothing of a finished one
-    after an hour."""
+    after an hour; of a failed one its last state for a week."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
     for job_id in live.order_by().values_list("job_id", flat=True).distinct():
         job = Job.objects.get(pk=job_id)
@@ -103,8 +104,15 @@ def delete_old_checkpoints(now: datetime) -> None:
         # Of the incomplete ones those that were begun last may still become complete.
         begun = incomplete.order_by("-stored_at")
         for checkpoint in [*complete[kept:], *begun[kept:]]:
-            if checkpoint.pk != job.checkpoint_id or finished:
+            if checkpoint.pk != job.checkpoint_id or (finished and not _may_be_of_use(job, now)):
                 _delete(checkpoint, now)
+
+
+def _may_be_of_use(job: Job, now: datetime) -> bool:
+    """Whether a finished job's last state is kept: its people may go on from it once the cause is mended."""
+    return job.state == JobState.FAILED and (
+        job.finished_at is None or now - job.finished_at < STATE_OF_A_FAILURE_KEPT_FOR
+    )
 
 
 def _delete(checkpoint: Checkpoint, now: datetime) -> None:

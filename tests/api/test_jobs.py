@@ -415,3 +415,9 @@ def test_wait_answers_with_the_verdict_as_soon_as_it_is_there(
     assert answer.json()["verdict"]["reason_code"] == "fits"
     again = client.post("/api/v1/jobs/?wait=5", world.body(), format="json", **key)
     assert again.json() == answer.json()
+
+
+def test_a_job_says_what_of_its_training_is_not_finite(world: World) -> None:
+    Job.objects.filter(pk=world.job.pk).update(nonfinite={"since": 21})
+    answer = world.client(world.owner).get(f"/api/v1/jobs/{world.job.pk}/").json()
+    assert answer["warning"] == "The loss is NaN or infinite since iteration 21."

@@ -156,6 +156,7 @@ EVENT_FIELDS: dict[str, dict[str, Any]] = {
         "memory_bytes": 1,
     },
     "profile_done": {"reason": "all_levels"},
+    "nonfinite": {"what": "loss_began", "iteration": 7, "since": 7},
     "copy_traffic": {
         "every": 2,
         "iterations": 2,

@@ -46,3 +46,15 @@ def test_a_jobs_headline_says_what_became_of_its_deadline(
     lines = [" ".join(re.sub("<[^>]+>", "", paragraph).split()) for paragraph in paragraphs]
     assert words in lines[0]
     assert lines[1].startswith(f"Answered when it was decided: Admitted: {reason}")
+
+
+def test_a_jobs_headline_says_that_its_weights_are_not_finite(
+    scenario: Scenario, as_user: Callable[[Any], Client]
+) -> None:
+    job = scenario.completed
+    weights = {"tensors": 1, "of": 2, "names": ["<b>0.weight"]}
+    Job.objects.filter(pk=job.pk).update(nonfinite={"weights": weights})
+    page = as_user(scenario.owner).get(f"/jobs/{job.id}/").content.decode()
+    assert "The final weights are useless: 1 of 2 tensors hold NaN" in page
+    assert "&lt;b&gt;0.weight" in page
+    assert "Not finite" in as_user(scenario.owner).get("/jobs/").content.decode()

@@ -54,7 +54,7 @@ class Target:
     def reached(self, values: Mapping[str, float]) -> bool:
         """Whether `values` hold the metric and it is good enough."""
         value = values.get(self.metric)
-        if value is None:
+        if value is None or not isfinite(value):
             return False
         above = self.at_least is None or value >= self.at_least
         below = self.at_most is None or value <= self.at_most

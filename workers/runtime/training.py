@@ -29,6 +29,7 @@ from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.windows import CommunicationWindows
+from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.pace import Pace
 from workers.runtime.parts import (
     TrainingParts,
@@ -174,6 +175,9 @@ class TrainingGeneration:
             world_size=world_size,
         )
         self.reports = ProgressReports(self.connection, assignment.rank)
+        self._nonfinite = NonfiniteWatch(
+            self._tell_nonfinite if self.leads else None, stops=assignment.settings.stops_on_nonfinite
+        )
         self.writer = CheckpointWriter(self.context.box, self.connection, self.moves)
         if assignment.memory_share is not None:
             self._store = StoreClient(self.context.box)
@@ -184,6 +188,9 @@ class TrainingGeneration:
             )
         # The first collective of a group sets up connections: have that behind us before the old one stops.
         dist.all_reduce(torch.zeros(1))
+
+    def _tell_nonfinite(self, fields: dict[str, Any]) -> None:
+        self.connection.event("nonfinite", **fields)
 
     def _communication_windows(self) -> CommunicationWindows | None:
         """What tells how the plan of this generation's gradients fares; None where there is none."""
@@ -300,6 +307,7 @@ class TrainingGeneration:
         if self.leads:
             progress.sample_order_digest = chain_digest(progress.sample_order_digest, result.global_indices)
         self.last_values = result.values
+        self._nonfinite.iteration_done(progress, result.values["loss"])
         every = self.assignment.settings.evaluate_every
         evaluated: dict[str, float] = {}
         if every and progress.iteration % every == 0 and progress.iteration != self.assignment.max_iterations:
@@ -372,6 +380,8 @@ class TrainingGeneration:
         """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
         incomplete: then the one before it stays the newest."""
         with self._beside_the_pace():
+            if self._nonfinite.holds_back(self.progress, self.parts.module):
+                return
             begun = time.monotonic()
             self.durable.captured(begun)
             if self.writer.idle():
@@ -439,11 +449,13 @@ class TrainingGeneration:
         progress = self.progress
         evaluated = self.evaluate() if overrides(self.context.function, "evaluate") else {}
         metrics = {**self.last_values, **evaluated}
+        bad = self._nonfinite.training_done(progress, self.parts.module)
         report = {
             "final": metrics,
             "iterations": progress.iteration,
             "reason": reason,
             "sample_order_digest": progress.sample_order_digest,
+            "nonfinite_weights": bad,
             "history": [{"iteration": point, "values": values} for point, values in progress.history],
         }
         begun = time.monotonic()

@@ -61,6 +61,8 @@ class Regression(TrainingFunction):
         print(f"iteration {current_iteration()}")
         errors = model(inputs).squeeze(1) - targets
         distance = errors.abs().mean()
+        if current_iteration() == self.option("nan_at"):
+            errors = errors / 0.0 * 0.0
         return (errors**2).mean(), {"distance": distance / 0 if self.option("infinite") else distance}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

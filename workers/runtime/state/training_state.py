@@ -31,11 +31,16 @@ class Progress:
         iteration: iterations done.
         sample_order_digest: chained SHA-256 over the indices of all samples seen, in order.
         history: `[iterations done, values]` of selected iterations.
+        nonfinite_since: the iteration (the first is 1) since which every loss is NaN or infinite; None: the
+            last one is finite.
+        nonfinite_runs: how often that has begun.
     """
 
     iteration: int = 0
     sample_order_digest: str = EMPTY_DIGEST
     history: list[list[Any]] = field(default_factory=list)
+    nonfinite_since: int | None = None
+    nonfinite_runs: int = 0
 
 
 def capture(
@@ -54,6 +59,7 @@ def capture(
         "sample_position": progress.iteration * global_batch_size,
         "sample_order_digest": progress.sample_order_digest,
         "history": progress.history,
+        "nonfinite": [progress.nonfinite_since, progress.nonfinite_runs],
         "model": parts.module.state_dict(),
         "optimizer": parts.optimizer.state_dict(),
         "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
@@ -116,7 +122,9 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
     try:
         fits = state["sample_position"] == state["iteration"] * global_batch_size
         version, numbers, gauss = state["random"]["python"]
-        progress = Progress(state["iteration"], state["sample_order_digest"], state["history"])
+        # States of versions that did not look have none.
+        since, runs = state.get("nonfinite", (None, 0))
+        progress = Progress(state["iteration"], state["sample_order_digest"], state["history"], since, runs)
     except (KeyError, TypeError, ValueError) as error:
         raise WorkerFailureError("start_failed", f"the checkpoint cannot be read: {error}") from error
     if not fits:
