@@ -22,7 +22,9 @@ MAXIMUM_BYTES = 100 * 1024 * 1024
 _ALWAYS_IGNORED = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", "venv/", "node_modules/",
     ".ipynb_checkpoints/",
-    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", ".DS_Store", "*.egg-info/", IGNORE_FILE,
+    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", "*.egg-info/", IGNORE_FILE,
+    # What file managers leave.
+    ".DS_Store", "._*", "Icon\r", "__MACOSX/", "[Tt]humbs.db", "[Dd]esktop.ini",
 )  # fmt: skip
 #: Zip entries carry this moment, so that the same files always give the same digest.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
@@ -62,19 +64,20 @@ def pack(
     if source.is_dir():
         prefix = source.name if _is_package(source) and not isinstance(function, str | os.PathLike) else ""
         return Bundle(f"{name}.zip", _zip(dict(_files_of(source, prefix)) | extra), name, entry)
-    if source.suffix == ".zip" and extra:
+    suffix = source.suffix.lower()
+    if suffix == ".zip" and extra:
         raise BundleError("a zip brings its own requirements.txt", hint="put it into the zip")
     content = _read(source)
     if extra:
         return Bundle(f"{name}.zip", _zip({source.name: content} | extra), name, entry)
-    if source.suffix not in (".py", ".zip"):
+    if suffix not in (".py", ".zip"):
         raise BundleError(f"{source} is neither a .py nor a .zip nor a folder")
     return Bundle(source.name, content, name, entry)
 
 
 def suggested_name(source: Path) -> str:
     """A function name made from a file's or folder's name: letters, digits, `-` and `_`."""
-    stem = source.resolve().stem if source.suffix in (".py", ".zip") else source.resolve().name
+    stem = source.resolve().stem if source.suffix.lower() in (".py", ".zip") else source.resolve().name
     name = "".join(character if character.isascii() and (character.isalnum() or character in "-_") else "-"
                    for character in stem).strip("-")  # fmt: skip
     return name[:100] or "function"

@@ -44,7 +44,7 @@ class Functions:
         fields = {"project": self._project_name(project), "name": name or bundle.suggested_name}
         if bundle.entry:
             fields["entry"] = bundle.entry
-        media_type = "application/zip" if bundle.filename.endswith(".zip") else "text/x-python"
+        media_type = "application/zip" if bundle.filename.lower().endswith(".zip") else "text/x-python"
         response = self._transport.request(
             "POST", "functions/", data=fields, files={"bundle": (bundle.filename, bundle.content, media_type)}
         )

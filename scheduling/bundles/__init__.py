@@ -1,12 +1,12 @@
 """Uploaded training functions, read without ever running them.
 
-``reading`` is pure: bytes in, facts or a precise refusal out. ``archive`` unpacks within limits, ``source``
-finds the class in the syntax tree, ``requirements`` reads ``requirements.txt``. ``bounded`` does it all in a
-process of its own, ``reading_process``, whose memory and time are bounded: that is the one for bytes that
-somebody has sent.
+``reading`` is pure: bytes in, facts or a precise refusal out. ``punctual.bundles`` unpacks within
+limits and finds the class in the syntax tree, ``requirements`` reads ``requirements.txt``.
+``bounded`` does it all in a process of its own, ``reading_process``, whose memory and time are bounded: that
+is the one for bytes that somebody has sent.
 """
 
-from scheduling.bundles.archive import BundleFile, BundleLimits
+from punctual.bundles.archive import BundleFile, BundleLimits
 from scheduling.bundles.bounded import ReadingBounds, read_bundle_apart
 from scheduling.bundles.errors import BundleError
 from scheduling.bundles.reading import BundleFacts, read_bundle

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from projects.errors import Unavailable
-from scheduling.bundles.archive import BundleFile, BundleLimits
+from punctual.bundles.archive import BundleFile, BundleLimits
 from scheduling.bundles.errors import BundleError
 from scheduling.bundles.reading import BundleFacts
 from scheduling.bundles.requirements import Requirements

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from dataclasses import dataclass
 
-from scheduling.bundles.archive import BundleFile, BundleLimits, is_zip, unpack
+from punctual.bundles import errors as refusals
+from punctual.bundles.archive import BundleFile, BundleLimits, read_files
+from punctual.bundles.layout import read_function
 from scheduling.bundles.errors import BundleError
 from scheduling.bundles.requirements import Requirements, read_requirements
-from scheduling.bundles.source import find_function, lone_module_name, module_name, parse_modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,12 @@ def read_bundle(content: bytes, filename: str, entry: str | None, limits: Bundle
     """
     if not content:
         raise BundleError("empty", "The file is empty.")
-    contents = _contents(content, filename, limits)
-    modules = {module_name(path): (path, text) for path, text in contents.items() if path.endswith(".py")}
-    function = find_function(parse_modules(modules), entry)
+    try:
+        contents = read_files(content, filename, limits)
+        root, function = read_function(contents, entry)
+    except refusals.BundleError as error:
+        raise BundleError(error.reason, error.detail, field=error.field) from (error.__cause__ or error)
+    contents = {path.removeprefix(root): data for path, data in contents.items()}
     requirements = contents.get("requirements.txt")
     folders = {path.partition("/")[0] for path in contents}
     if requirements is None and len(folders) == 1 and f"{next(iter(folders))}/requirements.txt" in contents:
@@ -56,19 +58,3 @@ def read_bundle(content: bytes, filename: str, entry: str | None, limits: Bundle
         requirements=None if requirements is None else read_requirements(requirements),
         files=tuple(BundleFile(path, len(data)) for path, data in sorted(contents.items())),
     )
-
-
-def _contents(content: bytes, filename: str, limits: BundleLimits) -> dict[str, bytes]:
-    lower = filename.lower()
-    if is_zip(content):
-        return unpack(content, limits)
-    if lower.endswith(".zip"):
-        raise BundleError("not_a_zip", f"{filename} is not a zip file: it does not begin as one does.")
-    if lower.endswith(".py"):
-        if zipfile.is_zipfile(io.BytesIO(content)):
-            # Others may take it for the zip that hangs at its end.
-            raise BundleError(
-                "not_python", f"{filename} has a zip at its end; upload either Python or a zip."
-            )
-        return {f"{lone_module_name(filename)}.py": content}
-    raise BundleError("unknown_kind", f"{filename or 'The file'} is neither a .py file nor a zip.")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scheduling.bundles.archive import BundleLimits
+from punctual.bundles.archive import BundleLimits
 from scheduling.bundles.errors import BundleError
 from scheduling.bundles.reading import read_bundle
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -33,7 +34,8 @@ def read_requirements(content: bytes) -> Requirements | None:
     if len(content) > MAXIMUM_BYTES:
         raise BundleError("requirements", f"requirements.txt is larger than {MAXIMUM_BYTES} bytes.")
     try:
-        text = content.decode("utf-8-sig")
+        # PowerShell writes what `pip freeze` says as UTF-16.
+        text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise BundleError("not_utf8", f"requirements.txt is not UTF-8 text (byte {error.start}).") from error
     lines = {

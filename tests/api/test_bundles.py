@@ -106,7 +106,10 @@ MALFORMED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a syntax error": (lambda: zipped(("train.py", "def f(:\n  pass")), "bundle_syntax_error"),
     "text that is not UTF-8": (lambda: zipped(("train.py", b"# caf\xe9")), "bundle_not_utf8"),
     "a hidden package": (lambda: zipped(("torch/__init__.py", SOURCE)), "bundle_reserved_name"),
-    "a hidden package of ours": (lambda: zipped(("workers/train.py", SOURCE)), "bundle_reserved_name"),
+    "a hidden package of ours": (
+        lambda: zipped(("workers/train.py", SOURCE), ("a", "")),
+        "bundle_reserved_name",
+    ),
     "a hidden module of Python's": (
         lambda: zipped(("train.py", SOURCE), ("queue.py", "")),
         "bundle_reserved_name",
@@ -263,9 +266,13 @@ def test_requirements_are_names_alone(line: str) -> None:
     assert "line 2" in error.detail
 
 
-def test_requirements_in_a_folder_are_not_overlooked() -> None:
-    error = refusal(zipped(("project/a.py", SOURCE), ("project/requirements.txt", "pandas\n")))
-    assert "top of the zip" in error.detail
+def test_requirements_in_a_package_are_not_overlooked() -> None:
+    package = [
+        ("project/__init__.py", ""),
+        ("project/a.py", SOURCE),
+        ("project/requirements.txt", "pandas\n"),
+    ]
+    assert "top of the zip" in refusal(zipped(*package)).detail
 
 
 @given(

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from punctual.bundles.layout import is_litter, member_path, root_of_entry
 from workers.agent.durable_files import is_full
 
 FILES_LIMIT = 20_000
@@ -28,12 +29,13 @@ class UnpackingError(Exception):
 def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
     """Unpack a function's bundle (a zip, or one Python file) into the new folder `target`.
 
-    `entry` is `module:Class`; a single file gets the module's name. Raises UnpackingError, and OSError where
+    `entry` is `module:Class`; a single file gets the module's name, and the files of a zip lie where the
+    module can be imported. Raises UnpackingError, and OSError where
     the disk is full.
     """
     target.mkdir()
     if zipfile.is_zipfile(bundle):
-        _unpack_zip(bundle, target)
+        _unpack_zip(bundle, entry, target)
         return
     module = entry.partition(":")[0]
     if not _MODULE.match(module):
@@ -74,33 +76,34 @@ def unpack_environment(archive: Path, target: Path) -> None:
         raise UnpackingError(f"the environment cannot be unpacked: {error}") from error
 
 
-def _unpack_zip(bundle: Path, target: Path) -> None:
+def _unpack_zip(bundle: Path, entry: str, target: Path) -> None:
     try:
         with zipfile.ZipFile(bundle) as archive:
-            members = archive.infolist()
+            named = [(member_path(member), member) for member in archive.infolist()]
+            members = {path: member for path, member in named if not is_litter(path)}
             if len(members) > FILES_LIMIT:
                 raise UnpackingError(f"the bundle holds more than {FILES_LIMIT} files")
+            root = root_of_entry([path for path in members if not path.endswith("/")], entry) or ""
             left_bytes = BUNDLE_LIMIT_BYTES
-            for member in members:
-                path = _safe_path(member)
-                if member.is_dir():
-                    (target / path).mkdir(parents=True, exist_ok=True)
+            for path, member in members.items():
+                place = target / _safe_path(path, member).removeprefix(root)
+                if path.endswith("/"):
+                    place.mkdir(parents=True, exist_ok=True)
                 else:
                     with archive.open(member) as source:
-                        left_bytes -= _write(source, target / path, left_bytes, "the bundle")
+                        left_bytes -= _write(source, place, left_bytes, "the bundle")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
         if is_full(error):
             raise
         raise UnpackingError(f"the bundle cannot be unpacked: {error}") from error
 
 
-def _safe_path(member: zipfile.ZipInfo) -> PurePosixPath:
-    path = PurePosixPath(member.filename)
+def _safe_path(path: str, member: zipfile.ZipInfo) -> str:
     kind = stat.S_IFMT(member.external_attr >> 16)
-    if path.is_absolute() or ".." in path.parts or "\\" in member.filename or "\0" in member.filename:
-        raise UnpackingError(f"the bundle's file {member.filename!r} leads out of the bundle")
+    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise UnpackingError(f"the bundle's file {path!r} leads out of the bundle")
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise UnpackingError(f"the bundle's {member.filename!r} is a link or a device")
+        raise UnpackingError(f"the bundle's {path!r} is a link or a device")
     if member.flag_bits & 1:
         raise UnpackingError("the bundle is encrypted")
     return path

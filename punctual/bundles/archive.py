@@ -1,4 +1,5 @@
-"""Unpacking a zip in memory within limits that are checked on what comes out, never on what headers claim."""
+"""The files of a bundle, a zip or one module, unpacked in memory within limits that are checked on what comes
+out, never on what headers claim."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 
+from punctual.bundles.errors import BundleError
+from punctual.bundles.layout import is_litter, member_path
+from punctual.bundles.source import lone_module_name
 from punctual.names import name_problem
-from scheduling.bundles.errors import BundleError
 
 _CHUNK_BYTES = 64 * 1024
 _CENTRAL_ENTRY = b"PK\x01\x02"
@@ -48,17 +51,29 @@ class BundleLimits:
     name_characters: int = 200
 
 
-def is_zip(content: bytes) -> bool:
-    """Whether the bytes begin as a zip does (an empty zip begins with its end)."""
-    return content[:4] in (b"PK\x03\x04", b"PK\x05\x06")
-
-
-def unpack(content: bytes, limits: BundleLimits) -> dict[str, bytes]:
-    """All files of the zip by their path.
+def read_files(content: bytes, filename: str, limits: BundleLimits) -> dict[str, bytes]:
+    """The files of a zip by their path, without what file managers add, or the one `.py` file.
 
     Raises:
-        BundleError: broken, too large, or names that do not stay inside the bundle.
+        BundleError: neither of the two, broken, too large, or names that do not stay inside the bundle.
     """
+    lower = filename.lower()
+    # An empty zip begins with its end.
+    if content[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+        return _unpack(content, limits)
+    if lower.endswith(".zip"):
+        raise BundleError("not_a_zip", f"{filename} is not a zip file: it does not begin as one does.")
+    if lower.endswith(".py"):
+        if zipfile.is_zipfile(io.BytesIO(content)):
+            # Others may take it for the zip that hangs at its end.
+            raise BundleError(
+                "not_python", f"{filename} has a zip at its end; upload either Python or a zip."
+            )
+        return {f"{lone_module_name(filename)}.py": content}
+    raise BundleError("unknown_kind", f"{filename or 'The file'} is neither a .py file nor a zip.")
+
+
+def _unpack(content: bytes, limits: BundleLimits) -> dict[str, bytes]:
     # Cheap bound before the directory is read as a whole; twice, for data may hold the mark by chance.
     if content.count(_CENTRAL_ENTRY) > 2 * limits.files:
         raise BundleError("too_many_files", f"The zip holds more than {limits.files} files.")
@@ -72,7 +87,8 @@ def unpack(content: bytes, limits: BundleLimits) -> dict[str, bytes]:
 
 
 def _read_all(archive: zipfile.ZipFile, limits: BundleLimits) -> dict[str, bytes]:
-    entries = archive.infolist()
+    named = [(member_path(info), info) for info in archive.infolist()]
+    entries = [(path, info) for path, info in named if not is_litter(path)]
     if len(entries) > limits.files:
         raise BundleError(
             "too_many_files",
@@ -81,30 +97,29 @@ def _read_all(archive: zipfile.ZipFile, limits: BundleLimits) -> dict[str, bytes
         )
     contents: dict[str, bytes] = {}
     unpacked = 0
-    for info in entries:
-        _check_entry(info, limits)
-        if info.is_dir():
+    for path, info in entries:
+        _check_entry(info, path, limits)
+        if path.endswith("/"):
             continue
-        if info.filename in contents:
-            raise BundleError("duplicate_name", f"The zip holds {info.filename} twice.")
-        contents[info.filename] = _read(archive, info, limits, limits.unpacked_bytes - unpacked)
-        unpacked += len(contents[info.filename])
+        if path in contents:
+            raise BundleError("duplicate_name", f"The zip holds {path} twice.")
+        contents[path] = _read(archive, info, limits, limits.unpacked_bytes - unpacked)
+        unpacked += len(contents[path])
     _check_folders(contents)
     if not contents:
         raise BundleError("empty", "The zip holds no file.")
     return contents
 
 
-def _check_entry(info: zipfile.ZipInfo, limits: BundleLimits) -> None:
-    name = info.orig_filename
+def _check_entry(info: zipfile.ZipInfo, name: str, limits: BundleLimits) -> None:
     shown = name.encode("unicode_escape", "replace").decode()[:80]
     parts = name.rstrip("/").split("/")
     if not name or len(name) > limits.name_characters or name_problem(name) is not None:
         raise BundleError("bad_name", f"The zip holds a file with an unusable name: '{shown}'.")
-    if name.startswith("/") or "\\" in name or _DRIVE.match(name) or not {"", ".", ".."}.isdisjoint(parts):
+    if name.startswith("/") or _DRIVE.match(name) or not {"", ".", ".."}.isdisjoint(parts):
         raise BundleError(
             "path_traversal",
-            f"'{shown}' does not stay inside the bundle; only relative paths with / are taken.",
+            f"'{shown}' does not stay inside the bundle; only relative paths are taken.",
         )
     mode = info.external_attr >> 16
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from punctual.bundles.errors import BundleError
 from punctual.names import name_problem, shown
+from punctual.protocol.limits import MOST_WORKERS
 from punctual.protocol.staged import reserved_because
-from scheduling.bundles.errors import BundleError
-from scheduling.core.question.worker_counts import MOST_WORKERS
 
 #: Where the base class comes from, as users may write it.
 BASE_NAMES = frozenset({"punctual.TrainingFunction", "punctual.function.TrainingFunction"})
