@@ -46,9 +46,13 @@ def stage_packages(target: Path) -> Path:
 class LocalAgent:
     """Starts workers below one folder and ends them all at its own end."""
 
-    def __init__(self, launch: Launch = start_process) -> None:
+    def __init__(
+        self, launch: Launch = start_process, data: Mapping[str, Path] = MappingProxyType({})
+    ) -> None:
+        """Begin. `data`: what workers find as declared data, by name."""
         self._folder = Path(tempfile.mkdtemp(prefix="punctual-"))
         self._launch = launch
+        self._data = data
         self.workers: list[LocalWorker] = []
         packages = stage_packages(self._folder / "packages")
         self.environment = {
@@ -82,6 +86,8 @@ class LocalAgent:
         box = self._folder / f"w{len(self.workers)}"
         for name in ("bundle", "in", "out", "data"):
             (box / name).mkdir(parents=True)
+        for name, path in self._data.items():
+            (box / "data" / name).symlink_to(path)
         worker = LocalWorker(box, self._launch(box, self.environment), auto_store)
         self.workers.append(worker)
         return worker

@@ -1,6 +1,6 @@
 """Try a function on this machine, without a platform.
 
-    python -m workers.runtime.try_function FILE --batch-size 64 --iterations 300 --workers 1,2,4
+    python -m workers.runtime.try_function SOURCE --batch-size 64 --iterations 300 --workers 1,2,4
 
 trains it twice: once on one worker, and once handing it from 1 to 2 to 4 workers on the way. Both runs must
 see the same samples in the same order; their losses differ by rounding alone if the function does not depend
@@ -10,37 +10,31 @@ on how a batch is split.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from punctual.protocol.hyperparameters import read_settings
+from punctual.protocol.limits import TENSORS_NAMED
 from workers.runtime.local_agent import Generation, LocalAgent
 from workers.runtime.local_worker import Message, WorkerEndedError
+from workers.runtime.own_function import find_data, read_source, write_files
 
 _PATIENCE_SECONDS = 3600.0
 
 
 def find_entry(source: Path) -> str:
-    """`module:Class` of the one class in the file that derives from TrainingFunction.
+    """`module:Class` of the class in a file, zip or folder that the platform would train.
 
     Raises:
         ValueError: there is none, or more than one.
     """
-    classes = [
-        node.name
-        for node in ast.parse(source.read_text()).body
-        if isinstance(node, ast.ClassDef)
-        and any("TrainingFunction" in ast.unparse(base) for base in node.bases)
-    ]
-    if len(classes) != 1:
-        found = ", ".join(classes) or "none"
-        raise ValueError(f"{source} must hold exactly one TrainingFunction (found: {found}); use --entry")
-    return f"{source.stem}:{classes[0]}"
+    return read_source(source)[1]
 
 
 def train_unscaled(agent: LocalAgent, source: Path, assignment: Message) -> Message:
@@ -109,8 +103,8 @@ def _pause_of_handover(current: Generation, coming: Generation) -> float:
 def main() -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="workers.runtime.try_function", description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--entry", help="module:Class (default: the file's one TrainingFunction)")
+    parser.add_argument("file", metavar="SOURCE", type=Path, help="a .py, a .zip or a folder")
+    parser.add_argument("--entry", help="module:Class (default: the one TrainingFunction)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--workers", default="1,2", help="numbers of workers to go through (default: 1,2)")
@@ -118,33 +112,62 @@ def main() -> int:
     parser.add_argument("--hyperparameters", type=json.loads, default={}, help="JSON")
     arguments = parser.parse_args()
     try:
-        assignment: dict[str, Any] = {
-            "function": {"entry": arguments.entry or find_entry(arguments.file)},
-            "hyperparameters": {**arguments.hyperparameters, "global_batch_size": arguments.batch_size},
-            "termination": {"max_iterations": arguments.iterations, "target": None},
-            "seed": arguments.seed,
-        }
-        worlds = [int(part) for part in arguments.workers.split(",")]
-        if arguments.iterations < 1 or arguments.batch_size < 1 or min(worlds) < 1:
-            raise ValueError("--iterations, --batch-size and each of --workers must be at least 1")
-        with LocalAgent() as agent:
-            unscaled = train_unscaled(agent, arguments.file, assignment)
-            rescaled, pauses = train_rescaled(agent, arguments.file, assignment, worlds)
-    except (ValueError, OSError, SyntaxError, WorkerEndedError) as error:
+        comparison = _try(arguments)
+    except (ValueError, OSError, WorkerEndedError) as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
-    print(_comparison(unscaled, rescaled, pauses))  # noqa: T201
+    print(comparison)  # noqa: T201
     return 0
+
+
+def _try(arguments: argparse.Namespace) -> str:
+    """Train twice, and say how the two compare."""
+    if not isinstance(arguments.hyperparameters, dict):
+        raise ValueError("--hyperparameters must be a JSON object, such as '{\"learning_rate\": 0.1}'")
+    hyperparameters = {**arguments.hyperparameters, "global_batch_size": arguments.batch_size}
+    if arguments.iterations < 1:
+        raise ValueError("--iterations must be at least 1")
+    worlds = _read_worlds(arguments.workers)
+    read_settings(hyperparameters)
+    files, entry = read_source(arguments.file, arguments.entry)
+    assignment: dict[str, Any] = {
+        "function": {"entry": entry},
+        "hyperparameters": hyperparameters,
+        "termination": {"max_iterations": arguments.iterations, "target": None},
+        "seed": arguments.seed,
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="punctual-") as folder,
+        LocalAgent(data=find_data(arguments.file)) as agent,
+    ):
+        bundle = write_files(files, Path(folder))
+        unscaled = train_unscaled(agent, bundle, assignment)
+        rescaled, pauses = train_rescaled(agent, bundle, assignment, worlds)
+    return _comparison(unscaled, rescaled, pauses)
+
+
+def _read_worlds(text: str) -> list[int]:
+    worlds = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(worlds) < 1:
+        raise ValueError(f"--workers must be whole numbers from 1 with commas, such as 1,2,4, not {text!r}")
+    return worlds
 
 
 def _comparison(unscaled: Message, rescaled: Message, pauses: Sequence[float]) -> str:
     lines = [f"{'':24}{'one worker':>16}{'rescaled':>16}"]
     for name, value in unscaled["final"].items():
-        lines.append(f"{name:24}{value:16.8g}{rescaled['final'].get(name, float('nan')):16.8g}")
+        lines.append(f"{name:24}{_number(value):>16}{_number(rescaled['final'].get(name)):>16}")
     same = unscaled["sample_order_digest"] == rescaled["sample_order_digest"]
     lines.append(f"same samples in the same order: {'yes' if same else 'NO'}")
+    if bad := rescaled["nonfinite_weights"]:
+        lines.append(f"weights that are NaN or infinite: {', '.join(bad[:TENSORS_NAMED])}")
     lines.append("pauses: " + ", ".join(f"{pause:.3f} s" for pause in pauses))
     return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    """A number of `metrics.json`, where null stands for what JSON has no number for."""
+    return "not finite" if value is None else f"{value:.8g}"
 
 
 if __name__ == "__main__":

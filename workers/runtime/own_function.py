@@ -1,0 +1,54 @@
+"""A function on this machine as the platform would take it: its files, its class, and its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from punctual.bundles.archive import BundleLimits, read_files
+from punctual.bundles.layout import read_function
+from punctual.errors import PunctualError
+
+#: As the platform's own settings have them.
+_LIMITS = BundleLimits(unpacked_bytes=100 * 1024 * 1024)
+
+
+def read_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes], str]:
+    """The files that workers find of a `.py`, a zip or a folder, by path, and the function's `module:Class`.
+
+    Raises:
+        ValueError: what is wrong, in one sentence. OSError: the file cannot be read.
+    """
+    if source.is_dir():
+        # What the command line leaves out of a folder. It needs httpx, which workers do not have.
+        from punctual.client.bundles import pack
+
+        try:
+            packed = pack(source)
+        except PunctualError as error:
+            raise ValueError(str(error)) from error
+        content, filename = packed.content, packed.filename
+    else:
+        content, filename = source.read_bytes(), source.name
+    files = read_files(content, filename, _LIMITS)
+    root, function = read_function(files, entry)
+    return {path.removeprefix(root): data for path, data in files.items()}, function.entry
+
+
+def write_files(files: dict[str, bytes], target: Path) -> Path:
+    """Write the files below a folder, and return it."""
+    for path, content in files.items():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    return target
+
+
+def find_data(source: Path) -> dict[str, Path]:
+    """What `data_path(name)` is to find: all that lies in `data` of the current folder, then beside the
+    script."""
+    folders = (Path("data"), (source if source.is_dir() else source.parent) / "data")
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            found.setdefault(path.name, path.resolve())
+    return found
