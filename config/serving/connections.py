@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import json
 import resource
-from typing import Any
+from typing import Any, NoReturn
 
 from django.conf import settings
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -25,6 +25,8 @@ BYTES_PER_SECOND = 8_000
 REQUEST_SECONDS = 300.0
 #: Request line and headers.
 HEADER_BYTES = 65_536
+#: Path and query. The longest list of filters that is understood takes less.
+ADDRESS_BYTES = 32_768
 #: Requests of one peer that are on their way at once. Whoever began first gives way: an honest request takes
 #: milliseconds.
 RECEIVING_FROM_A_PEER = 64
@@ -34,6 +36,7 @@ _OTHER_FILES = 128
 _MOST_CONNECTIONS = 4_000
 
 
+_TOO_MANY_HEADERS = (431, "too_large", f"Request line and headers have at most {HEADER_BYTES} bytes.")
 _turns = itertools.count(1)
 
 
@@ -62,6 +65,11 @@ class BoundedProtocol(HttpToolsProtocol):
     _turn = 0
     _received_bytes = 0
     _in_headers = True
+    _header_bytes = 0
+    #: The answer to a request that its parser is told to break off: status, code and reason.
+    _refusal: tuple[int, str, str] | None = None
+    #: Answered; what still comes is thrown away, since closing at once would take the answer from the caller.
+    _is_drained = False
     #: Since when so many bytes of an answer have not been taken.
     _unsent: tuple[float, int] | None = None
 
@@ -82,14 +90,42 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._begun is None:
             self._begin()
         self._received_bytes += len(data)
+        if self._is_drained:
+            return
         super().data_received(data)
         if self._begun is not None and self._in_headers and self._received_bytes > HEADER_BYTES:
-            self._refuse(431, "too_large", f"Request line and headers have at most {HEADER_BYTES} bytes.")
+            self._refuse(*_TOO_MANY_HEADERS, drain=True)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
         self._in_headers = True
+        self._header_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the address."""
+        super().on_url(url)
+        if len(self.url) > ADDRESS_BYTES:
+            reason = f"An address has at most {ADDRESS_BYTES} bytes; use fewer or shorter filters."
+            self._break_off(414, "address_too_long", reason)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, whole. What came in one piece with the rest of its request is counted here."""
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value)
+        if len(self.url) + self._header_bytes > HEADER_BYTES:
+            self._break_off(*_TOO_MANY_HEADERS)
+
+    def _break_off(self, status: int, code: str, reason: str) -> NoReturn:
+        """End the parsing of this request."""
+        self._refusal = status, code, reason
+        raise ValueError(reason)
+
+    def send_400_response(self, _message: str) -> None:
+        """Answer what is no HTTP, or was broken off."""
+        self._refuse(
+            *(self._refusal or (400, "not_http", "This is no HTTP request, or a damaged one.")), drain=True
+        )
 
     def on_headers_complete(self) -> None:
         """Its body follows."""
@@ -152,14 +188,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unsent = now, left
 
     def _late(self) -> None:
-        if self._received_bytes == 0:
+        if self._received_bytes == 0 or self._is_drained:
             self.transport.abort()
         else:
             self._refuse(408, "too_slow", "The request did not arrive in time.")
 
-    def _refuse(self, status: int, code: str, reason: str) -> None:
-        """Answer what has not arrived, unless an answer is under way on this connection, and close it."""
-        self._begun = None
+    def _refuse(self, status: int, code: str, reason: str, *, drain: bool = False) -> None:
+        """Answer what has not arrived, unless an answer is under way on this connection, and close it.
+
+        Args:
+            drain: the caller is still sending. Its end closes the connection, or its being late.
+        """
+        if self._is_drained:
+            return
+        begun, self._begun = self._begun, None
         if self.transport.is_closing():
             return
         answering: Any = self.cycle
@@ -169,4 +211,8 @@ class BoundedProtocol(HttpToolsProtocol):
         content = json.dumps(problem(status, code, reason)).encode()
         headers = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + headers.encode() + content)
-        self.transport.close()
+        if drain:
+            self._is_drained, self._begun = True, begun
+            self.transport.write_eof()
+        else:
+            self.transport.close()

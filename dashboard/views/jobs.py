@@ -12,6 +12,7 @@ from plotly.utils import PlotlyJSONEncoder
 from dashboard.figures import JOB_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
+from punctual.names import normalised
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
@@ -33,7 +34,7 @@ def read_filters(request: HttpRequest) -> JobFilters:
     service_class = asked.get("class", "")
     promise = asked.get("promise", "")
     return JobFilters(
-        search=asked.get("search", "").strip().replace("\x00", "")[:200],
+        search=normalised(asked.get("search", "").strip().replace("\x00", "")[:200]),
         states=tuple(JobState(state) for state in asked.getlist("state") if state in JobState.values),
         service_class=ServiceClass(service_class) if service_class in ServiceClass.values else None,
         project=asked.get("project", "")[:64].replace("\x00", ""),

@@ -88,6 +88,8 @@ class Moment(serializers.DateTimeField):
     people."""
 
     def to_internal_value(self, value: Any) -> datetime:
+        if isinstance(value, str):
+            value = value.upper()  # RFC 3339 knows `t` and `z` too
         try:
             parsed = parse_datetime(value) if isinstance(value, str) else None
         except ValueError:

@@ -7,6 +7,8 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.request import Request
 
+from punctual.names import normalised
+
 #: Understood by the pagination, not by the filters.
 PAGING = {"cursor", "page_size"}
 
@@ -19,7 +21,10 @@ def read_filters(request: Request, serializer_class: type[serializers.Serializer
     """
     declared = serializer_class().fields
     given = {
-        name: values if isinstance(declared.get(name), serializers.ListField) else values[-1]
+        # Names are stored in one spelling, and may be asked for in another.
+        name: [*map(normalised, values)]
+        if isinstance(declared.get(name), serializers.ListField)
+        else normalised(values[-1])
         for name, values in request.query_params.lists()
         if name not in PAGING
     }

@@ -81,7 +81,7 @@ def parse_time(text: str) -> datetime:
         InvalidInputError: it cannot be read or has no offset from UTC.
     """
     try:
-        moment = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 knows `t` and `z` too
     except ValueError:
         raise InvalidInputError(
             f"“{_shorten(text)}” is not a time", hint="write it as 2030-01-31T14:30Z"

@@ -10,7 +10,7 @@ LARGEST_COUNT = 2**53 - 1
 LARGEST_NUMBER = 2**31 - 1
 LARGEST_GPU_INDEX = 1023
 LARGEST_GPU_COUNT = 65_536
-#: Of one generation: numbers of workers that a function may declare.
+#: Of one generation, and what a function may declare: as the decision core has it, which imports nothing.
 MOST_WORKERS = 4096
 
 #: Iterations per second that a plan can be made of: one in eleven days, a million a second.

@@ -89,8 +89,10 @@ class FunctionReference(serializers.Field):
 
     def to_internal_value(self, data: Any) -> str | int:
         whole = isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 10**18
-        if whole or (isinstance(data, str) and 0 < len(data) <= 200):
-            return data
+        if whole:
+            return int(data)
+        if isinstance(data, str) and 0 < len(data) <= 200:
+            return normalised(data)
         raise ValidationError("Write name, name@3, sha256:<digest> or a function's id.")
 
 

@@ -19,9 +19,8 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from projects.prepared import PreparedInsert, PreparedRows
 from projects.redis_connection import redis_client
-from punctual.protocol.limits import MOST_WORKERS
 from scheduling.choices import JobEventKind, JobState, Lossy, ServiceClass, VoidReason
-from scheduling.core.question.worker_counts import measurable_levels
+from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import data_digest, function_key_on, key_of_family
 from scheduling.life_cycle.steps import PAUSED

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from projects.errors import Unavailable
+from punctual.protocol import limits
 from scheduling.bundles import (
     BundleError,
     BundleFacts,
@@ -28,6 +29,7 @@ from scheduling.bundles import (
     read_bundle,
     read_bundle_apart,
 )
+from scheduling.core.question import worker_counts
 from tests.api.conftest import SOURCE
 
 LIMITS = BundleLimits(unpacked_bytes=5 * 1024 * 1024, files=50)
@@ -198,6 +200,10 @@ def declaring(worker_counts: str) -> str:
     """The function with these numbers of workers."""
     line = f"    worker_counts = {worker_counts}\n"
     return SOURCE.replace("    speed_neutral", f"{line}    speed_neutral", 1)
+
+
+def test_a_function_may_declare_what_the_decision_core_can_plan() -> None:
+    assert limits.MOST_WORKERS == worker_counts.MOST_WORKERS
 
 
 @pytest.mark.parametrize(

@@ -421,3 +421,12 @@ def test_a_job_says_what_of_its_training_is_not_finite(world: World) -> None:
     Job.objects.filter(pk=world.job.pk).update(nonfinite={"since": 21})
     answer = world.client(world.owner).get(f"/api/v1/jobs/{world.job.pk}/").json()
     assert answer["warning"] == "The loss is NaN or infinite since iteration 21."
+
+
+@pytest.mark.parametrize(
+    "written", ["2027-01-31t14:00:00z", "2027-01-31T15:00:00+01:00", "2027-01-31t14:00:00.0Z"]
+)
+def test_a_time_is_read_in_every_spelling_of_rfc_3339(world: World, written: str) -> None:
+    assert submit(world, deadline_at=written).json()["deadline_at"] == "2027-01-31T14:00:00Z"
+    listed = world.client(world.viewer).get("/api/v1/jobs/", {"deadline_before": written})
+    assert listed.status_code == 200

@@ -80,6 +80,7 @@ def test_a_deadline_is_a_duration_or_a_moment() -> None:
 
 def test_deadlines_are_sent_as_seconds_from_receipt_or_as_rfc_3339() -> None:
     assert deadline_fields("1h") == {"deadline_seconds": 3600}
+    assert parse_deadline("2030-01-31t14:30:00z") == datetime(2030, 1, 31, 14, 30, tzinfo=UTC)
     assert deadline_fields("2030-01-31 14:30Z") == {"deadline_at": "2030-01-31T14:30:00Z"}
     assert deadline_fields(None) == {}
 

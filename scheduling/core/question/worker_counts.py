@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+MOST_WORKERS = 4096
+"""In one generation."""
+
 
 def gpus_held(workers: int) -> int:
     """GPUs that a job on ``workers`` workers holds: the next power of two."""
