@@ -8,7 +8,14 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.conf import settings
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+    TooManyFieldsSent,
+)
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.multipartparser import MultiPartParserError
@@ -87,6 +94,9 @@ def _document(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
         return problem(403, "not_allowed", str(error) or "You may not do this."), {}
     if isinstance(error, RequestDataTooBig):
         return problem(413, "too_large", str(error)), {}
+    if isinstance(error, TooManyFieldsSent):
+        most = settings.DATA_UPLOAD_MAX_NUMBER_FIELDS
+        return problem(400, "malformed", f"A request has at most {most} parameters."), {}
     if isinstance(error, SuspiciousOperation | BadRequest | MultiPartParserError):
         return problem(400, "malformed", f"The request cannot be read: {error}"), {}
     if isinstance(error, OperationalError | InterfaceError):

@@ -183,7 +183,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else "an infinite number" if math.isinf(value) else f"{value:g}"
+        return "NaN" if math.isnan(value) else "an infinite number" if math.isinf(value) else repr(value)
     if isinstance(value, int):
         return str(value) if abs(value) < 10**20 else "a number of more than 20 digits"
     if isinstance(value, str):

@@ -138,3 +138,8 @@ def test_a_defect_tells_nothing_of_the_inside(world: World, monkeypatch: pytest.
 
 def test_answers_are_not_cached_on_the_way(world: World) -> None:
     assert world.client(world.owner).get("/api/v1/me/").headers["Cache-Control"] == "private, no-store"
+
+
+def test_too_many_parameters_are_counted_in_our_words(world: World) -> None:
+    answer = world.client(world.owner).get("/api/v1/jobs/?" + "a=1&" * 3000)
+    assert (answer.status_code, answer.json()["detail"]) == (400, "A request has at most 1000 parameters.")

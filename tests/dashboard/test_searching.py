@@ -23,3 +23,9 @@ def test_jobs_are_found_in_either_spelling(
     query = {"search": unicodedata.normalize(form, search)}
     page = as_user(scenario.owner).get("/jobs/", query).content.decode()
     assert f"/jobs/{job.id}/" in page
+
+
+@pytest.mark.parametrize("query", [{"search": "x" * 20_000}, {f"a{number}": "1" for number in range(2_000)}])
+def test_an_address_that_is_too_long_gets_a_page(client: Client, query: dict[str, str]) -> None:
+    answer = client.get("/jobs/", query)
+    assert (answer.status_code, "The address is too long" in answer.content.decode()) == (400, True)
