@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import unicodedata
 import zipfile
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -93,7 +93,7 @@ def test_accounts_have_names_that_can_be_seen(db: None, field: str) -> None:
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("query", ["search=modèle", "label=team:modèle"])
-def test_names_are_found_in_either_spelling(world: World, form: str, query: str) -> None:
+def test_names_are_found_in_either_spelling(world: World, form: Literal["NFC", "NFD"], query: str) -> None:
     Job.objects.filter(pk=world.job.pk).update(name="Le modèle", labels={"team": "modèle"})
     written = unicodedata.normalize(form, query)
     rows = world.client(world.owner).get(f"/api/v1/jobs/?{written}").json()["results"]

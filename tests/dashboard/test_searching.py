@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from django.test import Client
@@ -16,7 +16,7 @@ from tests.dashboard.scenario import Scenario
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize("search", ["modèle", "team=modèle"])
 def test_jobs_are_found_in_either_spelling(
-    scenario: Scenario, as_user: Callable[[Any], Client], search: str, form: str
+    scenario: Scenario, as_user: Callable[[Any], Client], search: str, form: Literal["NFC", "NFD"]
 ) -> None:
     job = scenario.completed
     Job.objects.filter(pk=job.pk).update(name="Le modèle", labels={"team": "modèle"})

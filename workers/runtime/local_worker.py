@@ -139,7 +139,7 @@ class LocalWorker:
                 self._changed.wait(0.1)
         failures = [event for event in self.of_kind("event") if event["kind"] == "failed"]
         if failures:
-            raise WorkerEndedError(f"{failures[0]['message']}\n{failures[0]['traceback']}")
+            raise WorkerEndedError(f"{failures[0]['message']}\n{failures[0]['traceback']}".rstrip())
         raise WorkerEndedError(
             f"worker (exit code {self.process.poll()}) never said it; last: "
             f"{self.messages[-3:]}\n{self.log()}"
