@@ -182,7 +182,7 @@ def _kept_paths(folder: Path) -> Iterator[Path]:
 def _ignore_rules(folder: Path) -> pathspec.PathSpec[pathspec.Pattern]:
     own = folder / IGNORE_FILE
     try:
-        lines = own.read_text(encoding="utf-8").splitlines() if own.is_file() else []
+        lines = own.read_text(encoding="utf-8-sig").splitlines() if own.is_file() else []
         return pathspec.PathSpec.from_lines("gitignore", [*_ALWAYS_IGNORED, *lines])
     except UnicodeDecodeError as error:
         raise BundleError(f"{own} is not UTF-8") from error

@@ -95,7 +95,7 @@ def override_body(options: JobOptions) -> dict[str, Any]:
     if (batch_size := options.get("batch_size")) is not None:
         hyperparameters["global_batch_size"] = batch_size
     for name, problem in find_problems(hyperparameters, complete=False).items():
-        raise InvalidInputError(f"hyperparameter {name}", hint=problem)
+        raise InvalidInputError(f"hyperparameter {name}: {problem}")
     if hyperparameters:
         body["hyperparameters"] = hyperparameters
     if termination := _termination(options):

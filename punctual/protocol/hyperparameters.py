@@ -17,7 +17,8 @@ from punctual.names import shown
 from punctual.protocol.limits import LARGEST_COUNT, LARGEST_GPU_COUNT, LARGEST_NUMBER
 
 MAXIMUM_DATA_WORKERS = 32
-#: A loss that is not finite for so many iterations in a row ends a job that does not say `continue`.
+#: A loss that is not finite for so many iterations in a row ends a job that does not say `continue`. It says
+#: so as a hyperparameter, which clones, clients and trials at home hand on without knowing of it.
 NONFINITE_ITERATIONS_IN_A_ROW = 100
 _CONTINUE, _STOP = "continue", "stop"
 #: Of those that the platform reads: what changes neither speed nor memory of any function.

@@ -135,7 +135,7 @@ def test_masks_whole_numbers_and_odd_formats_are_looked_at_rightly() -> None:
 
 def test_a_job_that_ends_with_nan_weights_says_so(agent: LocalAgent) -> None:
     """After Nerogar/OneTrainer#1147: the loss became NaN, and training went on to its end."""
-    assignment = regression(iterations=30, hyperparameters={"nan_at": 20})
+    assignment = regression(iterations=30, hyperparameters={"nan_at": 20}, checkpoint_seconds=1e-3)
     generation = agent.start_generation(REGRESSION, assignment, 1)
     report = generation.wait_until_ready().train_from_nothing().report()
     told = [event for event in generation.leader.of_kind("event") if event["kind"] == "nonfinite"]
@@ -145,6 +145,9 @@ def test_a_job_that_ends_with_nan_weights_says_so(agent: LocalAgent) -> None:
     ]
     assert "0.weight" in report["nonfinite_weights"]
     assert report["final"]["loss"] is None
+    states = [file for file in generation.leader.of_kind("file") if file["kind"] == "checkpoint"]
+    assert states
+    assert all(state["iteration"] <= 20 for state in states), "no state of NaN takes the place of a good one"
 
 
 def test_a_job_whose_loss_stays_nan_is_stopped_on_all_ranks(agent: LocalAgent) -> None:
