@@ -1,0 +1,172 @@
+"""Expert parallelism: rows travel within a process group to the ranks that host their experts.
+
+Each forward pass gathers the counts of all ranks, then does two all-to-alls of rows with uneven splits: to
+the experts, and back. The backward pass does the same two in reverse. The code is the same for gloo and NCCL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from punctual.moe.exchange import ComputeExpert, ExpertExchange, compute_experts
+from punctual.moe.placement import ExpertPlacement
+
+
+class GroupExchange(ExpertExchange):
+    """Sends rows to the ranks of a process group by an expert placement.
+
+    Let no other collective use the same group during a backward pass: ranks may launch them in another order.
+    """
+
+    def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:
+        """Take a group, the default one if None.
+
+        Raises:
+            ValueError: the placement is for another number of ranks.
+        """
+        ranks = dist.get_world_size(group)
+        if placement.ranks != ranks:
+            raise ValueError(f"the placement is for {placement.ranks} ranks; the group has {ranks}.")
+        self.share = 1 / ranks
+        self._group = group
+        self._rank: int = dist.get_rank(group)
+        self._routes = _Routes.of(placement, self._rank)
+
+    @property
+    def rank(self) -> int:
+        """Return this rank's number in the group."""
+        return self._rank
+
+    def gather(self, numbers: Tensor) -> Tensor:
+        """Gather the numbers of all ranks in one small collective."""
+        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(gathered, numbers, group=self._group)
+        return torch.stack(gathered).cpu()
+
+    def exchange(self, rows: Tensor, counts: Tensor, compute: ComputeExpert) -> Tensor:
+        """Send rows to their hosts, compute the hosted experts, send the outputs back."""
+        routes = self._routes
+        if routes.is_local:
+            return compute_experts(rows, counts[self._rank], compute)
+        split = _Split.of(routes, counts, self._rank)
+        own_counts = counts[self._rank].tolist()
+        leaving = _reorder(rows, own_counts, routes.leaving)
+        arrived = self._all_to_all(leaving, split.sent, split.received)
+        outputs = self._compute_hosted(arrived, split.arriving, compute)
+        returned = self._all_to_all(outputs, split.received, split.sent)
+        return _restore_order(returned, own_counts, routes.leaving)
+
+    def _compute_hosted(self, arrived: Tensor, arriving: Tensor, compute: ComputeExpert) -> Tensor:
+        """Compute the hosted experts on rows that are sorted by source rank, then by expert.
+
+        Args:
+            arriving: (ranks, hosted experts): number of rows.
+        """
+        hosted = self._routes.hosted
+        if not hosted:
+            return arrived
+        pieces = arrived.split(arriving.flatten().tolist())
+        outputs = []
+        for place, expert in enumerate(hosted):
+            expert_rows = torch.cat(pieces[place :: len(hosted)])
+            outputs.append(compute(expert, expert_rows).split(arriving[:, place].tolist()))
+        return torch.cat([piece for from_rank in zip(*outputs, strict=True) for piece in from_rank])
+
+    def _all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        # Every rank takes part in the backward pass, also if its own rows need no gradient.
+        if torch.is_grad_enabled() and not rows.requires_grad:
+            rows = rows.detach().requires_grad_()
+        exchanged: Tensor = _AllToAll.apply(rows, self._group, sent, received)
+        return exchanged
+
+
+class _AllToAll(torch.autograd.Function):
+    """An uneven all-to-all forward, and the reverse one backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, group: dist.ProcessGroup | None, sent: list[int], received: list[int]
+    ) -> Tensor:
+        """Return the rows that this rank receives, by source rank."""
+        ctx.group, ctx.sent, ctx.received = group, sent, received
+        return _all_to_all(rows, group, sent, received)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradients of the rows that this rank sent."""
+        return _all_to_all(gradients[0], ctx.group, ctx.received, ctx.sent), None, None, None
+
+
+def _all_to_all(
+    rows: Tensor, group: dist.ProcessGroup | None, sent: list[int], received: list[int]
+) -> Tensor:
+    found = rows.new_empty(sum(received), rows.shape[1])
+    dist.all_to_all_single(found, rows.contiguous(), received, sent, group=group)
+    return found
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """What a placement means for one rank.
+
+    Attributes:
+        hosted: ids of the experts that the rank hosts.
+        destinations: (ranks, experts): where each rank sends its rows of each expert.
+        leaving: ids of all experts, sorted by the rank to which this rank sends their rows.
+        is_local: whether every rank hosts every expert.
+    """
+
+    hosted: tuple[int, ...]
+    destinations: Tensor
+    leaving: list[int]
+    is_local: bool
+
+    @classmethod
+    def of(cls, placement: ExpertPlacement, rank: int) -> _Routes:
+        experts = range(len(placement.hosts))
+        destinations = torch.tensor(
+            [[placement.destination(source, each) for each in experts] for source in range(placement.ranks)]
+        )
+        own = destinations[rank].tolist()
+        is_local = all(len(hosts) == placement.ranks for hosts in placement.hosts)
+        return cls(placement.hosted_by(rank), destinations, sorted(experts, key=own.__getitem__), is_local)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """How the rows of one pass split.
+
+    Attributes:
+        sent, received: number of rows to and from each rank.
+        arriving: (ranks, hosted experts): number of rows that come from each rank.
+    """
+
+    sent: list[int]
+    received: list[int]
+    arriving: Tensor
+
+    @classmethod
+    def of(cls, routes: _Routes, counts: Tensor, rank: int) -> _Split:
+        """Split the rows (ranks, experts) of all ranks."""
+        sent = torch.zeros(len(counts), dtype=counts.dtype)
+        sent.index_add_(0, routes.destinations[rank], counts[rank])
+        arriving = (counts * (routes.destinations == rank))[:, list(routes.hosted)]
+        return cls(sent.tolist(), arriving.sum(1).tolist(), arriving)
+
+
+def _reorder(rows: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Sort rows that are sorted by expert by another order of experts."""
+    parts = rows.split(list(counts))
+    return torch.cat([parts[expert] for expert in order])
+
+
+def _restore_order(rows: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Undo `_reorder`."""
+    parts = dict(zip(order, rows.split([counts[expert] for expert in order]), strict=True))
+    return torch.cat([parts[expert] for expert in range(len(order))])

@@ -1,0 +1,101 @@
+"""What a layer records of its forward passes until somebody reads it: balance losses and routing counts."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Balance losses that a layer keeps. A layer runs a few times in an iteration; more losses than this mean
+#: that nobody adds them to the loss.
+KEPT_LOSSES = 64
+
+
+@dataclass
+class RoutingCounts:
+    """What became of the tokens of all workers in one or more forward passes of a layer.
+
+    Attributes:
+        tokens: number of tokens without padding.
+        multi_expert_tokens: number of tokens that went to more than one expert.
+        rows: (experts): rows for each expert, dropped ones included.
+        dropped: (experts): rows beyond the capacity.
+        balance_loss: mean over the forward passes in training mode, without the layer's weight; 1 means even
+            use. Each worker knows a part: the mean over workers, weighted by samples, is the loss of the
+            global batch.
+    """
+
+    tokens: int
+    multi_expert_tokens: int
+    rows: Tensor
+    dropped: Tensor
+    balance_loss: float = 0.0
+
+    @property
+    def two_expert_share(self) -> float:
+        """Share of the tokens that went to more than one expert."""
+        return self.multi_expert_tokens / max(self.tokens, 1)
+
+    @property
+    def dropped_share(self) -> float:
+        """Share of the rows that were dropped."""
+        return int(self.dropped.sum()) / max(int(self.rows.sum()), 1)
+
+
+class LayerRecords:
+    """What one layer records. Reading a value removes it."""
+
+    def __init__(self, experts: int) -> None:
+        self._experts = experts
+        self._losses: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
+        #: Whether a training pass ran without gradients since the losses were read.
+        self.had_pass_without_gradients = False
+        self._clear_counts()
+
+    def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
+        """Add the counts of one forward pass."""
+        self._counts.tokens += tokens
+        self._counts.multi_expert_tokens += multi_expert_tokens
+        self._counts.rows += rows
+        self._counts.dropped += dropped
+
+    def note_balance(self, balance: Tensor) -> None:
+        """Add the balance loss of one forward pass in training mode, without gradient."""
+        self._balances += 1
+        # Read from the device only when asked for.
+        self._balance_sum = balance if self._balance_sum is None else self._balance_sum + balance
+
+    def note_loss(self, loss: Tensor) -> None:
+        """Keep a weighted balance loss, with its gradient, until it is added to the loss."""
+        if len(self._losses) == KEPT_LOSSES:
+            warnings.warn(
+                f"a MoELayer keeps the balance losses of {KEPT_LOSSES} forward passes: add "
+                "punctual.moe.balance_loss(model) to the loss, or use balance_weight=0",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._losses.append(loss)
+
+    def take_losses(self) -> list[Tensor]:
+        """Return the losses since they were read last."""
+        losses = list(self._losses)
+        self._losses.clear()
+        self.had_pass_without_gradients = False
+        return losses
+
+    def take_counts(self) -> RoutingCounts:
+        """Return the counts since they were read last."""
+        counts = self._counts
+        if self._balance_sum is not None:
+            counts.balance_loss = self._balance_sum.item() / self._balances
+        self._clear_counts()
+        return counts
+
+    def _clear_counts(self) -> None:
+        none = torch.zeros(self._experts, dtype=torch.int64)
+        self._counts = RoutingCounts(0, 0, none, none.clone())
+        self._balance_sum: Tensor | None = None
+        self._balances = 0
