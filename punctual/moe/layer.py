@@ -49,12 +49,12 @@ class _PassCounts:
 class MoELayer(nn.Module):
     """A mixture of experts in place of a feed-forward network.
 
-    The outputs, the dropped rows and the balance loss do not depend on how a batch is split over workers:
-    they follow from the counts of all workers and the order of samples.
+    Dropped rows and the balance loss follow from the counts of all ranks of the exchange and the order of
+    samples, so they do not depend on how a batch is split over these ranks.
 
     Attributes:
-        experts: one module each. A worker of the platform may hold the parameters of some only.
-        exchange: carries rows to the experts; local unless the runtime sets another one.
+        experts: one module each.
+        exchange: carries rows to the experts; local unless somebody sets another one.
         records: balance losses and routing counts until they are read.
     """
 

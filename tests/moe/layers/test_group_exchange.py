@@ -41,7 +41,8 @@ class Case:
     hosts: tuple[tuple[int, ...], ...] | None = None
     single: tuple[int, ...] = ()
     double: tuple[int, ...] = ()
-    is_frozen: bool = False
+    has_frozen_experts: bool = False
+    has_token_gradients: bool = True
     is_autocast: bool = False
     passes: int = 1
 
@@ -60,7 +61,10 @@ CASES = {
     "rank without experts": Case((3, 5), hosts=((1,),) * EXPERTS, is_autocast=True),
     "two hosts for each expert": Case((2, 2, 2, 2), hosts=((0, 2),) * 4 + ((1, 3),) * 4),
     "every expert on every rank": Case((5, 3), TopK(2), capacity_factor=0.7, hosts=((0, 1),) * EXPERTS),
-    "frozen experts": Case((4, 4), is_frozen=True),
+    "frozen experts": Case((4, 4), has_frozen_experts=True),
+    # The rank without experts has nothing that asks for the exchange backward.
+    "only experts train": Case((3, 5), hosts=((1,),) * EXPERTS, has_token_gradients=False),
+    "only the gate trains": Case((4, 4), has_frozen_experts=True, has_token_gradients=False),
     "two passes": Case((4, 4), passes=2),
 }
 
@@ -69,10 +73,11 @@ def build_layer(case: Case) -> MoELayer:
     torch.manual_seed(7)
     layer = MoELayer(WIDTH, HIDDEN, EXPERTS, case.gate, capacity_factor=case.capacity_factor)
     with torch.no_grad():
-        # The gate tells experts apart, and never chooses experts 0 and 1.
+        # The gate tells experts apart, and never chooses experts 0 and 1: see `build_tokens`.
         layer.gate_weights.weight.mul_(6)
-        layer.gate_weights.weight[:2] = 0
-    layer.experts.requires_grad_(not case.is_frozen)
+        layer.gate_weights.weight[:, 0] = 0
+        layer.gate_weights.weight[:2, 0] = -30
+    layer.experts.requires_grad_(not case.has_frozen_experts)
     return layer
 
 
@@ -80,16 +85,16 @@ def build_tokens(case: Case, layer: MoELayer) -> Tensor:
     tokens = torch.randn(SAMPLES, TOKENS, WIDTH, generator=torch.Generator().manual_seed(8))
     weight = layer.gate_weights.weight.detach()
     for sample in case.single:
-        tokens[sample] = 20 * weight[2 + sample] / weight[2 + sample].norm()
+        tokens[sample] = 3 * weight[2 + sample]
     for sample in case.double:
         tokens[sample] *= 1e-3
+    tokens[..., 0] = 1
     return tokens
 
 
 def run(case: Case, layer: MoELayer, tokens: Tensor, weight: float) -> dict[str, Any]:
     """Train for one iteration; `weight` makes the sum over ranks the loss of the global batch."""
-    # Frozen experts and tokens without gradient leave nothing that asks for an exchange backward.
-    tokens.requires_grad_(not case.is_frozen)
+    tokens.requires_grad_(case.has_token_gradients)
     output = tokens
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=case.is_autocast):
         for _ in range(case.passes):
@@ -141,7 +146,7 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
     busy = [each for each, share in zip(ranks, case.shares, strict=True) if share]
     compare(torch.cat([each["output"] for each in busy]), alone["output"])
     compare(sum(each["loss"] for each in ranks), alone["loss"])
-    if not case.is_frozen:
+    if case.has_token_gradients:
         compare(torch.cat([each["tokens"] for each in busy]), alone["tokens"])
     for name, expected in alone["gradients"].items():
         hosts: tuple[int, ...] = tuple(range(len(ranks)))
@@ -155,6 +160,10 @@ def assert_same(case: Case, ranks: list[dict[str, Any]]) -> None:
             compare(sum(parts[rank] for rank in hosts), expected)
     expected_counts = alone["counts"]
     assert bool(expected_counts.dropped.any()) == (case.capacity_factor is not None)
+    if case.passes == 1:
+        assert not expected_counts.rows[:2].any()
+    if case.single:
+        assert expected_counts.multi_expert_tokens == len(case.double) * TOKENS
     for each in ranks:
         counts = each["counts"]
         assert torch.equal(counts.rows, expected_counts.rows)

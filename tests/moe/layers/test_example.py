@@ -1,0 +1,56 @@
+"""The example language model learns, with every gate it offers."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL = {"global_batch_size": 16, "width": 32, "hidden": 64, "experts": 4, "passages": 256}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    return importlib.import_module("moe_language_model")
+
+
+@pytest.mark.parametrize("gate", ["adaptive", "top2", "dense"])
+def test_example_learns_both_languages(example: Any, gate: str) -> None:
+    torch.manual_seed(0)
+    function = example.MoELanguageModel({**SMALL, "gate": gate, "learning_rate": 0.01})
+    model, data = function.init_model(), function.init_dataset()
+    optimizer = function.init_optimizer(model)
+    for start in range(0, 256, 8):
+        loss, metrics = function.train(data.words[start : start + 8], model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        found = function.evaluate(model)
+    # A model that knows nothing is at log(38) = 3.6.
+    assert found["easy_loss"] < 2.2
+    assert found["hard_loss"] < 3.1
+    assert (gate == "dense") == (metrics["cross_entropy"] == loss)
+    if gate == "top2":
+        assert found["easy_two_expert_share"] == found["hard_two_expert_share"] == 1
+    if gate == "adaptive":
+        assert 0 < found["hard_two_expert_share"] < 1
+
+
+def test_brackets_close_in_order(example: Any) -> None:
+    closing = dict(example.BRACKETS)
+    data = example.Passages(200, seed=0, hard_share=1.0)
+    for passage in data.words.tolist():
+        awaited: list[str] = []
+        for word in (example.WORDS[place] for place in passage):
+            if word in closing:
+                awaited.append(closing[word])
+            elif word in closing.values():
+                assert word == awaited.pop()
