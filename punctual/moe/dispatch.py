@@ -39,7 +39,14 @@ def build_rows(routing: Routing, experts: int) -> tuple[Rows, Tensor]:
         tokens=positions // routing.experts.shape[1],
         weights=routing.weights.flatten()[positions],
     )
-    return rows, torch.bincount(chosen, minlength=experts)
+    return rows, count_experts(routing.experts, routing.is_used, experts)
+
+
+def count_experts(ids: Tensor, is_counted: Tensor, experts: int) -> Tensor:
+    """Return how often each expert's id is among those that count."""
+    # Unlike `bincount`, it does not wait for a GPU.
+    counts = torch.zeros(experts, dtype=torch.int64, device=ids.device)
+    return counts.index_add_(0, ids.flatten(), is_counted.flatten().to(counts.dtype))
 
 
 def expert_capacity(rows: int, experts: int, factor: float) -> int:

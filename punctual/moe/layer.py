@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from punctual.moe.balance import balance_part
-from punctual.moe.dispatch import Rows, build_rows, cap_counts, combine, expert_capacity, keep_first
+from punctual.moe.dispatch import (
+    Rows,
+    build_rows,
+    cap_counts,
+    combine,
+    count_experts,
+    expert_capacity,
+    keep_first,
+)
 from punctual.moe.exchange import ExpertExchange, LocalExchange
 from punctual.moe.gates import Gate, Routing, TopK
 from punctual.moe.gates.gate import gate_probabilities
@@ -119,18 +127,18 @@ class MoELayer(nn.Module):
             raise ValueError(
                 f"tokens have the shape {tuple(tokens.shape)}; the last size must be {self.width}."
             )
-        if padding is not None and padding.shape != tokens.shape[:-1]:
+        if padding is not None and (padding.shape, padding.dtype) != (tokens.shape[:-1], torch.bool):
             raise ValueError(
-                f"padding has the shape {tuple(padding.shape)}; it must be {tuple(tokens.shape[:-1])}."
+                f"padding has the shape {tuple(padding.shape)} and the type {padding.dtype}; it must be "
+                f"{tuple(tokens.shape[:-1])} and torch.bool."
             )
         if torch.compiler.is_compiling():
             # Imported here, since it imports the compiler.
             from punctual.moe.compiling import run_uncompiled
 
-            mixed = run_uncompiled(self._mix, tokens, padding)
-        else:
-            mixed = self._mix(tokens, padding)
-        return mixed
+            mixed: Tensor = run_uncompiled(self._mix, tokens, padding)
+            return mixed
+        return self._mix(tokens, padding)
 
     def _mix(self, tokens: Tensor, padding: Tensor | None) -> Tensor:
         flat = tokens.reshape(-1, self.width)
@@ -175,7 +183,7 @@ class MoELayer(nn.Module):
             FloatingPointError: probabilities of some worker are not finite; all workers raise.
         """
         experts = len(self.experts)
-        first_choices = torch.bincount(routing.experts[routing.is_balanced, 0], minlength=experts)
+        first_choices = count_experts(routing.experts[:, 0], routing.is_balanced, experts)
         is_finite = routing.probabilities.isfinite().all(dim=1)
         others = torch.stack([is_token.sum(), routing.uses_several.sum(), (~is_finite).sum()])
         gathered = self.exchange.gather(torch.cat([own_rows, first_choices, others]))

@@ -160,6 +160,13 @@ def test_expert_without_tokens_has_a_zero_gradient() -> None:
     assert all(not gradients[f"experts.{expert}.inner.weight"].any() for expert in idle)
 
 
+def test_batch_without_tokens_gives_zero_gradients() -> None:
+    layer = build_layer(capacity_factor=1.0)
+    (layer(build_tokens(0, 5)).sum() + balance_loss(layer)).backward()
+    assert routing_counts(layer)[""].two_expert_share == 0
+    assert not any(gradient.any() for gradient in gradients_of(layer).values())
+
+
 def test_frozen_experts_pass_gradients_on() -> None:
     layer = build_layer()
     layer.experts.requires_grad_(False)
@@ -266,4 +273,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="tokens have the shape"):
         layer(torch.zeros(2, 3, 5))
     with pytest.raises(ValueError, match="padding has the shape"):
-        layer(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4))
+        layer(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"the type torch.float32; it must be \(2, 3\) and torch.bool"):
+        layer(torch.zeros(2, 3, 4), torch.zeros(2, 3))
