@@ -53,7 +53,9 @@ class LayerRecords:
         self._losses: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
         #: Whether a training pass ran without gradients since the losses were read.
         self.had_pass_without_gradients = False
-        self._clear_counts()
+        self._counts = self._no_counts()
+        self._balance_sum: Tensor | None = None
+        self._balances = 0
 
     def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
         """Add the counts of one forward pass."""
@@ -91,11 +93,9 @@ class LayerRecords:
         counts = self._counts
         if self._balance_sum is not None:
             counts.balance_loss = self._balance_sum.item() / self._balances
-        self._clear_counts()
+        self._counts, self._balance_sum, self._balances = self._no_counts(), None, 0
         return counts
 
-    def _clear_counts(self) -> None:
+    def _no_counts(self) -> RoutingCounts:
         none = torch.zeros(self._experts, dtype=torch.int64)
-        self._counts = RoutingCounts(0, 0, none, none.clone())
-        self._balance_sum: Tensor | None = None
-        self._balances = 0
+        return RoutingCounts(0, 0, none, none.clone())

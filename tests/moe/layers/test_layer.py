@@ -44,7 +44,7 @@ def test_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
         best, second = row.topk(2).indices.tolist()
         chosen = [best, second] if row[best] - row[second] <= 0.1 else [best]
         rows.append(sum(row[expert] * layer.experts[expert](token) for expert in chosen))
-    expected = torch.stack(rows).view(3, 5, 8)  # type: ignore[arg-type]
+    expected = torch.stack(rows).view(3, 5, 8)
     torch.testing.assert_close(output, expected)
     expected.square().sum().backward()
     torch.testing.assert_close(gradients, gradients_of(layer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ def test_functions_of_the_tutorial_train() -> None:
 
 
 def last_loss(source: str) -> float:
-    names: dict[str, type] = {"__name__": "tutorial"}
+    names: dict[str, Any] = {"__name__": "tutorial"}
     exec(source, names)
     torch.manual_seed(0)
     function = names["Waves"]({"global_batch_size": 256})
