@@ -107,6 +107,8 @@ class MoELayer(nn.Module):
         self.gate, self.evaluation_gate = gate, evaluation_gate or gate
         self.capacity_factor, self.balance_weight = capacity_factor, balance_weight
         self.gate_weights = nn.Linear(width, experts, bias=False)
+        # Normalised tokens get logits of variance 1. The default gives a third: hardly any margin is large.
+        nn.init.normal_(self.gate_weights.weight, std=width**-0.5)
         self.experts = nn.ModuleList(Expert(width, hidden) for _ in range(experts))
         self.exchange: ExpertExchange = LocalExchange()
         self.records = LayerRecords(experts)

@@ -74,7 +74,7 @@ def build_layer(case: Case) -> MoELayer:
     layer = MoELayer(WIDTH, HIDDEN, EXPERTS, case.gate, capacity_factor=case.capacity_factor)
     with torch.no_grad():
         # The gate tells experts apart, and never chooses experts 0 and 1: see `build_tokens`.
-        layer.gate_weights.weight.mul_(6)
+        layer.gate_weights.weight.mul_(3)
         layer.gate_weights.weight[:, 0] = 0
         layer.gate_weights.weight[:2, 0] = -30
     layer.experts.requires_grad_(not case.has_frozen_experts)
