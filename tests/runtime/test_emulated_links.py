@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
 from tests.runtime.test_device_models import FakeTime
-from workers.runtime import emulated_time
+from workers.runtime import emulated_time, own_groups
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import EmulatedGroup
 from workers.runtime.emulated_time import EmulatedClock, Overrun
@@ -194,11 +194,16 @@ class _DeadPeer:
     recv = send
 
 
-def _without_peer() -> EmulatedGroup:
+@pytest.fixture
+def without_peer() -> Iterator[EmulatedGroup]:
+    """An own group of the runtime's whose peer is gone."""
     emulation = SimpleNamespace(
         clock=EmulatedClock(), places=Places((0, 0), (0, 0)), latency_bytes=lambda _: 1e9, received_at=0.0
     )
-    return EmulatedGroup(_DeadPeer(), [0, 1], emulation)  # type: ignore[arg-type]
+    group = EmulatedGroup(_DeadPeer(), [0, 1], emulation)  # type: ignore[arg-type]
+    own_groups.own(group)
+    yield group
+    own_groups.disown(group)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +216,9 @@ def _without_peer() -> EmulatedGroup:
     ],
 )
 def test_whoever_waits_for_a_collective_hears_that_a_peer_is_gone(
-    collective: Callable[[EmulatedGroup, Tensor], dist.Work],
+    without_peer: EmulatedGroup, collective: Callable[[EmulatedGroup, Tensor], dist.Work]
 ) -> None:
-    work = collective(_without_peer(), torch.ones(4))
+    work = collective(without_peer, torch.ones(4))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="Connection closed") as raised:
             work.wait()
@@ -222,8 +227,10 @@ def test_whoever_waits_for_a_collective_hears_that_a_peer_is_gone(
         work.get_future().wait()
 
 
-def test_a_peer_that_goes_while_models_are_compared_is_no_mistake_of_the_function() -> None:
+def test_a_peer_that_goes_while_models_are_compared_is_no_mistake_of_the_function(
+    without_peer: EmulatedGroup,
+) -> None:
     """In C++, where DDP compares them: without the exception it reads sizes that never came."""
     with pytest.raises(RuntimeError, match="Connection closed") as raised:
-        dist._verify_params_across_processes(_without_peer(), [torch.zeros(3)], None)
+        dist._verify_params_across_processes(without_peer, [torch.zeros(3)], None)
     assert is_peer_loss(raised.value)

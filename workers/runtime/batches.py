@@ -91,9 +91,9 @@ class BatchLoader:
         """
         indices, first, size, everything = _share(self._order, self._rank, self._world_size, iteration)
         with blaming_the_function("the data set"):
-            content = self._content(iteration, indices)
+            content = move_to(self._content(iteration, indices), self._device)
         return LocalBatch(
-            content=move_to(content, self._device),
+            content=content,
             indices=indices,
             size=size,
             weight=size * self._world_size / self._order.global_batch_size,

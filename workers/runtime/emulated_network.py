@@ -139,6 +139,11 @@ class EmulatedGroup(dist.ProcessGroup):
         """What torch was told of it when it was made."""
         return self._description
 
+    @property
+    def carrier(self) -> dist.ProcessGroup:
+        """The group that really carries its messages."""
+        return self._inner
+
     def course(self) -> EmulatedCourse:
         """How time passes for an exchange of gradients, on this group's device."""
         return EmulatedCourse(self._emulation.clock, self._emulation.codecs)

@@ -6,7 +6,6 @@ that was taken is the platform's business and fails only this generation.
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-# What gloo and NCCL say when the other end of a collective is gone; both raise plain RuntimeError.
-_PEER_LOSS = re.compile(
-    r"gloo|connection (closed|reset|refused)|broken pipe|NCCL|remote process exited|socket (timeout|closed)",
-    re.IGNORECASE,
-)
+from workers.runtime import own_groups
+
+#: What torch raises for a connection or a store, beside the plain RuntimeError of gloo's collectives.
+_OF_A_CONNECTION = (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
+_COLLECTIVES_FOLDER = str(Path(dist.__file__).parent)
+#: A worker that is gone loses its connections one after the other: a function's own first, it may be.
+_SETTLING_SECONDS = 1.0
 _RUNTIME_FOLDER = str(Path(__file__).resolve().parent)
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 20_000
@@ -47,10 +48,37 @@ class WorkerFailureError(Exception):
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether `error` says that another rank of the process group is gone."""
-    if isinstance(error, dist.DistBackendError | dist.DistNetworkError | dist.DistStoreError):
+    """Whether `error` says that another rank of the process group is gone.
+
+    Its words say nothing: they may be the function's. It is of a kind that torch raises where a connection
+    breaks, or follows from one, and a connection of the runtime's own groups is broken.
+    """
+    return any(_follows_from_a_lost_peer(one) for one in _with_its_causes(error))
+
+
+def _follows_from_a_lost_peer(error: BaseException) -> bool:
+    if not isinstance(error, _OF_A_CONNECTION) and type(error) is not RuntimeError:
+        return False
+    frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
+    collectives = [frame for frame in frames if frame.f_code.co_filename.startswith(_COLLECTIVES_FOLDER)]
+    sure = isinstance(error, _OF_A_CONNECTION) or collectives
+    if own_groups.has_lost_a_peer(_SETTLING_SECONDS if sure else 0.0):
         return True
-    return type(error) is RuntimeError and _PEER_LOSS.search(str(error)) is not None
+    if not isinstance(error, dist.DistBackendError) or not own_groups.use_nccl():
+        return False
+    groups = [frame.f_locals.get("group") for frame in collectives]
+    return all(own_groups.is_owned(group) for group in groups if isinstance(group, dist.ProcessGroup))
+
+
+def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            waiting += [found.__cause__, found.__context__]
+            yield found
 
 
 @contextmanager

@@ -154,7 +154,8 @@ class IterationRunner:
         with self.model.no_sync():
             loss, _metrics = self._forward(iteration, batch)
             self._backward(loss, batch)
-        self.parts.optimizer.step()
+        with blaming_the_function("the optimizer"):
+            self.parts.optimizer.step()
         self.parts.optimizer.zero_grad(set_to_none=True)
 
     def _forward(self, iteration: int, batch: LocalBatch) -> tuple[Tensor, dict[str, float]]:

@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from workers.runtime import emulated_network
+from workers.runtime import emulated_network, own_groups
 from workers.runtime.assignment import Assignment
 from workers.runtime.emulated_network import EmulatedGroup, Emulation
 from workers.runtime.failures import WorkerFailureError, start_failed
@@ -50,6 +50,7 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
             world_size=assignment.world_size,
             timeout=COLLECTIVE_TIMEOUT,
         )
+        own_groups.own(dist.group.WORLD)
     except (RuntimeError, OSError, ValueError) as error:
         raise start_failed("the workers could not be connected", error) from error
 
@@ -207,4 +208,7 @@ def sum_beside(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> dist.Wo
 def subgroup(ranks: Sequence[int]) -> dist.ProcessGroup | None:
     """A group of some ranks; every rank of the generation calls this, those outside get None."""
     group = dist.new_group(list(ranks), timeout=COLLECTIVE_TIMEOUT)
-    return group if dist.get_rank() in ranks else None
+    if dist.get_rank() not in ranks:
+        return None
+    own_groups.own(group)
+    return group

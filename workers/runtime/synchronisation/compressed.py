@@ -20,6 +20,7 @@ from communication.hooks.groups import PlacementGroups, steps_of
 from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.orders import orders_of
 from punctual.protocol.limits import PLAN_REFUSED
+from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
@@ -79,6 +80,7 @@ class CompressedSynchroniser(GradientSynchroniser):
             self._lossless = codec.exact or not orders.compresses
             steps = steps_of(orders.options, orders.placement)
             self._groups = PlacementGroups.open(orders.placement, group, steps)
+            own_groups.own(*self._groups.by_step.values())
             self._fused = FusedGradients(
                 parameters,
                 orders.boundaries,
@@ -127,6 +129,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         if self._fused is not None:
             self._fused.close()
         if self._groups is not None:
+            own_groups.disown(*self._groups.by_step.values())
             self._groups.close()
 
 

@@ -17,6 +17,7 @@ from communication.hooks.measures import CommunicationMeasures
 from communication.hooks.zen.gradients import SparseGradients
 from communication.hooks.zen.orders import zen_orders_from_message
 from punctual.protocol.limits import PLAN_REFUSED
+from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
@@ -75,6 +76,7 @@ class ZenSynchroniser(GradientSynchroniser):
         self._parameters, self._group = list(parameters.values()), group
         try:
             self._groups = PlacementGroups.open(self._orders.placement, group, _STEPS)
+            own_groups.own(*self._groups.by_step.values())
             self._gradients = SparseGradients(
                 parameters,
                 self._orders,
@@ -107,6 +109,7 @@ class ZenSynchroniser(GradientSynchroniser):
     def close(self) -> None:
         """Take its groups down."""
         if self._groups is not None:
+            own_groups.disown(*self._groups.by_step.values())
             self._groups.close()
 
 
