@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.runtime.state.portable import PLAIN, TYPE, UnstorableError, as_key, decode, encode
+
 #: What one rank has for itself, such as residuals: by whose it is, then by name.
 OwnState = Mapping[str, Mapping[str, Tensor]]
-#: Types whose values hold no tensors.
-_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+#: Lists and dicts within each other. Every level of them takes some of Python's stack.
+_DEEPEST = 100
 #: Where a tensor stands in a nested state: the keys and places that lead to it.
 Path = tuple[Any, ...]
 
@@ -101,6 +103,9 @@ def take_apart(
     Args:
         known: the layout of an earlier state of which the same ones are replicated. Where a tensor is like
             the one at the same place there, it has the same entry.
+
+    Raises:
+        UnstorableError: something in it would not come back as it is.
     """
     # A function within this one would be a part of itself, and keep the tensors until garbage is collected.
     taking = _Taking(replicated, known)
@@ -120,19 +125,37 @@ class _Taking:
     def walk(self, value: Any, path: Path) -> Any:
         """What is left of a value without its tensors."""
         # Most of a state's thousands of values are plain, and this is done after every iteration.
-        if type(value) in _PLAIN:
+        kind = type(value)
+        if kind in PLAIN:
             return value
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
             self._note(value, path)
             return None
-        if isinstance(value, Mapping):
-            return {key: self.walk(inner, (*path, key)) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            kind = list if isinstance(value, list) else tuple
-            if _PLAIN.issuperset(map(type, value)):
-                return kind(value)
-            return kind(self.walk(inner, (*path, place)) for place, inner in enumerate(value))
-        return value
+        if len(path) > _DEEPEST:
+            raise UnstorableError(
+                path[:3], f"holds itself, or more than {_DEEPEST} levels of lists and dicts"
+            )
+        # Torch makes ordered dicts of a module's tensors, and takes plain ones back.
+        if path == ("model",) and isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if kind is dict:
+            if TYPE in value:
+                raise UnstorableError(path, f"has the key {TYPE!r}")
+            return self._mapping(value, path)
+        if kind is list or kind is tuple or kind is torch.Size:
+            made = list if kind is list else tuple
+            if PLAIN.issuperset(map(type, value)):
+                return made(value)
+            return made(self.walk(inner, (*path, place)) for place, inner in enumerate(value))
+        encoded = encode(value, path)
+        return self._mapping(encoded, path) if type(encoded) is dict else encoded
+
+    def _mapping(self, mapping: Mapping[Any, Any], path: Path) -> dict[Any, Any]:
+        left = {}
+        for key, inner in mapping.items():
+            own = key if type(key) in PLAIN else as_key(key, path)
+            left[own] = self.walk(inner, (*path, own))
+        return left
 
     def _note(self, tensor: Tensor, path: Path) -> None:
         place = len(self.entries)
@@ -150,7 +173,8 @@ def put_together(rest: Any, tensors: Mapping[Path, Tensor]) -> Any:
         if path in tensors:
             return tensors[path]
         if isinstance(value, dict):
-            return {key: walk(inner, (*path, key)) for key, inner in value.items()}
+            found = {key: walk(inner, (*path, key)) for key, inner in value.items()}
+            return decode(found) if TYPE in found else found
         if isinstance(value, list):
             return [walk(inner, (*path, place)) for place, inner in enumerate(value)]
         if isinstance(value, tuple):

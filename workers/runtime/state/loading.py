@@ -131,7 +131,11 @@ def load_state(
     if not agree(transfer.whole, group):
         return None
     by_path: dict[Path, Tensor] = {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)}
-    return LoadedState(put_together(head["rest"], by_path), transfer.own_states())
+    try:
+        content = put_together(head["rest"], by_path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardError(f"the state's values make no sense: {error}") from error
+    return LoadedState(content, transfer.own_states())
 
 
 def _home(entry: TensorEntry, wanted: Tensor | None) -> Tensor:

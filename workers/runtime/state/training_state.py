@@ -1,15 +1,14 @@
 """All that training is at an iteration boundary, from which another set of workers goes on.
 
 Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never
-code.
+code. `portable` writes some other types as these and refuses the rest.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch import Tensor
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.sample_order import EMPTY_DIGEST
-from workers.runtime.state.layout import OwnState, Path
+from workers.runtime.state.layout import OwnState, Path, take_apart
+from workers.runtime.state.portable import UnstorableError
 from workers.runtime.state.shards import Shard, ShardCutter
 
 
@@ -51,8 +51,6 @@ def capture(
     Raises:
         WorkerFailureError: the function's own state cannot be had.
     """
-    with blaming_the_function("state_dict()"):
-        own = dict(parts.function.state_dict())
     return {
         "generation": generation,
         "iteration": progress.iteration,
@@ -60,12 +58,38 @@ def capture(
         "sample_order_digest": progress.sample_order_digest,
         "history": progress.history,
         "nonfinite": [progress.nonfinite_since, progress.nonfinite_runs],
-        "model": parts.module.state_dict(),
-        "optimizer": parts.optimizer.state_dict(),
-        "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
-        "function": own,
+        **_states_of(parts),
         "random": {"torch": torch.get_rng_state(), "python": random.getstate()},
     }
+
+
+def _states_of(parts: TrainingParts) -> dict[str, Any]:
+    """What model, optimizer, scheduler and function say of themselves."""
+    with blaming_the_function("state_dict() of the model"):
+        model = parts.module.state_dict()
+    with blaming_the_function("state_dict() of the optimizer"):
+        optimizer = parts.optimizer.state_dict()
+    with blaming_the_function("state_dict() of the scheduler"):
+        scheduler = None if parts.scheduler is None else parts.scheduler.state_dict()
+    with blaming_the_function("state_dict()"):
+        own = dict(parts.function.state_dict())
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "function": own}
+
+
+@contextmanager
+def _refusing_what_cannot_be_stored() -> Iterator[None]:
+    """Say of what cannot be stored where it is and what would be right."""
+    try:
+        yield
+    except UnstorableError as error:
+        whose, *places = error.path
+        where = "".join(f"[{place!r}]" for place in places) or "it"
+        owner = "" if whose == "function" else f" of the {whose}"
+        raise WorkerFailureError(
+            "function_error",
+            f"state_dict(){owner}: {where} {error.problem}, which a stored state cannot hold; give numbers, "
+            "strings, lists, dicts, tensors or NumPy arrays, and make the rest of them in load_state_dict()",
+        ) from error
 
 
 class ShardCapture:
@@ -89,12 +113,13 @@ class ShardCapture:
             leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
 
         Raises:
-            WorkerFailureError: the function's own state cannot be had.
+            WorkerFailureError: the function's own state cannot be had, or cannot be stored.
         """
         state = capture(
             self._parts, progress, generation=self._generation, global_batch_size=self._global_batch_size
         )
-        return self._cutter.cut(state, copy=copy, own=own, leave=leave)
+        with _refusing_what_cannot_be_stored():
+            return self._cutter.cut(state, copy=copy, own=own, leave=leave)
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
@@ -141,34 +166,18 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
 
 
 def check_portable(parts: TrainingParts) -> None:
-    """Find out before training whether the function's state can be written and read back.
+    """Find out before training whether the state can be stored, as far as it is there already.
 
     Raises:
         WorkerFailureError: `function_error` with what is wrong.
     """
-    with blaming_the_function("state_dict()"):
-        own = dict(parts.function.state_dict())
-        kept = {
-            "function": own,
-            "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
-        }
-        buffer = io.BytesIO()
-        torch.save(kept, buffer)
-        buffer.seek(0)
-        try:
-            torch.load(buffer, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise WorkerFailureError(
-                "function_error",
-                "state_dict() of the function or its scheduler holds more than tensors, numbers, strings, "
-                "lists and dicts, so it cannot be read back safely",
-            ) from error
+    states = _states_of(parts)
+    with _refusing_what_cannot_be_stored():
+        take_apart(states, lambda _path: False)
 
 
 def final_weights(parts: TrainingParts) -> dict[str, Tensor]:
     """The model's weights as plain CPU tensors under their names."""
-    return {
-        name: value.detach().cpu().clone()
-        for name, value in parts.module.state_dict().items()
-        if isinstance(value, Tensor)
-    }
+    with blaming_the_function("state_dict() of the model"):
+        state = parts.module.state_dict()
+    return {name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)}
