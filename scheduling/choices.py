@@ -71,6 +71,7 @@ class JobEventKind(models.TextChoices):
     REPORT_REFUSED = "report_refused", "Report refused"
     LATE = "late", "Late"
     NONFINITE = "nonfinite", "Not finite"
+    FAILURE = "failure", "Failure"
 
 
 class PromiseOutcome(models.TextChoices):
@@ -87,6 +88,7 @@ class VoidReason(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
     PAUSED = "paused_by_owner", "Paused by its owner"
     FAILURES = "failures_beyond_reserve", "Failures beyond the reserve"
+    FAILED_REPEATEDLY = "failed_repeatedly", "Failed repeatedly"
 
 
 class Lossy(models.TextChoices):

@@ -124,6 +124,7 @@ class Failed(Message):
         "start_failed",
         "plan_refused",
         "killed",
+        "lease_ended",
         "memory_exceeded",
         "processes_exceeded",
         "measuring_timeout",

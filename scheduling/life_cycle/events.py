@@ -21,6 +21,7 @@ from scheduling.life_cycle.instructions import (
     BecomeLive,
     BeginRecovery,
     CountFailure,
+    ExcuseFailure,
     Fail,
     GoBack,
     Instruction,
@@ -32,10 +33,10 @@ from scheduling.life_cycle.instructions import (
     TellToSuspend,
 )
 
-#: How often a job may fail without progress in between.
+#: How often a job may fail without passing its furthest iteration.
 MAXIMUM_FAILURES = 3
 #: Faults that the user must correct; another attempt would not help.
-_FUNCTIONS_FAULTS = (
+FUNCTIONS_FAULTS = (
     "function_error",
     "function_load_error",
     "environment_failed",
@@ -45,8 +46,12 @@ _FUNCTIONS_FAULTS = (
     NONFINITE,
 )
 
-#: The server's disk took no state. Another server's may, so the job goes on; but not for ever.
-_STORAGE_FAILED = "storage_failed"
+#: What says nothing of the rank that reports it.
+_PEER_LOST = "peer_lost"
+#: Its agent did not reach the control plane.
+_LEASE_ENDED = "lease_ended"
+#: Ends of generations that were wanted: what their workers report then is no failure.
+_IN_ORDER = (RetireReason.TAKEN_OVER, RetireReason.SUSPENDED, RetireReason.LET_GO)
 
 
 def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruction]:
@@ -179,12 +184,16 @@ def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
     return found
 
 
-def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
-    """One rank has failed. Repeated errors of the user's function end the job; errors of the platform never
-    do.
+def worker_failed(
+    job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int = 0
+) -> list[Instruction]:
+    """One rank has failed. A job that fails repeatedly without progress ends; a server's end never counts.
 
     A rank that raises an error brings down its peers, and any of them may report first. So the function's
     error counts even if the generation was already given up for a lost peer.
+
+    Args:
+        reached: iterations that the rank had completed.
     """
     measured = generation.purpose == Purpose.PROFILING
     on_the_side = measured and job.state in (*PLANNED_STATES, JobState.DECLINED)
@@ -198,14 +207,16 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
     if on_the_side:
         # It measured more levels of a running job, which continues without them, or of a declined job.
         return [] if generation.retired() else ended
-    counts = fault.reason in (*_FUNCTIONS_FAULTS, _STORAGE_FAILED)
-    if counts and generation.retired_because != RetireReason.MEASURED:
-        return _function_failed(job, generation, fault)
-    if generation.retired():
-        return []
-    could_not_start = fault.reason in ("start_failed", PLAN_REFUSED)
-    because = RetireReason.GIVEN_UP if could_not_start else RetireReason.LOST
-    return ended if measured else lost(job, generation, said[:300], because)
+    if fault.reason in FUNCTIONS_FAULTS and generation.retired_because != RetireReason.MEASURED:
+        return _function_failed(job, generation, fault, reached)
+    if measured:
+        return [] if generation.retired() else ended
+    found = _counted(job, generation, fault, reached)
+    if not generation.retired():
+        could_not_start = fault.reason in ("start_failed", PLAN_REFUSED)
+        because = RetireReason.GIVEN_UP if could_not_start else RetireReason.LOST
+        found += lost(job, generation, said[:300], because)
+    return found
 
 
 def _because(reason: str) -> RetireReason:
@@ -215,26 +226,74 @@ def _because(reason: str) -> RetireReason:
     return RetireReason.MEASURING_TIMEOUT if timed_out else RetireReason.FAILED
 
 
-def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
-    """End the job at once if it never trained, else after several errors without progress in between.
-
-    So it is where a server's disk takes no state, too: one job's state may be larger than any disk here.
-    """
+def _function_failed(
+    job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int
+) -> list[Instruction]:
+    """End the job at once if it never trained, else after several errors without progress in between."""
     if generation.number < job.last_generation and generation.retired():
         # A late report about a replaced generation: its successor will report the same error.
         return []
     if generation.retired() and generation.retired_because == RetireReason.FAILED:
         # Another rank has said so. An error on all ranks is one failure, not as many as there are ranks.
         return []
-    progressed = job.iterations_done > job.failed_at_iteration
-    failures = 1 if progressed else job.failures + 1
-    found: list[Instruction] = [CountFailure(failures, job.iterations_done)]
-    may_be_tried_again = fault.reason == _STORAGE_FAILED or (
-        fault.reason == "function_error" and generation.was_live
-    )
-    if not may_be_tried_again or failures >= MAXIMUM_FAILURES:
+    counting = _count(job, generation, fault, reached)
+    found: list[Instruction] = [] if generation.failure_reason in FUNCTIONS_FAULTS else [counting]
+    may_be_tried_again = fault.reason == "function_error" and generation.was_live
+    if not may_be_tried_again or counting.failures >= MAXIMUM_FAILURES:
         found.append(fault)
     elif not generation.retired():
         reason = f"{fault.reason}: {fault.message}"[:300]
         found += lost(job, generation, reason, because=RetireReason.FAILED)
     return found
+
+
+def timed_out(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instruction]:
+    """A generation whose workers are there has not done its step in time: that is a failure of its job, too.
+    ``lost`` or ``given_up`` says how the job continues."""
+    return _counted(job, generation, Fail("timed_out", reason), 0)
+
+
+def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int) -> list[Instruction]:
+    """Count the end of a training generation as a failure of its job, if it is one (decision 0069).
+
+    It is none where a server or the network between servers may have failed, where the generation was to end,
+    or where the job trains on beside it.
+    """
+    if fault.reason == _LEASE_ENDED:
+        return [ExcuseFailure(generation.number)] if generation.failure_reason else []
+    if generation.retired_because in _IN_ORDER:
+        return []
+    if fault.reason == _PEER_LOST and not generation.on_one_server:
+        return []
+    live = job.live
+    if live is not None and live.number < generation.number and live.goal == Goal.TRAIN:
+        return []
+    if generation.failure_reason and (generation.failure_reason != _PEER_LOST or fault.reason == _PEER_LOST):
+        # Another rank has said why.
+        return []
+    return [_count(job, generation, fault, reached)]
+
+
+def _count(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int) -> CountFailure:
+    furthest = max(job.iterations_done, reached)
+    if generation.failure_reason:
+        # Counted already, with a cause that says less.
+        failures = job.failures
+    else:
+        failures = 1 if furthest > job.failed_at_iteration else job.failures + 1
+    iteration = max(furthest, job.failed_at_iteration)
+    return CountFailure(generation.number, failures, iteration, fault.reason, fault.message)
+
+
+def failed_for_good(job: JobFacts) -> list[Instruction]:
+    """End a job that has failed too often without passing its furthest iteration."""
+    fault = job.last_failure
+    if fault is None or job.state not in PLANNED_STATES or job.failures < MAXIMUM_FAILURES:
+        return []
+    if job.iterations_done > job.failed_at_iteration:
+        return []
+    text = (
+        f"it failed {job.failures} times without passing iteration {job.failed_at_iteration}, the last time "
+        f"because: {fault.message}"
+    )
+    return [replace(fault, message=text)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from scheduling.choices import TERMINAL_STATES, GenerationState, Goal, JobState, Purpose
+from scheduling.life_cycle.instructions import Fail
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class GenerationFacts:
     storing_seconds: float = 0.0
     #: Its GPUs on owned servers, by any number that identifies them.
     owned_gpus: frozenset[int] = frozenset()
+    #: Whether all its ranks are on one server, so that no network between servers can have parted them. Read
+    #: only where a rank reports a lost peer.
+    on_one_server: bool = False
+    #: Why its end counts as a failure of its job, as a code; empty where it does not.
+    failure_reason: str = ""
 
     def retired(self) -> bool:
         """Whether the generation has ended."""
@@ -90,10 +96,13 @@ class JobFacts:
     iterations_done: int = 0
     #: Iteration of the newest durable state; 0 for none.
     stored_iteration: int = 0
-    #: Errors of its function since it last made progress.
+    #: Failures since it last passed its furthest iteration.
     failures: int = 0
-    #: Iteration of the last of these errors.
+    #: The furthest iteration that it had reached when it failed.
     failed_at_iteration: int = 0
+    #: Why it failed last, once the end of no server can be the cause: every server of that generation has
+    #: reported since. Read only where these are as many failures as end a job.
+    last_failure: Fail | None = None
     #: Number of the newest generation, for training or measuring.
     last_generation: int = 0
     #: The generation that trains; None for none.

@@ -112,12 +112,26 @@ class NoPause:
 
 @dataclass(frozen=True)
 class CountFailure:
-    """Record how often the function has failed without progress."""
+    """Record that a generation failed, and how often the job has failed without progress."""
 
+    #: Number of the generation.
+    generation: int
     #: Number of these failures.
     failures: int
-    #: Iteration that the job had reached.
+    #: The furthest iteration that the job had reached.
     iteration: int
+    #: Why, as a code.
+    reason: str
+    #: Why, as a sentence.
+    message: str
+
+
+@dataclass(frozen=True)
+class ExcuseFailure:
+    """Record that a generation's end was no failure of its job: its server has failed."""
+
+    #: Number of the generation.
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -166,5 +180,6 @@ class TellPlanner:
 
 Instruction = (
     Retire | CallReady | BeginTraining | BeginHandover | TellToSuspend | BeginMeasuring | BecomeLive | GoBack
-    | BeginRecovery | AwaitServers | NoPause | CountFailure | Fail | MoveTo | Record | TellPlanner
+    | BeginRecovery | AwaitServers | NoPause | CountFailure | ExcuseFailure | Fail | MoveTo | Record
+    | TellPlanner
 )  # fmt: skip

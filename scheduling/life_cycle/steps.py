@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from scheduling.choices import GenerationState, Goal, JobState, RetireReason
-from scheduling.life_cycle.events import given_up, lost, suspended
+from scheduling.life_cycle.events import failed_for_good, given_up, lost, suspended, timed_out
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds
 from scheduling.life_cycle.instructions import (
     BeginHandover,
@@ -24,6 +24,8 @@ from scheduling.life_cycle.instructions import (
 
 #: The reason in a job's history for taking the GPUs of a paused job.
 PAUSED = "paused by its owner"
+#: Why a generation is lost whose worker has not yet said why it failed.
+WORKER_GONE = "a worker is gone"
 #: A job suspends at the end of its iteration. An iteration that takes longer than `STUCK_SECONDS` and
 #: `STUCK_ITERATIONS` measured iterations together counts as stuck.
 STUCK_SECONDS = 5.0
@@ -31,12 +33,15 @@ STUCK_ITERATIONS = 10.0
 #: Seconds for which the last report of a worker that completed its task may still be on its way.
 LAST_WORD_SECONDS = 30.0
 _WAITING = ("ready", "loading", "training")
+#: Phases in which a worker runs its function's code. In earlier ones, and while it is ready, its agent
+#: fetches what it needs from the platform's stores.
+_OWN_WORK = ("preparing", "loading", "training")
 
 
 def next_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
     """Instructions that are due now; empty for none. After they are carried out, a further call may give
     more."""
-    found = _live_steps(job, bounds, now) or _coming_steps(job, bounds, now)
+    found = failed_for_good(job) or _live_steps(job, bounds, now) or _coming_steps(job, bounds, now)
     for measurement in job.measurements:
         found = found or _measuring_steps(job, measurement, bounds, now)
     return found or owner_steps(job, bounds)
@@ -56,7 +61,7 @@ def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instru
     if live is None:
         return []
     if live.goal == Goal.TRAIN:
-        return lost(job, live, "a worker is gone") if worker_missing(live, now) else []
+        return lost(job, live, WORKER_GONE) if worker_missing(live, now) else []
     if live.goal != Goal.SUSPEND:
         return []
     if live.all_are(("suspended", "exited")) and live.state_stored:
@@ -64,7 +69,8 @@ def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instru
     if _overdue(live, now):
         return lost(job, live, "it did not write its state in time")
     if _is_stuck(live, bounds, now):
-        return lost(job, live, "it did not come to the end of its iteration")
+        reason = "it did not come to the end of its iteration"
+        return [*timed_out(job, live, reason), *lost(job, live, reason)]
     return []
 
 
@@ -99,7 +105,9 @@ def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Inst
         return given_up(job, "a worker did not start")
     awaits_the_end = live is None and job.ending and coming.goal == Goal.PREPARE
     if _overdue(coming, now) and not (awaits_the_end and coming.state == GenerationState.READY):
-        return given_up(job, f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time")
+        reason = f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time"
+        slow = any(worker.step() in _OWN_WORK for worker in coming.workers)
+        return [*(timed_out(job, coming, reason) if slow else ()), *given_up(job, reason)]
     if coming.state == GenerationState.PREPARING and coming.all_are(_WAITING):
         return [CallReady(coming.number)]
     if coming.goal != Goal.PREPARE or awaits_the_end:
@@ -127,7 +135,7 @@ def _measuring_steps(
     ):
         return [BeginMeasuring(measurement.number)]
     if worker_missing(measurement, now):
-        return [Retire(measurement.number, RetireReason.LOST, "a worker is gone"), ended]
+        return [Retire(measurement.number, RetireReason.LOST, WORKER_GONE), ended]
     if _overdue(measurement, now):
         return [Retire(measurement.number, RetireReason.BROKEN_OFF, "it took too long"), ended]
     return []

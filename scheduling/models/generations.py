@@ -52,6 +52,8 @@ class Generation(models.Model):
     store_secret = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=300, blank=True)
     retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
+    #: Why its end counts as a failure of its job (`reason`, `message`); null where it does not.
+    failure = models.JSONField(null=True, blank=True)
     #: The same in a sentence.
     retire_reason = models.CharField(max_length=300, blank=True)
     pause_seconds = models.FloatField(null=True, blank=True)

@@ -23,6 +23,7 @@ _VOID = {
     VoidReason.CANCELLED: "it was cancelled",
     VoidReason.FUNCTION_FAILED: "its function failed",
     VoidReason.FUNCTION_SLOWER: "train() alone was slower than measured",
+    VoidReason.FAILED_REPEATEDLY: "it failed repeatedly without progress",
     VoidReason.FAILURES: "more servers failed than the reserve covers",
 }
 
@@ -117,7 +118,8 @@ def _why(job: Job) -> str:
     if stops := [told.detail["platform_stopped"] for told in history if "platform_stopped" in told.detail]:
         return f"The platform was stopped {stops[-1]}.{_plan(job)}"
     if lost := [told for told in history if told.kind == JobEventKind.INTERRUPTED]:
-        often = "once" if len(lost) == 1 else f"{len(lost)} times"
+        times = sum(told.detail.get("times", 1) for told in lost)
+        often = "once" if times == 1 else f"{times} times"
         return f"It was interrupted {often}; the last time: {lost[-1].message}{_plan(job)}"
     if at_risk := [told for told in history if told.kind == JobEventKind.AT_RISK]:
         since = at_risk[0].happened_at

@@ -16,6 +16,8 @@ from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NON
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
+from scheduling.life_cycle.instructions import Fail
+from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
@@ -325,6 +327,10 @@ def _failed(
         generation.retired_because = RetireReason.MEASURING_TIMEOUT
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
+    if generation.purpose == Purpose.PROFILING and generation.retire_reason == WORKER_GONE:
+        # Its worker says now why it is gone.
+        generation.retire_reason = f"{event['reason']}: {event['message']}"[:300]
+        generation.save(update_fields=["retire_reason"])
     curve = generation.measured_curve()
     measuring = generation.purpose == Purpose.PROFILING and job.may_be_measured()
     if event["reason"] == MEMORY_EXCEEDED and measuring:
@@ -338,7 +344,8 @@ def _failed(
     good = last_good_state(job, event["iteration"] or 0) if diverged else None
     if diverged:
         message += f". {name_state(good)}"
-    worker_failed(job, generation, event["reason"], message, event["traceback"], cluster)
+    fault = Fail(event["reason"], message, event["traceback"])
+    worker_failed(job, generation, fault, cluster, reached=event["iteration"] or 0)
     if diverged and job.state == JobState.FAILED:
         job.checkpoint = good
         job.save(update_fields=["checkpoint"])

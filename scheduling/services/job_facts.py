@@ -7,9 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cluster.models import Cluster
+from django.db.models import QuerySet
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Server
 from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
+from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
+from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Worker
 from scheduling.services.blocking import release_bounds
 from scheduling.services.held_gpus import hold_gpus
@@ -23,6 +28,20 @@ def _is_ending(job: Job) -> bool:
         generation__state=GenerationState.RETIRED,
         state__in=[AssignmentState.HELD, AssignmentState.CLEARING],
     ).exists()
+
+
+def servers_of(generations: Iterable[Generation]) -> QuerySet[Server]:
+    """The servers of which GPUs were given to any of these generations."""
+    return Server.objects.filter(gpus__assignments__generation__in=list(generations)).distinct()
+
+
+def _last_failure(job: Job) -> Fail | None:
+    """Why the job failed last, once every server of that generation has reported since."""
+    failed = job.generations.filter(failure__isnull=False, retired_at__isnull=False).last()
+    if failed is None or failed.failure is None:
+        return None
+    silent = servers_of([failed]).exclude(state=ServerState.UP, agent__last_report_at__gt=failed.retired_at)
+    return None if silent.exists() else Fail(failed.failure["reason"], failed.failure["message"])
 
 
 def step_bounds(cluster: Cluster) -> StepBounds:
@@ -64,6 +83,7 @@ def facts_of(job: Job, *, holding: bool = False, owned_gpus: bool = False) -> Jo
         stored_iteration=job.checkpoint.iteration if job.checkpoint else 0,
         failures=job.failures,
         failed_at_iteration=job.failed_at_iteration,
+        last_failure=_last_failure(job) if job.failures >= MAXIMUM_FAILURES else None,
         last_generation=job.last_generation,
         live=live,
         coming=coming,
@@ -90,6 +110,7 @@ def generation_facts(
         was_live=generation.live_at is not None,
         step_expires_at=generation.step_expires_at,
         retired_because=generation.retired_because,
+        failure_reason=(generation.failure or {}).get("reason", ""),
         workers=tuple(workers),
         owned_gpus=owned_gpus,
         **(_suspending(generation) if suspends else {}),

@@ -13,12 +13,21 @@ from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Outage, Server
-from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
+from scheduling.choices import (
+    PLANNED_STATES,
+    AssignmentState,
+    GenerationState,
+    JobState,
+    OfferState,
+    Purpose,
+    RetireReason,
+)
+from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
 from scheduling.services import lease_clock
 from scheduling.services.generations import retire
 from scheduling.services.held_gpus import free_assignments, hold_gpus, tell_agents
-from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.lifecycle import advance, excuse, lose_generation
 from scheduling.services.one_by_one import by_itself
 from scheduling.services.protection import replace_lost_copies
 from scheduling.services.protection_watch import watch_protection
@@ -130,6 +139,8 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     generations = Generation.objects.filter(pk__in=unreleased.values("generation_id")).exclude(
         state=GenerationState.RETIRED
     )
+    # What ended since it was heard last has ended with it, whatever other servers reported before.
+    excuse(Generation.objects.filter(pk__in=unreleased.values("generation_id")))
     affected = set()
     for generation in generations.select_related("job__checkpoint", "master_server"):
         affected.add(generation.job_id)
@@ -192,14 +203,18 @@ def reconcile() -> int:
 
 
 def _jobs_with_work(cluster: Cluster) -> list[str]:
-    """Jobs with a generation that is not retired or GPUs that are not free again, and those that run."""
+    """Jobs with a generation that is not retired or GPUs that are not free again, those that run, and those
+    that have failed too often."""
     unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
     held = Assignment.objects.filter(
         generation__state=GenerationState.RETIRED,
         state__in=[AssignmentState.WAITING, AssignmentState.HELD],
     ).values("job_id")
     jobs = Job.objects.filter(cluster=cluster).filter(
-        Q(pk__in=unretired) | Q(pk__in=held) | Q(state=JobState.RUNNING)
+        Q(pk__in=unretired)
+        | Q(pk__in=held)
+        | Q(state=JobState.RUNNING)
+        | Q(state__in=PLANNED_STATES, failures__gte=MAXIMUM_FAILURES)
     )
     return list(jobs.order_by("pk").values_list("pk", flat=True))
 

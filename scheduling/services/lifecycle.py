@@ -8,13 +8,15 @@ harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import GenerationState, JobState, VoidReason
+from scheduling.choices import GenerationState, JobEventKind, JobState, VoidReason
 from scheduling.life_cycle import events, steps
 from scheduling.life_cycle import instructions as to_do
 from scheduling.life_cycle.instructions import Fail, Instruction
@@ -26,9 +28,10 @@ from scheduling.services.generations import (
     retire,
     tell_to_suspend,
 )
-from scheduling.services.job_facts import facts_of, generation_facts, step_bounds
+from scheduling.services.job_facts import facts_of, generation_facts, servers_of, step_bounds
 from scheduling.services.records import Move, move, move_all, planning_fact_changed, record
 from scheduling.services.recoveries import announce_recovery, begin_recovery, words_on_going_on
+from scheduling.services.repeated_lines import record_or_count
 from scheduling.services.scoring import void_promise
 from scheduling.services.wakeups import wake
 
@@ -97,12 +100,21 @@ def give_up(job: Job, reason: str, cluster: Cluster) -> None:
 
 
 def worker_failed(
-    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
+    job: Job, generation: Generation, fault: Fail, cluster: Cluster, *, reached: int = 0
 ) -> None:
-    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do."""
-    fault = Fail(reason, message, traceback)
-    carry_out(job, events.worker_failed(facts_of(job), generation_facts(generation), fault), cluster)
+    """One rank cannot go on. Errors that repeat without progress end the job. ``reached``: iterations that
+    the rank had completed."""
+    facts = replace(generation_facts(generation), on_one_server=len(servers_of([generation])) == 1)
+    carry_out(job, events.worker_failed(facts_of(job), facts, fault, reached), cluster)
     obey_owner(job, cluster)
+
+
+def excuse(generations: QuerySet[Generation]) -> None:
+    """Their ends were no failures of their jobs: a server of theirs has failed."""
+    for generation in generations.filter(failure__isnull=False).select_related("job"):
+        generation.failure = None
+        generation.save(update_fields=["failure"])
+        Job.objects.filter(pk=generation.job_id, failures__gt=0).update(failures=F("failures") - 1)
 
 
 def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback: str = "") -> None:
@@ -210,15 +222,30 @@ def _no_pause(job: Job, asked: to_do.NoPause, cluster: Cluster) -> None:
 
 
 def _count_failure(job: Job, asked: to_do.CountFailure, cluster: Cluster) -> None:
+    generation = _named(job, asked.generation)
+    again = generation.failure is not None
+    generation.failure = {"reason": asked.reason, "message": asked.message}
+    generation.save(update_fields=["failure"])
     job.failures, job.failed_at_iteration = asked.failures, asked.iteration
     job.save(update_fields=["failures", "failed_at_iteration"])
+    times = f"{asked.failures} of {events.MAXIMUM_FAILURES}"
+    text = f"Failure {times} without passing iteration {asked.iteration}: {asked.message[:300]}"
+    known = job.events.filter(kind=JobEventKind.FAILURE, detail__generation=asked.generation)
+    if not again or not known.update(message=text):
+        record(job, JobEventKind.FAILURE, text, reason=asked.reason, generation=asked.generation)
+
+
+def _excuse_failure(job: Job, asked: to_do.ExcuseFailure, cluster: Cluster) -> None:
+    excuse(job.generations.filter(number=asked.generation))
+    job.refresh_from_db(fields=["failures"])
 
 
 def _fail(job: Job, asked: Fail, cluster: Cluster) -> None:
     let_go(job, asked.reason)
     _note_fault(job, asked)
     job.save()
-    move(job, JobState.FAILED, _failed_because(asked), reason=asked.reason)
+    kept = f" Its state at iteration {job.checkpoint.iteration} is kept." if job.checkpoint else ""
+    move(job, JobState.FAILED, _failed_because(asked) + kept, reason=asked.reason)
     _tell_planner(job, to_do.TellPlanner(f"{job.pk} failed"), cluster)
 
 
@@ -228,7 +255,8 @@ _OF_A_FAULT = ("failure", "promise_outcome", "void_reason", "decided_at")
 def _note_fault(job: Job, fault: Fail) -> None:
     """Set what a failed job's row says of it; the caller saves it."""
     job.failure = {"reason": fault.reason, "message": fault.message, "traceback": fault.traceback}
-    void_promise(job, VoidReason.FUNCTION_FAILED)
+    own = fault.reason in events.FUNCTIONS_FAULTS
+    void_promise(job, VoidReason.FUNCTION_FAILED if own else VoidReason.FAILED_REPEATEDLY)
     if job.decided_at is None:
         job.decided_at = timezone.now()
 
@@ -242,7 +270,7 @@ def _move_to(job: Job, asked: to_do.MoveTo, cluster: Cluster) -> None:
 
 
 def _record(job: Job, asked: to_do.Record, cluster: Cluster) -> None:
-    record(job, asked.kind, asked.message, **_of_generation(asked.generation))
+    record_or_count(job, asked.kind, asked.message, **_of_generation(asked.generation))
 
 
 def _of_generation(number: int | None) -> dict[str, Any]:
@@ -267,6 +295,7 @@ _HOW: dict[type[Instruction], Callable[[Job, Any, Cluster], None]] = {
     to_do.AwaitServers: _await_servers,
     to_do.NoPause: _no_pause,
     to_do.CountFailure: _count_failure,
+    to_do.ExcuseFailure: _excuse_failure,
     to_do.Fail: _fail,
     to_do.MoveTo: _move_to,
     to_do.Record: _record,

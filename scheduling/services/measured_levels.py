@@ -81,6 +81,14 @@ def attempts_on(job: Job, curve: ScalingCurve) -> int:
     return broken.exclude(retired_because=RetireReason.MEASURED).count()
 
 
+def why_broken_off(jobs: Sequence[Job]) -> dict[str, str]:
+    """Why the last measurement for each of these jobs was broken off, by job id."""
+    broken = Generation.objects.filter(
+        job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
+    ).exclude(retired_because=RetireReason.MEASURED)
+    return dict(broken.order_by("number").values_list("job", "retire_reason"))
+
+
 def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
     """Measurements that were broken off, by job id and curve (None: of before curves were noted)."""
     broken = Generation.objects.filter(

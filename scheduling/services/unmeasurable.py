@@ -27,6 +27,7 @@ from scheduling.services.measured_levels import (
     MAXIMUM_TIMEOUTS,
     attempts_of,
     timed_out_curves,
+    why_broken_off,
     with_broken_off,
 )
 from scheduling.services.profiling import undecided_jobs
@@ -89,6 +90,7 @@ class _Known:
     def __init__(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         self._limit_seconds = cluster.profile_maximum_seconds
         self._attempts = attempts_of(jobs)
+        self._causes = why_broken_off(jobs)
         self._timed_out = timed_out_curves()
         curves = {job.curve_id for job in jobs if job.curve_id is not None}
         self._unfit = largest_unfit_levels(curves)
@@ -110,6 +112,7 @@ class _Known:
             return f"its function could not be measured: {job.curve.failure}"
         broken_off = self._attempts.get((job.pk, job.curve_id), 0) + self._attempts.get((job.pk, None), 0)
         if job.curve is not None and broken_off >= MAXIMUM_ATTEMPTS:
-            return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"
+            cause = self._causes.get(job.pk) or "no cause was reported"
+            return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times, at last because: {cause}"
         limit = f"{self._limit_seconds:.0f} s"
         return f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"

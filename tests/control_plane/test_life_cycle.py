@@ -333,7 +333,7 @@ def test_a_functions_error_ends_the_job_at_the_third_time_without_progress(failu
     assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
 
 
-@pytest.mark.parametrize("reason", ["function_error", "storage_failed"])
+@pytest.mark.parametrize("reason", ["function_error", "storage_failed", "killed"])
 def test_an_error_on_all_ranks_counts_once(reason: str) -> None:
     live, fault = training(1, "failed"), Fail(reason, "division by zero")
     job = running(live=live, failures=0, failed_at_iteration=10, last_generation=1)
@@ -341,21 +341,12 @@ def test_an_error_on_all_ranks_counts_once(reason: str) -> None:
     (retire,) = (done for done in first if isinstance(done, to_do.Retire))
     after = carried_out(job, first)
     assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
-    retired = replace(live, state=GenerationState.RETIRED, retired_because=retire.because)
+    retired = replace(
+        live, state=GenerationState.RETIRED, retired_because=retire.because, failure_reason=reason
+    )
     assert events.worker_failed(after, retired, fault) == [], "its other ranks say so too"
-    lost = replace(retired, retired_because=RetireReason.LOST)
+    lost = replace(retired, retired_because=RetireReason.LOST, failure_reason="")
     assert events.worker_failed(after, lost, fault), "only a lost peer was heard of before"
-
-
-def test_a_full_disk_ends_no_job_before_the_third_time_without_progress() -> None:
-    """It is the server's fault: nobody can correct the function for it."""
-    full = Fail("storage_failed", "the checkpoint cannot be written: no space left on device")
-    live = training(1, "failed")
-    job = running(live=live, failures=0, failed_at_iteration=70)
-    after = carried_out(job, events.worker_failed(job, live, full))
-    assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
-    last = running(live=live, failures=2, failed_at_iteration=70)
-    assert carried_out(last, events.worker_failed(last, live, full)).state == JobState.FAILED
 
 
 def test_an_error_before_the_first_iteration_ends_the_job_at_once() -> None:

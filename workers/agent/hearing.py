@@ -214,6 +214,8 @@ class Hearing:
             self.report_failure(record, status.reason, status.message)
             return
         reason = "start_failed" if record.phase in STARTING_PHASES else "killed"
+        if status.reason == "lease_ended":
+            reason = "lease_ended"
         self.report_failure(record, reason, _describe_end(record))
 
     def report_failure(self, record: WorkerRecord, reason: str, message: str) -> None:
