@@ -31,7 +31,10 @@ from scheduling.services.progress import MAXIMUM_LOG_BYTES
 log = structlog.get_logger(__name__)
 
 KEPT_CHECKPOINTS = 2
-STATE_OF_A_FAILURE_KEPT_FOR = timedelta(days=7)
+#: How long the last state of a job that failed is kept.
+KEPT_AFTER_A_FAILURE = timedelta(days=7)
+#: How long that of a job that ended otherwise is kept.
+_KEPT_AFTER_AN_END = timedelta(hours=1)
 RECOVERIES_KEPT_FOR = timedelta(days=90)
 #: Of one job.
 MOST_RECOVERIES = 500
@@ -90,29 +93,25 @@ def trim_logs() -> None:
 
 
 def delete_old_checkpoints(now: datetime) -> None:
-    """Keep a running job's last two complete states and what is being written, and nothing of a finished one
-    after an hour; of a failed one its last state for a week."""
+    """Keep a running job's last two complete states and what is being written, the last one of a failed job
+    for a week, and nothing of another finished one after an hour."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
     for job_id in live.order_by().values_list("job_id", flat=True).distinct():
         job = Job.objects.get(pk=job_id)
         finished = job.state in TERMINAL_STATES and job.finished_at is not None
-        if finished and job.finished_at is not None and now - job.finished_at < timedelta(hours=1):
-            continue
+        keeps_last = not finished
+        if finished and job.finished_at is not None:
+            if now - job.finished_at < _KEPT_AFTER_AN_END:
+                continue
+            keeps_last = job.state == JobState.FAILED and now - job.finished_at < KEPT_AFTER_A_FAILURE
         kept = 0 if finished else KEPT_CHECKPOINTS
         stored = job.checkpoints.filter(deleted_at__isnull=True).order_by("-iteration", "-generation")
         complete, incomplete = (stored.filter(complete_at__isnull=missing) for missing in (False, True))
         # Of the incomplete ones those that were begun last may still become complete.
         begun = incomplete.order_by("-stored_at")
         for checkpoint in [*complete[kept:], *begun[kept:]]:
-            if checkpoint.pk != job.checkpoint_id or (finished and not _may_be_of_use(job, now)):
+            if checkpoint.pk != job.checkpoint_id or not keeps_last:
                 _delete(checkpoint, now)
-
-
-def _may_be_of_use(job: Job, now: datetime) -> bool:
-    """Whether a finished job's last state is kept: its people may go on from it once the cause is mended."""
-    return job.state == JobState.FAILED and (
-        job.finished_at is None or now - job.finished_at < STATE_OF_A_FAILURE_KEPT_FOR
-    )
 
 
 def _delete(checkpoint: Checkpoint, now: datetime) -> None:

@@ -244,7 +244,7 @@ def _fail(job: Job, asked: Fail, cluster: Cluster) -> None:
     let_go(job, asked.reason)
     _note_fault(job, asked)
     job.save()
-    kept = f" Its state at iteration {job.checkpoint.iteration} is kept." if job.checkpoint else ""
+    kept = f" Its state at iteration {job.checkpoint.iteration} is kept for 7 days." if job.checkpoint else ""
     move(job, JobState.FAILED, _failed_because(asked) + kept, reason=asked.reason)
     _tell_planner(job, to_do.TellPlanner(f"{job.pk} failed"), cluster)
 
