@@ -106,8 +106,8 @@ def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Inst
     awaits_the_end = live is None and job.ending and coming.goal == Goal.PREPARE
     if _overdue(coming, now) and not (awaits_the_end and coming.state == GenerationState.READY):
         reason = f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time"
-        slow = any(worker.step() in _OWN_WORK for worker in coming.workers)
-        return [*(timed_out(job, coming, reason) if slow else ()), *given_up(job, reason)]
+        own = coming.all_are(_OWN_WORK)
+        return [*(timed_out(job, coming, reason) if own else ()), *given_up(job, reason)]
     if coming.state == GenerationState.PREPARING and coming.all_are(_WAITING):
         return [CallReady(coming.number)]
     if coming.goal != Goal.PREPARE or awaits_the_end:

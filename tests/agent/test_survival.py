@@ -73,7 +73,7 @@ def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
     wait_until(lambda: plane.phase() == "exited", "the truth is reported")
     assert plane.worker()["exit"]["reason"] == "lease_ended"
     (failure,) = wait_until(lambda: plane.events_of("failed"), "as a failure")
-    assert "lease ended" in failure["message"]
+    assert (failure["reason"], "lease ended" in failure["message"]) == ("lease_ended", True)
 
 
 def test_a_frozen_agent_cannot_keep_its_workers_alive_and_says_so_when_it_wakes(

@@ -246,6 +246,7 @@ class RandomDay:
         self._plans_count_on_nothing_that_is_held()
         self._nobody_is_where_time_is_over()
         self._no_server_is_overcommitted()
+        assert not Job.objects.filter(state=JobState.FAILED).exists(), f"{self._where()}: a job failed"
         if not self.failures:
             self._promises_are_kept()
 

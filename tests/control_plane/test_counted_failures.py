@@ -107,11 +107,15 @@ def test_a_lease_that_ended_excuses_what_was_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "counts"), [("starting", 0), ("ready", 0), ("preparing", 1), ("loading", 1), ("training", 1)]
-)
-def test_a_start_that_takes_too_long_counts_where_the_function_runs(phase: str, counts: int) -> None:
+    ("phases", "counts"),
+    [
+        (["starting"], 0), (["ready"], 0), (["preparing"], 1), (["loading"], 1), (["training"], 1),
+        (["preparing", "starting"], 0), (["loading", "ready"], 0), (["loading", "training"], 1),
+    ],
+)  # fmt: skip
+def test_a_start_that_takes_too_long_counts_where_functions_run(phases: list[str], counts: int) -> None:
     late = NOW - timedelta(seconds=1)
-    one = coming(2, phase, goal=Goal.TRAIN, step_expires_at=late)
+    one = coming(2, *phases, goal=Goal.TRAIN, step_expires_at=late)
     assert len(counted(steps.next_steps(running(coming=one), BOUNDS, NOW))) == counts
 
 

@@ -53,6 +53,6 @@ def test_training_stops_with_the_lease_though_nobody_ends_the_worker(agent: Loca
     worker.wait_for_phase("training")
     worker.send({"lease": from_now(0.0)})
     failed = worker.wait_for_event("failed")
-    assert failed["reason"] == "killed"
+    assert failed["reason"] == "lease_ended"
     assert "lease" in failed["message"]
     assert worker.end() != 0

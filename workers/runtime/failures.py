@@ -30,8 +30,9 @@ class WorkerFailureError(Exception):
     """This worker cannot go on.
 
     Attributes:
-        reason: `function_error`, `function_load_error`, `environment_failed`, `data_unavailable`, `peer_lost`
-            `storage_failed`, `nonfinite`, `plan_refused` or `start_failed` (docs/protocols.md, 2.2).
+        reason: `function_error`, `function_load_error`, `environment_failed`, `data_unavailable`,
+            `peer_lost`, `storage_failed`, `nonfinite`, `plan_refused`, `lease_ended` or `start_failed`
+            (docs/protocols.md, 2.2).
         message: one line for a person.
         traceback_text: frames of the person's function, or empty.
         out_of_memory: the accelerator's memory did not suffice.
@@ -109,15 +110,16 @@ def blaming_the_function(what: str, reason: str = "function_error") -> Iterator[
 
 def peer_lost(error: BaseException) -> WorkerFailureError:
     """The failure of a rank whose partner in a collective is gone."""
-    return WorkerFailureError("peer_lost", f"another worker of this generation is gone: {_first_line(error)}")
+    return WorkerFailureError("peer_lost", f"another worker of this generation is gone: {first_line(error)}")
 
 
 def start_failed(what: str, error: BaseException) -> WorkerFailureError:
     """The failure of a generation that could not be brought together."""
-    return WorkerFailureError("start_failed", f"{what}: {_first_line(error)}")
+    return WorkerFailureError("start_failed", f"{what}: {first_line(error)}")
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its type's name where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -125,7 +127,7 @@ def _first_line(error: BaseException) -> str:
 def _summary(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"the function called sys.exit({error.code!r})"
-    text = f"{type(error).__name__}: {_first_line(error)}"
+    text = f"{type(error).__name__}: {first_line(error)}"
     frames = _visible_frames(error)
     if frames:
         text += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from workers.runtime import emulated_network, own_groups
 from workers.runtime.assignment import Assignment
 from workers.runtime.emulated_network import EmulatedGroup, Emulation
-from workers.runtime.failures import WorkerFailureError, start_failed
+from workers.runtime.failures import WorkerFailureError, first_line, start_failed
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.
 START_TIMEOUT = timedelta(seconds=120)
@@ -32,8 +32,8 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
     has, gloo over emulated links where the device is emulated.
 
     Raises:
-        WorkerFailureError: `start_failed` when the port is taken, the others do not come, or they were given
-            another runtime plan.
+        WorkerFailureError: `start_failed` when the port is taken or the others were given another runtime
+            plan, `peer_lost` when they do not come.
     """
     pin_interface(assignment.interface_address or assignment.master_address)
     try:
@@ -51,7 +51,11 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
             timeout=COLLECTIVE_TIMEOUT,
         )
         own_groups.own(dist.group.WORLD)
-    except (RuntimeError, OSError, ValueError) as error:
+    except RuntimeError as error:
+        raise WorkerFailureError(
+            "peer_lost", f"the workers could not be connected: {first_line(error)}"
+        ) from error
+    except (OSError, ValueError) as error:
         raise start_failed("the workers could not be connected", error) from error
 
 

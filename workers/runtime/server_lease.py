@@ -40,7 +40,7 @@ class ServerLease:
             return
         with self._told:
             if not self._told.wait_for(self._runs, PATIENCE_SECONDS):
-                raise WorkerFailureError("killed", "the lease of this worker's server is over")
+                raise WorkerFailureError("lease_ended", "the lease of this worker's server is over")
 
     def _runs(self) -> bool:
         return self._ends_at is None or time.clock_gettime(time.CLOCK_BOOTTIME) < self._ends_at
