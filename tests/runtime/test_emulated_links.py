@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tests.runtime.conftest import FUNCTIONS, emulated, regression
 from tests.runtime.test_device_models import FakeTime
+from tests.runtime.test_own_groups import pair_of_ranks
 from workers.runtime import emulated_time, own_groups
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import EmulatedGroup
@@ -179,28 +180,14 @@ def test_training_comes_to_the_same_over_emulated_links(agent: LocalAgent, world
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-class _DeadPeer:
-    """A gloo group of two whose other rank is gone."""
-
-    def rank(self) -> int:
-        return 0
-
-    def size(self) -> int:
-        return 2
-
-    def send(self, *_: Any) -> Any:
-        raise RuntimeError("gloo: Connection closed by peer")
-
-    recv = send
-
-
 @pytest.fixture
 def without_peer() -> Iterator[EmulatedGroup]:
     """An own group of the runtime's whose peer is gone."""
     emulation = SimpleNamespace(
         clock=EmulatedClock(), places=Places((0, 0), (0, 0)), latency_bytes=lambda _: 1e9, received_at=0.0
     )
-    group = EmulatedGroup(_DeadPeer(), [0, 1], emulation)  # type: ignore[arg-type]
+    carrier = pair_of_ranks()[0]
+    group = EmulatedGroup(carrier, [0, 1], emulation)  # type: ignore[arg-type]
     own_groups.own(group)
     yield group
     own_groups.disown(group)

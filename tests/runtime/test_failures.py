@@ -33,8 +33,8 @@ def test_a_mistake_in_train_is_told_with_the_persons_own_lines(agent: LocalAgent
     generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
     event = generation.leader.wait_for_event("failed")
     assert event["reason"] == "function_error"
-    assert event["message"].startswith("train(): ValueError: the data looks wrong (regression.py, line ")
-    assert 'raise ValueError("the data looks wrong' in event["traceback"]
+    assert event["message"].startswith("train(): RuntimeError: no class called 'igloo' (regression.py, line ")
+    assert "raise RuntimeError(\"no class called 'igloo'" in event["traceback"]
     assert "iteration.py" not in event["traceback"], "the runtime's own frames are no help"
     assert event["iteration"] == 3
     assert [worker.end() for worker in generation.workers] == [1, 1]

@@ -46,7 +46,8 @@ class _Rank:
         return int(self.carrier.size())
 
 
-def _pair_of_ranks() -> list[Any]:
+def pair_of_ranks() -> list[Any]:
+    """Both ranks of a gloo group, in this process."""
     store = dist.HashStore()
 
     def join(rank: int) -> Any:
@@ -59,7 +60,7 @@ def _pair_of_ranks() -> list[Any]:
 @pytest.fixture
 def ranks() -> Iterator[list[Any]]:
     """Both ranks of a group; the first one's end is the runtime's own."""
-    pair = _pair_of_ranks()
+    pair = pair_of_ranks()
     own: Any = _Rank(pair[0])
     own_groups.own(own)
     yield pair
@@ -67,7 +68,11 @@ def ranks() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("error", _OWN_ERRORS, ids=lambda error: str(error)[:20])
-def test_an_error_of_the_function_stays_its_own(ranks: list[Any], error: Exception) -> None:
+@pytest.mark.parametrize("others_end", [False, True])
+def test_an_error_of_the_function_stays_its_own(ranks: list[Any], error: Exception, others_end: bool) -> None:
+    """Also where another rank has raised it just before and has ended."""
+    if others_end:
+        ranks.pop()
     with pytest.raises(WorkerFailureError) as caught, blaming_the_function("train()"):
         raise error
     assert caught.value.reason == "function_error"
@@ -95,11 +100,24 @@ def _in_a_collective(ranks: list[Any]) -> None:
     ranks[0].allreduce([torch.zeros(4)]).wait()
 
 
+def test_a_compiled_function_of_torch_raises_its_callers_error(ranks: list[Any]) -> None:
+    with pytest.raises(WorkerFailureError) as caught, blaming_the_function("train()"):
+        torch.zeros(2) @ torch.zeros(3)
+    assert caught.value.reason == "function_error"
+
+
 def _caught_by_the_function(ranks: list[Any]) -> None:
     try:
         _in_a_collective(ranks)
     except RuntimeError as error:
-        raise ValueError("the statistics could not be summed") from error
+        raise RuntimeError("the statistics could not be summed") from error
+
+
+def _raised_again_by_the_function(ranks: list[Any]) -> None:
+    try:
+        _in_a_collective(ranks)
+    except RuntimeError:
+        raise
 
 
 def _in_a_hook_of_the_backward_pass(ranks: list[Any]) -> None:
@@ -109,7 +127,13 @@ def _in_a_hook_of_the_backward_pass(ranks: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "collective", [_in_a_collective, _caught_by_the_function, _in_a_hook_of_the_backward_pass]
+    "collective",
+    [
+        _in_a_collective,
+        _caught_by_the_function,
+        _raised_again_by_the_function,
+        _in_a_hook_of_the_backward_pass,
+    ],
 )
 def test_a_lost_peer_is_never_blamed_on_the_function(
     ranks: list[Any], collective: Callable[[list[Any]], None]
@@ -121,7 +145,7 @@ def test_a_lost_peer_is_never_blamed_on_the_function(
 
 
 def test_a_broken_group_of_the_functions_own_is_its_error(ranks: list[Any]) -> None:
-    others = _pair_of_ranks()
+    others = pair_of_ranks()
     others.pop()
     with pytest.raises(RuntimeError) as caught:
         _in_a_collective(others)

@@ -6,6 +6,7 @@ that was taken is the platform's business and fails only this generation.
 
 from __future__ import annotations
 
+import opcode
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +15,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import communication
 from workers.runtime import own_groups
 
 #: What torch raises for a connection or a store, beside the plain RuntimeError of gloo's collectives.
 _OF_A_CONNECTION = (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
 _COLLECTIVES_FOLDER = str(Path(dist.__file__).parent)
+#: The folders of code that exchanges something with other ranks.
+_EXCHANGING_FOLDERS = (
+    _COLLECTIVES_FOLDER, str(Path(communication.__file__).parent), str(Path(__file__).resolve().parent)
+)  # fmt: skip
 #: A worker that is gone loses its connections one after the other: a function's own first, it may be.
 _SETTLING_SECONDS = 1.0
 _RUNTIME_FOLDER = str(Path(__file__).resolve().parent)
@@ -52,13 +58,16 @@ def is_peer_loss(error: BaseException) -> bool:
     """Whether `error` says that another rank of the process group is gone.
 
     Its words say nothing: they may be the function's. It is of a kind that torch raises where a connection
-    breaks, or follows from one, and a connection of the runtime's own groups is broken.
+    breaks, or follows from one, no statement of the function raised it, and a connection of the runtime's own
+    groups is broken.
     """
     return any(_follows_from_a_lost_peer(one) for one in _with_its_causes(error))
 
 
 def _follows_from_a_lost_peer(error: BaseException) -> bool:
     if not isinstance(error, _OF_A_CONNECTION) and type(error) is not RuntimeError:
+        return False
+    if _is_raised_by_a_statement_elsewhere(error):
         return False
     frames = [frame for frame, _line in traceback.walk_tb(error.__traceback__)]
     collectives = [frame for frame in frames if frame.f_code.co_filename.startswith(_COLLECTIVES_FOLDER)]
@@ -69,6 +78,19 @@ def _follows_from_a_lost_peer(error: BaseException) -> bool:
         return False
     groups = [frame.f_locals.get("group") for frame in collectives]
     return all(own_groups.is_owned(group) for group in groups if isinstance(group, dist.ProcessGroup))
+
+
+def _is_raised_by_a_statement_elsewhere(error: BaseException) -> bool:
+    """Whether a `raise` outside of all code that exchanges anything raised the error. Where a connection
+    breaks, the call of a compiled function raises it, or a `raise` of the runtime's own."""
+    place = error.__traceback__
+    if place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    code = place.tb_frame.f_code
+    is_statement = code.co_code[place.tb_lasti] == opcode.opmap["RAISE_VARARGS"]
+    return is_statement and not code.co_filename.startswith(_EXCHANGING_FOLDERS)
 
 
 def _with_its_causes(error: BaseException) -> Iterator[BaseException]:

@@ -178,7 +178,7 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     order.refresh_from_db()
     assert order.outcome["jobs"] == {job.pk: "held back"}, "what it lost, it had lost before"
     job.refresh_from_db()
-    assert (job.state, job.failures, servers_of(job)) == (JobState.RUNNING, 0, {"node-1"})
+    assert (job.state, job.failures, servers_of(job)) == (JobState.RUNNING, 1, {"node-1"})
 
 
 def test_the_start_of_a_promised_job_is_not_broken_off(

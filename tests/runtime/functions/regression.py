@@ -51,7 +51,7 @@ class Regression(TrainingFunction):
         inputs, targets = batch
         self.iterations_seen += 1
         if current_iteration() == self.option("fail_at"):
-            raise ValueError("the data looks wrong\nand more")
+            raise RuntimeError("no class called 'igloo'\nConnection closed by peer")
         if current_iteration() == self.option("slow_at"):
             time.sleep(0.4)
         if self.option("dropout"):
