@@ -236,10 +236,12 @@ def _function_failed(
     if generation.retired() and generation.retired_because == RetireReason.FAILED:
         # Another rank has said so. An error on all ranks is one failure, not as many as there are ranks.
         return []
+    may_be_tried_again = fault.reason == "function_error" and generation.was_live
+    if not may_be_tried_again:
+        return [fault]
     counting = _count(job, generation, fault, reached)
     found: list[Instruction] = [] if generation.failure_reason in FUNCTIONS_FAULTS else [counting]
-    may_be_tried_again = fault.reason == "function_error" and generation.was_live
-    if not may_be_tried_again or counting.failures >= MAXIMUM_FAILURES:
+    if counting.failures >= MAXIMUM_FAILURES:
         found.append(fault)
     elif not generation.retired():
         reason = f"{fault.reason}: {fault.message}"[:300]
