@@ -47,7 +47,7 @@ def test_only_passing_the_furthest_iteration_is_progress() -> None:
     assert counted(events.worker_failed(further, live, fault)) == [(1, 80, "killed")]
 
 
-def test_a_lost_peer_counts_only_where_no_network_between_servers_was() -> None:
+def test_a_lost_peer_counts_only_for_ranks_on_one_server() -> None:
     live = training(2, "failed", "training")
     job = running(live=live)
     fault = Fail("peer_lost", "another worker is gone")
@@ -79,7 +79,7 @@ def test_workers_that_are_stopped_do_not_fail_their_job(because: RetireReason) -
     assert events.worker_failed(running(), gone, Fail("killed", "by signal 9")) == []
 
 
-def test_a_report_that_comes_after_its_generations_end_still_counts() -> None:
+def test_a_report_after_its_generations_end_still_counts() -> None:
     """The step that misses a worker comes before the event that says why it is gone."""
     gone = training(2, "failed", state=GenerationState.RETIRED, retired_because=RetireReason.LOST)
     job = running(state=JobState.SUSPENDED, last_generation=2)
@@ -88,7 +88,7 @@ def test_a_report_that_comes_after_its_generations_end_still_counts() -> None:
     ]
 
 
-def test_a_successor_that_fails_beside_its_predecessor_harms_nobody() -> None:
+def test_a_successor_failing_beside_its_predecessor_is_harmless() -> None:
     one = coming(3, "failed")
     beside = running(live=training(2, "training"), coming=one)
     assert counted(events.worker_failed(beside, one, Fail("start_failed", "no port"))) == []
@@ -119,7 +119,7 @@ def test_a_start_that_takes_too_long_counts_where_functions_run(phases: list[str
     assert len(counted(steps.next_steps(running(coming=one), BOUNDS, NOW))) == counts
 
 
-def test_an_iteration_without_end_counts_and_a_slow_store_does_not() -> None:
+def test_an_endless_iteration_counts_and_a_slow_store_does_not() -> None:
     told = NOW - timedelta(seconds=BOUNDS.suspend_seconds + 1)
     stuck = training(
         2, "training", goal=Goal.SUSPEND, iterations_per_second=2.0,

@@ -75,7 +75,7 @@ def test_a_failure_whose_server_then_falls_silent_is_none(cluster: Cluster, subm
     assert (job.state, job.failures) == (JobState.SUSPENDED, 2)
 
 
-def test_what_happens_again_and_again_is_counted_on_the_last_line(cluster: Cluster, submit: Submit) -> None:
+def test_what_repeats_is_counted_on_the_last_line(cluster: Cluster, submit: Submit) -> None:
     SimulatedAgent.enrol("node-1", 4, SPEED)
     job = submit("best_effort")
     for number in range(60):

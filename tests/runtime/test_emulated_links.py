@@ -214,7 +214,7 @@ def test_whoever_waits_for_a_collective_hears_that_a_peer_is_gone(
         work.get_future().wait()
 
 
-def test_a_peer_that_goes_while_models_are_compared_is_no_mistake_of_the_function(
+def test_a_peer_lost_while_models_are_compared_is_a_lost_peer(
     without_peer: EmulatedGroup,
 ) -> None:
     """In C++, where DDP compares them: without the exception it reads sizes that never came."""

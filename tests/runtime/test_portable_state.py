@@ -198,7 +198,7 @@ def test_model_optimizer_and_scheduler_are_refused_by_name() -> None:
         assert caught.value.message.startswith(f"state_dict() {sentence}, which")
 
 
-def test_a_models_own_error_while_its_state_is_taken_is_its_function() -> None:
+def test_a_models_error_while_its_state_is_taken_is_its_own() -> None:
     for take in (check_portable, final_weights):
         with pytest.raises(WorkerFailureError) as caught:
             take(_parts(module=_Broken(2, 1)))
