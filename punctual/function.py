@@ -32,14 +32,11 @@ class TrainingFunction(ABC):
             running the file.
         worker_counts: numbers of workers on which the function runs, where its experts or shards allow only
             some, such as {3, 6, 12}. Empty: any power of two. Must be a literal too.
-        unused_parameters: set to True when some parameters get no gradient in some iterations (DDP then
-            searches for them, which costs a little time).
         hyperparameters: what the job was submitted with, `global_batch_size` among them.
     """
 
     speed_neutral: ClassVar[set[str]] = {"learning_rate"}
     worker_counts: ClassVar[set[int]] = set()
-    unused_parameters: ClassVar[bool] = False
 
     def __init__(self, hyperparameters: Mapping[str, Any]) -> None:
         self.hyperparameters = dict(hyperparameters)

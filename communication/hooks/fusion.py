@@ -47,7 +47,6 @@ class FusedGradients:
         *,
         plan_digest: str,
         seed: int = 0,
-        may_be_unused: bool = False,
         active: Callable[[], bool] = lambda: True,
     ) -> None:
         """Begin to look after the gradients of parameters, in their order of readiness.
@@ -56,7 +55,6 @@ class FusedGradients:
             boundaries: for each group one more than its last parameter. options: what is done to each group.
             plan_digest: rows that were kept under it go on as they were.
             seed: of all chance, the same on all ranks.
-            may_be_unused: whether some gradients may be computed on no rank.
             active: whether gradients that become ready are to be synchronised.
 
         Raises:
@@ -77,7 +75,6 @@ class FusedGradients:
         self._iteration = 0
         #: What is added to the next gradients, by parameter.
         self._carried: dict[str, list[Kept]] = {}
-        self._may_be_unused = may_be_unused
         sizes = [each.numel() for _, each in self._parameters]
         ends = [0, *accumulate(sizes)]
         self._flat = torch.zeros(ends[-1], device=device)
@@ -119,15 +116,17 @@ class FusedGradients:
     # -- while the backward pass goes on
 
     def _gradient_is_ready(self, place: int, parameter: Tensor) -> None:
-        if not self._active():
-            return
+        if self._active():
+            self._take(place, parameter)
+            self._send_complete_groups()
+
+    def _take(self, place: int, parameter: Tensor) -> None:
         assert parameter.grad is not None
         view = self._views[place]
         view.copy_(parameter.grad.reshape(-1)).div_(self._groups.shape.workers)
         for each in self._carried.pop(self._parameters[place][0], ()):
             view[each.start : each.start + len(each.values)].add_(each.values.to(view.device))
         self._ready.add(place)
-        self._send_complete_groups()
 
     def _send_complete_groups(self) -> None:
         """Send what is complete and follows what was sent."""
@@ -160,12 +159,18 @@ class FusedGradients:
 
     # -- when it is over
 
-    def after_backward(self) -> None:
+    def after_backward(self, *, late: bool = False) -> None:
         """Wait for all groups; gradients are the mean over all ranks then.
 
-        A gradient that was not computed here counts as zeros, and stays away where no rank computed it.
+        A gradient that was not computed here counts as zeros.
+
+        Args:
+            late: take the gradients that are there now, as nobody said when they were ready.
         """
-        computed = self._computed_anywhere()
+        if late:
+            for place, (_, parameter) in enumerate(self._parameters):
+                if parameter.grad is not None:
+                    self._take(place, parameter)
         for place, view in enumerate(self._views):
             if place not in self._ready:
                 view.zero_()
@@ -175,18 +180,11 @@ class FusedGradients:
         for (low, high), carrying in zip(self._spans, self._sent, strict=True):
             parts = carrying.sums.split([len(view) for view in self._views[low:high]])
             for place, part in zip(range(low, high), parts, strict=True):
-                if computed[place]:
-                    _give(self._parameters[place][1], part)
+                _give(self._parameters[place][1], part)
         self._ready, self._sent = set(), []
         self._iteration += 1
         workers = self._groups.shape.workers
         self._notes.sums.dense_bytes += 2 * (workers - 1) * self._flat.nbytes // workers
-
-    def _computed_anywhere(self) -> list[bool]:
-        if not self._may_be_unused:
-            return [True] * len(self._views)
-        counts = torch.tensor([place in self._ready for place in range(len(self._views))]).float()
-        return [bool(count) for count in self._agreed(counts, dist.ReduceOp.MAX)]
 
     def _agreed(self, values: Tensor, operation: object) -> list[float]:
         """The largest or smallest of all ranks' values."""

@@ -91,14 +91,6 @@ def test_a_file_that_nobody_could_ask_for_cannot_be_an_artifact() -> None:
             artifact_path(name)
 
 
-def test_a_model_that_train_bypasses_is_noticed(agent: LocalAgent) -> None:
-    assignment = regression(hyperparameters={"bypass": True})
-    generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
-    event = generation.leader.wait_for_event("failed")
-    assert event["reason"] == "function_error"
-    assert "without calling model(...)" in event["message"]
-
-
 def test_the_others_notice_at_once_when_a_worker_is_killed(agent: LocalAgent) -> None:
     assignment = regression(iterations=10**6, device=emulated())
     generation = agent.start_generation(REGRESSION, assignment, 3).wait_until_ready().train_from_nothing()

@@ -33,6 +33,10 @@ from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 
 METRIC_SLOTS = 32
+_NOTHING_TRAINED = (
+    "train() returned a loss that depends on none of the model's parameters: compute it with the model that "
+    "train() is given"
+)
 
 
 class Control(IntEnum):
@@ -116,11 +120,13 @@ class IterationRunner:
         if self.times is not None:
             self.times.begins()
         batch = self.loader.load(iteration)
+        self.model.begin_iteration()
         loss, metrics = self._forward(iteration, batch)
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
-        self._backward(loss, batch)
+        self._synchronisation.before_backward(loss)
+        self._backward(loss, batch, averaged=True)
         self._synchronisation.after_backward()
         if self.times is not None:
             self.times.synchronised()
@@ -129,7 +135,12 @@ class IterationRunner:
             self.traffic.collective(backward_began, time.monotonic())
         # The exchange travels while the optimizer steps. Copies of the last point have had the network's idle
         # times of both passes by now, and reading the loss does not keep a GPU from its backward pass.
-        exchange = Exchange(control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size)
+        usage = self._synchronisation.usage
+        exchange = Exchange(
+            control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size, usage.flags
+        )
+        if usage.is_partial and not usage.drop_unused(exchange.flags()):
+            raise WorkerFailureError("function_error", _NOTHING_TRAINED)
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
@@ -151,9 +162,8 @@ class IterationRunner:
     def rehearse(self, iteration: int) -> None:
         """An iteration on this rank alone: gradients are not synchronised, no rank waits for another."""
         batch = self.loader.load(iteration)
-        with self.model.no_sync():
-            loss, _metrics = self._forward(iteration, batch)
-            self._backward(loss, batch)
+        loss, _metrics = self._forward(iteration, batch)
+        self._backward(loss, batch, averaged=False)
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
         self.parts.optimizer.zero_grad(set_to_none=True)
@@ -162,30 +172,25 @@ class IterationRunner:
         """The function's `train`; returns the local mean loss and metrics."""
         enter_iteration(self._seed, iteration, batch.indices)
         seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
-        self.model.train()
-        calls = self.model.forward_calls
+        self.parts.module.train()
         self._clock.start()
-        with blaming_the_function("train()"):
-            returned = self.parts.function.train(batch.content, self.model)
+        with blaming_the_function("train()"), self.model.lend() as module:
+            returned = self.parts.function.train(batch.content, module)
         if self.pace is not None:
             self.pace.forward_done()
         self._clock.forward_done()
         loss, metrics = _read_result(returned)
-        if self.model.forward_calls == calls:
-            raise WorkerFailureError(
-                "function_error",
-                "train(): the loss was computed without calling model(...): methods of the model called "
-                "directly bypass the synchronisation of gradients",
-            )
         with blaming_the_function("the metrics of train()"):
             return loss, {name: _number(value) for name, value in metrics.items()}
 
-    def _backward(self, loss: Tensor, batch: LocalBatch) -> None:
+    def _backward(self, loss: Tensor, batch: LocalBatch, *, averaged: bool) -> None:
         self._clock.backward_begins()
         if self.pace is not None:
             self.pace.backward_begins()
         with blaming_the_function("the backward pass"):
             (loss * batch.weight).backward()
+            if averaged:
+                self._synchronisation.gradients_are_there(counts=batch.size > 0)
         if self.pace is not None:
             self.pace.backward_done()
 
@@ -232,8 +237,12 @@ class Exchange:
         group: dist.ProcessGroup | None,
         rank: int,
         world_size: int,
+        flags: Tensor,
     ) -> None:
         """Start the exchange.
+
+        Args:
+            flags: of the parameters that this rank used.
 
         Raises:
             WorkerFailureError: there are more metrics than room.
@@ -251,10 +260,20 @@ class Exchange:
         # A rank without samples of its own has computed one for company's sake: it does not count.
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
-        self._vector = torch.tensor(
-            values + [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values)), dtype=torch.float64
-        )
+        values += [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values))
+        self._values = len(values)
+        self._vector = torch.cat([torch.tensor(values, dtype=torch.float64), flags])
         self._work = sum_beside(self._vector, group) if world_size > 1 else None
+
+    def flags(self) -> Tensor:
+        """The sums of all ranks' flags."""
+        self._wait()
+        return self._vector[self._values :]
+
+    def _wait(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.wait()
 
     def result(self) -> tuple[Control, Votes, dict[str, float]]:
         """Rank 0's control flag, what all ranks have voted, and loss and metrics of the global batch.
@@ -262,9 +281,9 @@ class Exchange:
         Raises:
             WorkerFailureError: ranks returned different metrics.
         """
-        if self._work is not None:
-            self._work.wait()
-        control, ready, spoiled, safe, lacking, busy, samples, fingerprints, *totals = self._vector.tolist()
+        self._wait()
+        told = self._vector[: self._values].tolist()
+        control, ready, spoiled, safe, lacking, busy, samples, fingerprints, *totals = told
         if fingerprints != self._fingerprint * self._world_size:
             raise WorkerFailureError(
                 "function_error",

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.espresso.options import Level
@@ -54,19 +53,16 @@ class SparseGradients:
         groups: PlacementGroups,
         *,
         sparse: Collection[str] = (),
-        may_be_unused: bool = False,
     ) -> None:
         """Begin to look after the gradients of the plan's tensors.
 
         Args:
             sparse: names of parameters whose gradients are kept as rows, where nothing was computed.
-            may_be_unused: whether some gradients may be computed on no rank.
 
         Raises:
             ValueError: the plan is for other parameters, sizes or numbers.
         """
         self._groups = groups
-        self._may_be_unused = may_be_unused
         shape = groups.shape
         level = Level.INTER if shape.spread else Level.FLAT
         self._wire = Wire(groups.by_step[level, False]) if shape.workers > 1 else None
@@ -104,30 +100,19 @@ class SparseGradients:
         return _Tensor(orders, parameter, orders.name in sparse, units, partitions)
 
     def after_backward(self) -> None:
-        """Replace each gradient by the mean over all ranks. One that no rank computed stays away."""
+        """Replace each gradient by the mean over all ranks; what was not computed here counts as zeros."""
         if self._wire is None:
             return
         begun, waited = time.perf_counter(), self._wire.seconds
         self._wire.begin()
-        computed = self._computed_anywhere()
         self.measures.spans = [
             span
             for number, tensor in enumerate(self._tensors)
-            if computed[number]
             for span in self._timed(number, tensor, self._wire)
         ]
         exchange = self._wire.seconds - waited
         self.measures.iteration(time.perf_counter() - begun - exchange, exchange, self._wire.received_bytes)
         self._wire.received_bytes = 0
-
-    def _computed_anywhere(self) -> list[bool]:
-        if not self._may_be_unused or not self._tensors:
-            return [True] * len(self._tensors)
-        device = self._tensors[0].parameter.device
-        counts = torch.tensor([each.parameter.grad is not None for each in self._tensors], device=device)
-        counts = counts.float()
-        dist.all_reduce(counts, op=dist.ReduceOp.MAX, group=self._groups.everybody)
-        return [bool(count) for count in counts]
 
     def _timed(self, number: int, tensor: _Tensor, wire: Wire) -> Iterator[StageSpan]:
         """Synchronise a tensor; tells what it waited for when. What lies between is a rank's own part."""

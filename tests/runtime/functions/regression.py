@@ -56,8 +56,6 @@ class Regression(TrainingFunction):
             time.sleep(0.4)
         if self.option("dropout"):
             inputs = inputs * (sample_rand(8) >= 0.1)
-        if self.option("bypass"):
-            return model.module(inputs).mean(), {}
         print(f"iteration {current_iteration()}")
         errors = model(inputs).squeeze(1) - targets
         distance = errors.abs().mean()

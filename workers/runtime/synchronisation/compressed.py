@@ -1,7 +1,7 @@
 """Synchronises gradients as a communication plan says: in groups, each encoded and sent by an option.
 
-The groups are exchanged by `communication/hooks/`. DDP stays what `train()` calls, for buffers and unused
-parameters, and leaves the gradients as they are.
+The groups are exchanged by `communication/hooks/`. DDP stays for the buffers, and leaves the
+gradients as they are.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         self._momentum = float(choices["momentum"])
         # Gradients lie in DDP's buckets, which nobody sends.
         self._dense = DenseSynchroniser({"gradients_in_buckets": True})
+        self._model: DistributedModel | None = None
         self._fused: FusedGradients | None = None
         self._groups: PlacementGroups | None = None
         self._lossless = False
@@ -70,7 +71,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         Raises:
             WorkerFailureError: the plan is not for these gradients or ranks; DDP cannot train this model.
         """
-        model = self._dense.wrap(parts, group, parameters)
+        self._model = model = self._dense.wrap(parts, group, parameters)
         model.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
         try:
             orders = orders_of(
@@ -88,8 +89,7 @@ class CompressedSynchroniser(GradientSynchroniser):
                 ErrorFeedback(codec, self._momentum),
                 self._groups,
                 plan_digest=orders.digest,
-                may_be_unused=parts.function.unused_parameters,
-                active=lambda: bool(model.require_backward_grad_sync),
+                active=lambda: model.averages,
             )
         except ValueError as error:
             raise _refused(str(error)) from error
@@ -107,7 +107,8 @@ class CompressedSynchroniser(GradientSynchroniser):
     def after_backward(self) -> None:
         """Wait for the groups that are still on their way; take what they brought."""
         assert self._fused is not None
-        self._fused.after_backward()
+        assert self._model is not None
+        self._fused.after_backward(late=self._model.is_late)
 
     def measured(self) -> CommunicationMeasures:
         """Seconds, bytes and residuals of the groups."""

@@ -52,7 +52,6 @@ class DenseSynchroniser(GradientSynchroniser):
                 parts.module,
                 device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
                 process_group=group,
-                find_unused_parameters=parts.function.unused_parameters,
                 gradient_as_bucket_view=self._gradients_in_buckets,
                 # It would send the whole model, which a state that is loaded writes over.
                 init_sync=False,

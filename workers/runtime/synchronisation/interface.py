@@ -39,7 +39,7 @@ class GradientSynchroniser(ABC):
         group call this together.
 
         Returns:
-            What `train()` calls in the model's place; None where this kind needs nothing there.
+            What lends the module to `train()`; None where this kind wraps nothing.
         """
 
     @property

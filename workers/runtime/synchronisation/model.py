@@ -1,46 +1,159 @@
-"""The model as `train()` sees it on many ranks."""
+"""DDP's part of an iteration. `train()` gets the person's own module; DDP averages its gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
+from torch import Tensor, nn
+from torch.distributed.utils import _to_kwargs, _verify_param_shape_across_processes
 from torch.nn.parallel import DistributedDataParallel
+
+from workers.runtime.synchronisation.pieces import PieceCount, has_functions_in_python
+
+#: What every library that carries tensors between ranks takes. The others travel as bytes.
+_CARRIED = frozenset(
+    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
+)
 
 
 class DistributedModel(DistributedDataParallel):
-    """DDP that lets `train()` read the model's own attributes and notices when it was bypassed."""
+    """DDP without its forward pass.
 
-    forward_calls = 0
+    Its hooks see each gradient, whatever way of `train()` led to it: a call of the model, of a method or of a
+    submodule, once or several times. So nobody needs to call this object, and what is said to the model
+    reaches the model.
+    """
 
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model, counting calls: gradients of a bypassed model would not be synchronised."""
-        self.forward_calls += 1
-        return super().forward(*inputs, **keywords)
+    #: Whether gradients are averaged as soon as they are ready.
+    averages = False
+    #: Whether they are averaged after the backward pass, as they come in several pieces.
+    is_late = False
+    _pieces: PieceCount | None = None
+    _has_begun = False
+
+    def begin_iteration(self) -> None:
+        """Give every rank the first one's buffers. All ranks call this together."""
+        self._pre_forward()
+
+    @contextmanager
+    def lend(self) -> Iterator[nn.Module]:
+        """The module as `train()` gets it.
+
+        Scripts that were written for DDP find it under `model.module` too. On a GPU its inputs are moved
+        there, as DDP moves them.
+        """
+        module = self.module
+        added = not hasattr(module, "module")
+        if added:
+            # Not as an attribute of a module: it would be a submodule of itself.
+            module.__dict__["module"] = module
+        hook = None
+        if self.device_ids:
+            device = torch.device(self.device_type, self.device_ids[0])
+            hook = module.register_forward_pre_hook(_mover(device), prepend=True, with_kwargs=True)
+        try:
+            with self._inside_ddp_forward():
+                yield module
+        finally:
+            if hook is not None:
+                hook.remove()
+            if added:
+                module.__dict__.pop("module", None)
+
+    def before_backward(self, loss: Tensor) -> None:
+        """Begin to average the gradients of the loss."""
+        if self._pieces is not None:
+            self.is_late = self._pieces.end()
+            self._pieces = None
+        if not self._has_begun and has_functions_in_python(loss):
+            self.is_late = True
+            self._pieces = PieceCount(self._averaged)
+        self._has_begun = True
+        if not self.is_late:
+            self._post_forward(None)
+            self.averages = True
+
+    def after_backward(self) -> None:
+        """All gradients of this rank are there. What got none counts as zeros, and does not keep other ranks
+        waiting."""
+        self.averages = False
+        if self.is_late:
+            self._post_forward(None)
+        ready = [
+            place for place, parameter in enumerate(self._averaged) if self.is_late or parameter.grad is None
+        ]
+        if ready:
+            _in_a_backward_pass(lambda: self._are_ready(ready))
+
+    def _are_ready(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._fire_reducer_autograd_hook(place)
+
+    def _build_params_for_reducer(self) -> Any:
+        parameters, sparse = super()._build_params_for_reducer()
+        #: In the reducer's order.
+        self._averaged: list[nn.Parameter] = parameters
+        return parameters, sparse
 
     def begin_alike(self) -> None:
         """What DDP does when it is made, unless it is told not to: every rank gets the first one's values."""
-        trained = [
-            parameter
-            for name, parameter in self.module.named_parameters()
-            if parameter.requires_grad and name not in self.parameters_to_ignore
+        kept = [
+            (name, tensor)
+            for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]
+            if name not in self.parameters_to_ignore
         ]
+        trained = [tensor for _, tensor in kept if isinstance(tensor, nn.Parameter) and tensor.requires_grad]
         group: dist.ProcessGroup = self.process_group
         if trained:
             _verify_param_shape_across_processes(group, trained)
-        _sync_module_states(
-            module=self.module,
-            process_group=group,
-            broadcast_bucket_size=self.broadcast_bucket_size,
-            src=0,
-            params_and_buffers_to_ignore=self.parameters_to_ignore,
+        self._distributed_broadcast_coalesced(
+            [tensor.detach() for _, tensor in kept], self.broadcast_bucket_size
         )
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-            return getattr(super().__getattr__("module"), name)
+    def _distributed_broadcast_coalesced(
+        self, tensors: Sequence[Tensor], buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        carried = [_as_carried(tensor) for tensor in tensors]
+        dist._broadcast_coalesced(self.process_group, carried, buffer_size, authoritative_rank)
+        for tensor, values in zip(tensors, carried, strict=True):
+            if values.data_ptr() != tensor.data_ptr():
+                tensor.copy_(values.view(tensor.dtype).view(tensor.shape))
+
+
+class _InBackward(torch.autograd.Function):
+    """Does something while a backward pass runs."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, action: Callable[[], None]) -> Tensor:
+        ctx.action = action
+        return anchor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> tuple[None, None]:
+        ctx.action()
+        return None, None
+
+
+def _in_a_backward_pass(action: Callable[[], None]) -> None:
+    """DDP's reducer ends its work by a callback of the backward pass: what completes it needs one."""
+    with torch.enable_grad():
+        _InBackward.apply(torch.zeros((), requires_grad=True), action).backward()
+
+
+def _as_carried(tensor: Tensor) -> Tensor:
+    """The tensor as it is carried to other ranks: itself, or its bytes."""
+    if tensor.dtype in _CARRIED or not tensor.numel():
+        return tensor
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def _mover(device: torch.device) -> Callable[..., Any]:
+    def move(_module: nn.Module, inputs: Any, keywords: Any) -> tuple[Any, Any]:
+        moved_inputs, moved_keywords = _to_kwargs(inputs, keywords, device, False)
+        return moved_inputs[0], moved_keywords[0]
+
+    return move

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import torch.distributed as dist
+from torch import Tensor
 
 from communication.hooks.measures import CommunicationMeasures
 from punctual.protocol.limits import PLAN_REFUSED
@@ -16,16 +17,19 @@ from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.kinds import KINDS
 from workers.runtime.synchronisation.model import DistributedModel
 from workers.runtime.synchronisation.plan import RuntimePlan, SynchroniserChoice
+from workers.runtime.synchronisation.usage import GradientUsage
 
 
 class Synchronisation:
     """A model whose gradients are synchronised as a runtime plan says.
 
     Attributes:
-        model: what `train()` calls.
+        model: lends the module to `train()`, and averages its dense gradients.
+        usage: which parameters got a gradient.
     """
 
     model: DistributedModel
+    usage: GradientUsage
 
     def __init__(
         self, plan: RuntimePlan, parts: TrainingParts, group: dist.ProcessGroup | None = None
@@ -52,6 +56,7 @@ class Synchronisation:
         if wrapped is None:
             raise _refused("no kind of it wraps the model")
         self.model = wrapped
+        self.usage = GradientUsage(parts.module)
 
     def begin_alike(self) -> None:
         """Begin from nothing: every rank gets the first one's values, whatever it has made itself.
@@ -61,6 +66,19 @@ class Synchronisation:
         """
         for synchroniser in self._synchronisers.values():
             synchroniser.begin_alike()
+
+    def before_backward(self, loss: Tensor) -> None:
+        """Begin to average the gradients of the loss."""
+        self.model.before_backward(loss)
+
+    def gradients_are_there(self, *, counts: bool) -> None:
+        """All gradients of this rank are computed.
+
+        Args:
+            counts: whether this rank has samples of its own.
+        """
+        self.usage.note(counts=counts)
+        self.model.after_backward()
 
     def after_backward(self) -> None:
         """Let every kind do what is left after the backward pass."""

@@ -82,7 +82,6 @@ class ZenSynchroniser(GradientSynchroniser):
                 self._orders,
                 self._groups,
                 sparse=self._rows,
-                may_be_unused=parts.function.unused_parameters,
             )
         except ValueError as error:
             raise _refused(str(error)) from error

@@ -1,0 +1,55 @@
+"""Runs iterations of a function in the test's own process, which is a rank of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from punctual import TrainingFunction
+from workers.runtime.batches import BatchLoader, dataset_size
+from workers.runtime.iteration import IterationRunner
+from workers.runtime.local_agent import runtime_plan
+from workers.runtime.parts import build_dataset, build_parts
+from workers.runtime.sample_order import SampleOrder
+from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.synchronisation.together import Synchronisation
+
+CPU = torch.device("cpu")
+
+
+def runner_of(
+    function: TrainingFunction,
+    *,
+    batch: int = 8,
+    seed: int = 0,
+    synchronisers: Sequence[Mapping[str, Any]] = (),
+) -> IterationRunner:
+    """What runs the function's iterations on all ranks of this process group."""
+    parts = build_parts(function, CPU, seed)
+    dataset = build_dataset(function, seed)
+    synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan(*synchronisers)), parts)
+    synchronisation.begin_alike()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    loader = BatchLoader(
+        dataset,
+        function.collate,
+        SampleOrder(dataset_size(dataset), batch, seed),
+        rank=rank,
+        world_size=world_size,
+        device=CPU,
+        data_workers=int(function.hyperparameters.get("num_workers", 0)),
+    )
+    return IterationRunner(
+        parts,
+        synchronisation,
+        loader,
+        group=None,
+        world_size=world_size,
+        rank=rank,
+        seed=seed,
+        clip_norm=None,
+        pace=None,
+    )

@@ -1,0 +1,247 @@
+"""`train()` gets the person's own module, and whatever it does with it is averaged over the ranks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+from communication.cupcake.plan import FusionPlan
+from communication.plan import Prediction
+from communication.profiles.codec import Device
+from communication.profiles.model import ModelProfile
+from communication.profiles.placement import PlacementShape
+from punctual import TrainingFunction
+from tests.communication.hooks.ranks import run_on_ranks
+from tests.runtime.in_process import runner_of
+from workers.runtime.failures import WorkerFailureError
+
+
+class Points(TrainingFunction):
+    """Fits a function of six numbers."""
+
+    def init_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def init_dataset(self) -> TensorDataset:
+        inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))
+        return TensorDataset(inputs, inputs.sum(1, keepdim=True).tanh())
+
+    def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # What weight decay and momentum do to a parameter differs between zeros and no gradient.
+        return torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+
+    def train(self, batch: Any, model: Any) -> Any:
+        inputs, targets = batch
+        return functional.mse_loss(model(inputs), targets)
+
+
+class Layers(Points):
+    """Uses its model as single-device scripts do."""
+
+    def init_model(self) -> nn.Module:
+        self.built = super().init_model()
+        return self.built
+
+    def train(self, batch: Any, model: Any) -> Any:
+        assert model is self.built
+        assert isinstance(model, nn.Sequential)
+        assert len(model) == 3
+        assert model[2] in list(model)
+        assert model.module[0] is model[0]
+        assert list(model.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+        assert not hasattr(model, "temperature")
+        model.temperature = 0.5
+        assert self.built.temperature == 0.5
+        del model.temperature
+        assert copy.deepcopy(model)(batch[0]).shape == (8, 1)
+        assert model.eval().training is False
+        return super().train(batch, model) + 1e-4 * model[0].weight.abs().sum()
+
+
+def test_train_gets_the_module_itself(alone: None) -> None:
+    runner = runner_of(Layers({}))
+    runner.run(0)
+    runner.run(1)
+    assert not hasattr(runner.parts.module, "module"), "only train() finds it there"
+
+
+class OwnModule(Points):
+    """A model with an attribute of that name."""
+
+    def init_model(self) -> nn.Module:
+        model = nn.Module()
+        model.module = super().init_model()
+        return model
+
+    def train(self, batch: Any, model: Any) -> Any:
+        return super().train(batch, model.module)
+
+
+def test_a_models_own_attribute_module_stays(alone: None) -> None:
+    runner = runner_of(OwnModule({}))
+    runner.run(0)
+    assert isinstance(runner.parts.module.module, nn.Sequential)
+
+
+class Elsewhere(Points):
+    """Trains something that is not the model that the runtime knows."""
+
+    def train(self, batch: Any, model: Any) -> Any:
+        return super().train(batch, copy.deepcopy(model))
+
+
+def test_a_loss_without_the_models_parameters_is_refused(alone: None) -> None:
+    with pytest.raises(WorkerFailureError, match="none of the model's parameters") as caught:
+        runner_of(Elsewhere({})).run(0)
+    assert caught.value.reason == "function_error"
+
+
+# -- models whose gradients come as DDP's forward pass does not expect them
+
+
+class Experts(nn.Module):
+    """Each sample goes to the expert that its number says; the last one gets none, ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 6)
+        self.experts = nn.ModuleList(nn.Linear(6, 1) for _ in range(9))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        chosen = (inputs[:, 0] * 1e4).long().remainder(8)
+        hidden = self.body(inputs).tanh()
+        out = inputs.new_zeros(len(inputs), 1)
+        for number, expert in enumerate(self.experts):
+            of_expert = (chosen == number).nonzero().squeeze(1)
+            if len(of_expert):
+                out = out.index_add(0, of_expert, expert(hidden[of_expert]))
+        return out
+
+
+class Mixture(Points):
+    """Each iteration leaves some experts without a gradient: on one rank, or on all."""
+
+    def init_model(self) -> nn.Module:
+        return Experts()
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 8)
+        self.a, self.b, self.c = nn.Linear(8, 1), nn.Linear(8, 1), nn.Linear(8, 1)
+        self.register_buffer("mask", torch.tensor([True, False, True, True, True, True]))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        for kind in (torch.float8_e4m3fn, torch.uint16, torch.complex64, torch.int16):
+            self.register_buffer(str(kind)[6:], torch.ones(2, 3).to(kind).t())
+
+    def forward(self, inputs: Tensor, head: str) -> Tensor:
+        self.steps = self.steps + 1
+        return getattr(self, head)(self.encode(inputs))
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        return self.body(inputs * self.mask).tanh()
+
+
+class TwoHeads(Points):
+    """Calls its model twice, and a method of it, and never uses a third head. Its buffers are odd."""
+
+    def init_model(self) -> nn.Module:
+        return Heads()
+
+    def train(self, batch: Any, model: Any) -> Any:
+        inputs, targets = batch
+        loss = functional.mse_loss(model(inputs, "a"), targets)
+        loss = loss + functional.mse_loss(model(inputs, "b"), -targets)
+        return loss + model.encode(inputs).square().mean()
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        for reentrant in (True, False, True):
+            hidden = checkpoint(lambda x: self.second(x).tanh(), hidden, use_reentrant=reentrant)
+        return self.out(hidden)
+
+
+class Recomputed(Points):
+    """Its gradients come in pieces."""
+
+    def init_model(self) -> nn.Module:
+        return Checkpointed()
+
+
+KINDS: dict[str, type[Points]] = {"mixture": Mixture, "heads": TwoHeads, "recomputed": Recomputed}
+ITERATIONS = 6
+
+
+def fused(model: nn.Module) -> dict[str, Any]:
+    """A plan that sends all gradients in two groups."""
+    sizes = {name: each.numel() for name, each in reversed(list(model.named_parameters()))}
+    profile = ModelProfile("model", tuple(sizes), np.array([*sizes.values()]), np.ones(len(sizes)))
+    plan = FusionPlan(
+        "none", Device.GPU, True, (2, len(sizes)), profile.layout, PlacementShape(1, 2),
+        Prediction(1.0, 0.0, 0.0), 0,
+    )  # fmt: skip
+    return {
+        "kind": "compressed",
+        "choices": {"plan": plan.to_message(), "gradients": list(sizes), "momentum": 0},
+    }
+
+
+def trained(batch: int) -> dict[str, dict[str, Tensor]]:
+    """The states of all kinds of models after some iterations, under DDP's averages and under a plan's."""
+    found = {}
+    for name, kind in KINDS.items():
+        for way in ("dense", "fused"):
+            function = kind({})
+            plan = [fused(function.init_model())] if way == "fused" else []
+            runner = runner_of(function, batch=batch, synchronisers=plan)
+            for iteration in range(ITERATIONS):
+                runner.run(iteration)
+            found[f"{name} {way}"] = runner.parts.module.state_dict()
+            assert dist.get_world_size() == 2
+    return found
+
+
+def plainly_trained(kind: type[Points], batch: int) -> dict[str, Tensor]:
+    """The same without the runtime's synchronisation: PyTorch on one device."""
+    function = kind({})
+    runner = runner_of(function, batch=batch)
+    parts = runner.parts
+    for iteration in range(ITERATIONS):
+        parts.function.train(runner.loader.load(iteration).content, parts.module).backward()
+        parts.optimizer.step()
+        parts.optimizer.zero_grad()
+    return parts.module.state_dict()
+
+
+@pytest.mark.parametrize("batch", [4, 1], ids=["two samples on each rank", "a rank without samples"])
+def test_all_ways_of_gradients_train_as_on_one_device(alone: None, batch: int) -> None:
+    first, second = run_on_ranks(2, trained, batch)
+    for name, kind in KINDS.items():
+        plain = plainly_trained(kind, batch)
+        for way in ("dense", "fused"):
+            for rank in (first, second):
+                state = rank[f"{name} {way}"]
+                assert state.keys() == plain.keys()
+                for key, value in plain.items():
+                    if value.dtype is torch.float32:
+                        torch.testing.assert_close(
+                            state[key], value, rtol=1e-4, atol=1e-5, msg=f"{name} {way} {key}"
+                        )
+                    else:
+                        assert state[key].tolist() == value.tolist(), key

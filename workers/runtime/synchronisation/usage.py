@@ -1,0 +1,62 @@
+"""Which trained parameters got a gradient in an iteration: a parameter that no rank used keeps none.
+
+An optimizer passes over a parameter without a gradient; zeros in its place would let weight decay and
+momentum change it. A rank adds zeros for what its part of the batch did not use, so that the others need not
+wait. What no rank used is found with the exchange that ends every iteration anyway.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+#: Numbers of ranks are summed in so many bits, so many of them in a number of 53 bits.
+_BITS, _TOGETHER = 13, 4
+
+
+class GradientUsage:
+    """The parameters of a model that got a gradient."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._weights = torch.tensor([2.0 ** (_BITS * place) for place in range(_TOGETHER)]).double()
+        self._missing: list[int] = []
+        self._all = self._packed([])
+
+    def note(self, *, counts: bool) -> None:
+        """The backward pass is over, and no gradient was exchanged for one that is missing here.
+
+        Args:
+            counts: whether this rank has samples of its own; without them, it uses nothing.
+        """
+        self._missing = [
+            place for place, each in enumerate(self._parameters) if each.grad is None or not counts
+        ]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether this rank used less than all parameters."""
+        return bool(self._missing)
+
+    @property
+    def flags(self) -> Tensor:
+        """What the ranks sum up."""
+        return self._packed(self._missing) if self._missing else self._all
+
+    def drop_unused(self, sums: Tensor) -> bool:
+        """Take the gradients from what no rank used; returns whether there is any gradient at all.
+
+        Args:
+            sums: of all ranks' flags.
+        """
+        counts = (sums[:, None] / self._weights).floor().remainder(2.0**_BITS).view(-1).tolist()
+        unused = [place for place in self._missing if not counts[place]]
+        for place in unused:
+            self._parameters[place].grad = None
+        return len(unused) < len(self._parameters)
+
+    def _packed(self, missing: list[int]) -> Tensor:
+        flags = torch.zeros(-(-len(self._parameters) // _TOGETHER) * _TOGETHER, dtype=torch.float64)
+        flags[: len(self._parameters)] = 1.0
+        flags[missing] = 0.0
+        return (flags.view(-1, _TOGETHER) * self._weights).sum(1)
