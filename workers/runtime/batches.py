@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -58,6 +59,48 @@ class KeyedDataset(Dataset[Any]):
         return samples
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """In a batch's place: why another process could not load it."""
+
+    reason: str
+    message: str
+    traceback_text: str
+
+
+class LoadedApart(Dataset[Any]):
+    """Batches as processes load them ahead. A mistake of the person's there comes back with its own line:
+    PyTorch would tell of its process first."""
+
+    def __init__(self, keyed: KeyedDataset, collate: Callable[[list[Any]], Any]) -> None:
+        self._keyed = keyed
+        self._collate = collate
+        self._sends = False
+
+    def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> Any:
+        """The local batch, or why there is none."""
+        try:
+            with blaming_the_function("the data set"):
+                batch = self._collate(self._keyed[key])
+            if not self._sends:
+                self._try_to_send(batch)
+            return batch
+        except WorkerFailureError as failure:
+            return _Failed(failure.reason, failure.message, failure.traceback_text)
+
+    def _try_to_send(self, batch: Any) -> None:
+        """PyTorch would wait for ever for a batch that cannot be sent."""
+        try:
+            ForkingPickler.dumps(batch)
+        except Exception as error:
+            raise WorkerFailureError(
+                "function_error",
+                f"the data set: a batch cannot be sent by the process that loaded it ({error}): make it of "
+                "tensors, numbers, strings, lists and dicts, or load without data_workers",
+            ) from error
+        self._sends = True
+
+
 class BatchLoader:
     """Loads the local batches of one rank, in the training process or in `data_workers` processes ahead of
     it."""
@@ -107,7 +150,10 @@ class BatchLoader:
         if self._ahead is None or iteration != self._next_iteration:
             self._ahead = iter(self._start_data_workers(iteration))
         self._next_iteration = iteration + 1
-        return next(self._ahead)
+        content = next(self._ahead)
+        if isinstance(content, _Failed):
+            raise WorkerFailureError(content.reason, content.message, content.traceback_text)
+        return content
 
     def _start_data_workers(self, iteration: int) -> DataLoader[Any]:
         # Without this object: in a cycle with the iterator, the processes would outlive the loader until the
@@ -121,11 +167,11 @@ class BatchLoader:
                 coming += 1
 
         return DataLoader(
-            self._keyed,
+            LoadedApart(self._keyed, self._collate),
             batch_size=None,
             sampler=keys(),
             num_workers=self._data_workers,
-            collate_fn=self._collate,
+            collate_fn=_as_it_is,
             worker_init_fn=_accept_termination,
             multiprocessing_context="fork",
         )
@@ -139,6 +185,10 @@ def _share(
     first, last = local_slice(order.global_batch_size, rank, world_size)
     shown = everything[first:last] if last > first else everything[:1]
     return tuple(shown.tolist()), first, last - first, everything
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _accept_termination(_worker: int) -> None:

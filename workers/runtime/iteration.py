@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -20,7 +21,6 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from punctual.protocol import limits
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
@@ -28,15 +28,11 @@ from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
+from workers.runtime.returned import METRIC_SLOTS, loss_and_metrics, refused
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
-
-METRIC_SLOTS = 32
-_NOTHING_TRAINED = (
-    "train() returned a loss that depends on none of the model's parameters: compute it with the model that "
-    "train() is given"
-)
+from workers.runtime.synchronisation.words import in_our_words
 
 
 class Control(IntEnum):
@@ -140,7 +136,10 @@ class IterationRunner:
             control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size, usage.flags
         )
         if usage.is_partial and not usage.drop_unused(exchange.flags()):
-            raise WorkerFailureError("function_error", _NOTHING_TRAINED)
+            raise refused(
+                "train() returned a loss that depends on none of the model's parameters: compute it with the "
+                "model that train() is given"
+            )
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
@@ -174,20 +173,32 @@ class IterationRunner:
         seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
         self.parts.module.train()
         self._clock.start()
-        with blaming_the_function("train()"), self.model.lend() as module:
+        with self._telling_its_part(batch), blaming_the_function("train()"), self.model.lend() as module:
             returned = self.parts.function.train(batch.content, module)
         if self.pace is not None:
             self.pace.forward_done()
         self._clock.forward_done()
-        loss, metrics = _read_result(returned)
-        with blaming_the_function("the metrics of train()"):
-            return loss, {name: _number(value) for name, value in metrics.items()}
+        if self._synchronisation.usage.has_gradients:
+            raise refused("train() must not call backward(): return the loss, and the runtime does the rest")
+        return loss_and_metrics(returned)
+
+    @contextmanager
+    def _telling_its_part(self, batch: LocalBatch) -> Iterator[None]:
+        """Add to a mistake in `train` how much of the batch this worker has: it may be the reason."""
+        try:
+            yield
+        except WorkerFailureError as failure:
+            if self._world_size > 1 and failure.reason == "function_error":
+                failure.message += (
+                    f"; this worker has {batch.size} of the batch's {len(batch.global_indices)} samples"
+                )
+            raise
 
     def _backward(self, loss: Tensor, batch: LocalBatch, *, averaged: bool) -> None:
         self._clock.backward_begins()
         if self.pace is not None:
             self.pace.backward_begins()
-        with blaming_the_function("the backward pass"):
+        with blaming_the_function("the backward pass"), in_our_words():
             (loss * batch.weight).backward()
             if averaged:
                 self._synchronisation.gradients_are_there(counts=batch.size > 0)
@@ -285,9 +296,9 @@ class Exchange:
         told = self._vector[: self._values].tolist()
         control, ready, spoiled, safe, lacking, busy, samples, fingerprints, *totals = told
         if fingerprints != self._fingerprint * self._world_size:
-            raise WorkerFailureError(
-                "function_error",
-                f"train() must return the same metrics everywhere; here they are {self._names}",
+            raise refused(
+                f"train() returned the metrics {self._names} for this worker's part of the batch, and others "
+                "for another part: return the same names for every batch, such as 0.0 beside a count"
             )
         names = ["loss", *self._names]
         world_size = self._world_size
@@ -346,41 +357,6 @@ class TrainClock:
         return float(begun.elapsed_time(forward_done) + backward_begun.elapsed_time(self._last)) / 1000
 
 
-def _read_result(returned: Any) -> tuple[Tensor, Mapping[str, Any]]:
-    loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise WorkerFailureError("function_error", f"train() must return one number as its loss, not {shape}")
-    if not loss.requires_grad:
-        raise WorkerFailureError("function_error", "train() returned a loss that depends on no parameter")
-    if not isinstance(metrics, Mapping):
-        raise WorkerFailureError("function_error", "train() must return its metrics as a dict of numbers")
-    if "loss" in metrics:
-        metrics = {name: value for name, value in metrics.items() if name != "loss"}
-    check_metric_names(metrics, "train()")
-    return loss.reshape(()), metrics
-
-
-def check_metric_names(metrics: Mapping[Any, Any], where: str) -> None:
-    """Raise WorkerFailureError where a metric has a name that cannot be kept, or there are too many.
-
-    Args:
-        where: which function of the person's returned them.
-    """
-    most = limits.METRICS_OF_AN_ITERATION - METRIC_SLOTS - 1
-    if len(metrics) > most:
-        raise WorkerFailureError(
-            "function_error",
-            f"{where} returned {len(metrics)} metrics, at most {most} are kept",
-        )
-    for name in metrics:
-        problem = limits.metric_name_problem(name)
-        if problem is not None:
-            raise WorkerFailureError(
-                "function_error", f"{where} returned a metric that cannot be kept: {problem}"
-            )
-
-
 def _fingerprint(names: list[str]) -> float:
     """40 bits of a hash of the metrics' names: sums over thousands of ranks stay exact in a float64."""
     digest = hashlib.sha256("\0".join(names).encode()).digest()
@@ -390,7 +366,3 @@ def _fingerprint(names: list[str]) -> float:
 def finite(values: Mapping[str, float]) -> dict[str, float]:
     """Those values that JSON can carry."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def _number(value: Any) -> float:
-    return value.detach().item() if isinstance(value, Tensor) else float(value)

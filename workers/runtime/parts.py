@@ -14,6 +14,7 @@ from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.assignment import Assignment
 from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
 from workers.runtime.sample_order import SampleOrder
 
 
@@ -60,14 +61,14 @@ def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> 
     """
     seed_generators(derive_seed(seed, "initial model"))
     with blaming_the_function("init_model()"):
-        module = function.init_model()
-        _expect(module, nn.Module, "init_model()")
+        module = check_model(function.init_model())
         module.to(device)
+        # A batch that was tried in init_model() is no part of the training.
+        module.zero_grad(set_to_none=True)
     with blaming_the_function("init_optimizer()"):
-        optimizer = function.init_optimizer(module)
-        _expect(optimizer, Optimizer, "init_optimizer()")
+        optimizer = check_optimizer(function.init_optimizer(module))
     with blaming_the_function("init_scheduler()"):
-        scheduler = function.init_scheduler(optimizer)
+        scheduler = check_scheduler(function.init_scheduler(optimizer))
     return TrainingParts(function, module, optimizer, scheduler, device)
 
 
@@ -79,7 +80,7 @@ def build_dataset(function: TrainingFunction, seed: int) -> Any:
     """
     seed_generators(derive_seed(seed, "data set"))
     with blaming_the_function("init_dataset()"):
-        return function.init_dataset()
+        return check_dataset(function.init_dataset())
 
 
 def build_loader(
@@ -96,10 +97,3 @@ def build_loader(
         device=device,
         data_workers=assignment.settings.data_workers,
     )
-
-
-def _expect(value: Any, kind: type, method: str) -> None:
-    if not isinstance(value, kind):
-        raise WorkerFailureError(
-            "function_error", f"{method} must return {kind.__name__}, not {type(value).__name__}"
-        )

@@ -19,7 +19,8 @@ from communication.hooks.device_time import courses_of
 from workers.runtime import host_memory
 from workers.runtime.emulated_network import build_emulation
 from workers.runtime.emulated_time import Overrun
-from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.evaluation import evaluate
+from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function_loading import overrides
 from workers.runtime.iteration import Control, IterationRunner
 from workers.runtime.measuring.codec_times import codec_fields
@@ -374,9 +375,7 @@ class ProfilingGeneration:
         """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""
         if overrides(self.context.function, "evaluate"):
             started = time.perf_counter()
-            parts.module.eval()
-            with blaming_the_function("evaluate()"), torch.no_grad():
-                self.context.function.evaluate(parts.module)
+            evaluate(self.context.function, parts.module, self.assignment.seed)
             self._evaluate_seconds = time.perf_counter() - started
         started = time.perf_counter()
         shard = self._own_shard(parts, level, copy=True)

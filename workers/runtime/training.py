@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from punctual.function import TrainingFunction
-from punctual.randomness import derive_seed, seed_generators
 from recovery.store.allowances import LONGEST_COPY_SECONDS
 from recovery.store.client import StoreClient
 from recovery.traffic.modes import TrafficMode
@@ -23,10 +22,11 @@ from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
 from workers.runtime.emulated_network import Emulation, build_emulation
+from workers.runtime.evaluation import evaluate, no_process_group
 from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
-from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
+from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
@@ -328,7 +328,7 @@ class TrainingGeneration:
             if target is not None and target.reached(values):
                 reason = "target"
             elif overrides(self.context.function, "should_stop"):
-                with blaming_the_function("should_stop()"):
+                with blaming_the_function("should_stop()"), no_process_group():
                     reason = "should_stop" if self.context.function.should_stop(values) else None
         if target is not None or overrides(self.context.function, "should_stop"):
             reason = self._agree(reason)
@@ -346,18 +346,8 @@ class TrainingGeneration:
         return answers[int(choice)]
 
     def evaluate(self) -> dict[str, float]:
-        """Run the function's `evaluate` on the bare model."""
-        module = self.parts.module
-        seed_generators(derive_seed(self.assignment.seed, "evaluate"))
-        module.eval()
-        try:
-            with blaming_the_function("evaluate()"), torch.no_grad():
-                measured = self.context.function.evaluate(module)
-                values = {name: float(value) for name, value in measured.items()}
-            check_metric_names(values, "evaluate()")
-            return values
-        finally:
-            module.train()
+        """What the function's `evaluate` measures."""
+        return evaluate(self.context.function, self.parts.module, self.assignment.seed)
 
     def _report_first_iteration(self) -> None:
         if self.leads:

@@ -12,6 +12,7 @@ from workers.runtime.failures import blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.synchronisation.words import in_our_words
 
 
 class DenseSynchroniser(GradientSynchroniser):
@@ -47,7 +48,7 @@ class DenseSynchroniser(GradientSynchroniser):
             if parameter.requires_grad and id(parameter) not in mine
         ]
         DistributedModel._set_params_and_buffers_to_ignore_for_model(parts.module, others)
-        with blaming_the_function("the model under DistributedDataParallel"):
+        with blaming_the_function("the model"), in_our_words():
             self._model = DistributedModel(
                 parts.module,
                 device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
@@ -65,7 +66,7 @@ class DenseSynchroniser(GradientSynchroniser):
             WorkerFailureError: they are of other shapes on other ranks.
         """
         assert self._model is not None
-        with blaming_the_function("the model under DistributedDataParallel"):
+        with blaming_the_function("the model"), in_our_words():
             self._model.begin_alike()
 
     def after_backward(self) -> None:

@@ -34,6 +34,11 @@ class GradientUsage:
         ]
 
     @property
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a gradient now."""
+        return any(each.grad is not None for each in self._parameters)
+
+    @property
     def is_partial(self) -> bool:
         """Whether this rank used less than all parameters."""
         return bool(self._missing)

@@ -1,0 +1,178 @@
+"""What a function's methods return: taken, or refused in one sentence that says what to return instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from punctual.protocol import limits
+from workers.runtime.failures import WorkerFailureError
+
+#: How many metrics `train` may return.
+METRIC_SLOTS = 32
+GUIDE = "docs/functions.md, Supported and refused"
+
+
+def refused(problem: str) -> WorkerFailureError:
+    """The failure of a function that returned something else than it should."""
+    return WorkerFailureError("function_error", f"{problem} ({GUIDE})")
+
+
+def check_model(module: Any) -> nn.Module:
+    """What `init_model` returned.
+
+    Raises:
+        WorkerFailureError: it is no module, nothing of it can be trained, or it has no shape yet.
+    """
+    if not isinstance(module, nn.Module):
+        raise refused(f"init_model() must return an nn.Module, not {_kind(module)}")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise refused(
+                f"init_model(): {name} has no shape yet, as its module is lazy: run one batch through the "
+                "model in init_model()"
+            )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise refused("init_model(): no parameter of the model has requires_grad, so nothing can be trained")
+    return module
+
+
+def check_optimizer(optimizer: Any) -> Optimizer:
+    """What `init_optimizer` returned.
+
+    Raises:
+        WorkerFailureError: it is not one optimizer, or one that evaluates the loss itself.
+    """
+    if not isinstance(optimizer, Optimizer):
+        several = (
+            ": several optimizers are not supported; give each part of the model a group of one optimizer"
+        )
+        hint = several if isinstance(optimizer, list | tuple | dict) else ""
+        raise refused(f"init_optimizer() must return one torch.optim.Optimizer, not {_kind(optimizer)}{hint}")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise refused(
+            f"init_optimizer(): {type(optimizer).__name__} evaluates the loss several times for each step, "
+            "which is not supported: use an optimizer whose step() needs no closure"
+        )
+    return optimizer
+
+
+def check_scheduler(scheduler: Any) -> Any:
+    """What `init_scheduler` returned.
+
+    Raises:
+        WorkerFailureError: it is no scheduler.
+    """
+    methods = ("step", "state_dict", "load_state_dict")
+    if scheduler is None or all(callable(getattr(scheduler, name, None)) for name in methods):
+        return scheduler
+    hint = ""
+    if isinstance(scheduler, Mapping):
+        hint = ": return the scheduler alone; it is stepped once per iteration"
+    if isinstance(scheduler, list | tuple):
+        hint = ": torch.optim.lr_scheduler.SequentialLR and ChainedScheduler make one of several"
+    raise refused(f"init_scheduler() must return one scheduler or None, not {_kind(scheduler)}{hint}")
+
+
+def check_dataset(dataset: Any) -> Any:
+    """What `init_dataset` returned.
+
+    Raises:
+        WorkerFailureError: it is no map-style data set.
+    """
+    hint = ""
+    if isinstance(dataset, DataLoader):
+        hint = ": return the data set that it loads; the runtime loads batches itself"
+    elif isinstance(dataset, IterableDataset):
+        hint = ", an IterableDataset: each worker takes samples by their index"
+    elif _has_own(dataset, "__getitem__") and _has_own(dataset, "__len__"):
+        return dataset
+    raise refused(
+        "init_dataset() must return a map-style data set, with __len__ and __getitem__, "
+        f"not {_kind(dataset)}{hint}"
+    )
+
+
+def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, float]]:
+    """What `train` returned.
+
+    Raises:
+        WorkerFailureError: it is no loss, or the metrics are no numbers that can be kept.
+    """
+    loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise refused(f"train() must return its loss, a tensor of one number, not {_kind(loss)}")
+    if not loss.requires_grad:
+        raise refused(
+            "train() returned a loss that depends on no parameter: return it without .item() or .detach()"
+        )
+    numbers = numbers_of(metrics, "train()")
+    numbers.pop("loss", None)
+    check_metric_names(numbers, "train()")
+    return loss.reshape(()), numbers
+
+
+def check_metric_names(metrics: Mapping[Any, Any], where: str) -> None:
+    """Raise WorkerFailureError where a metric has a name that cannot be kept, or there are too many.
+
+    Args:
+        where: which function of the person's returned them.
+    """
+    most = limits.METRICS_OF_AN_ITERATION - METRIC_SLOTS - 1
+    if len(metrics) > most:
+        raise WorkerFailureError(
+            "function_error",
+            f"{where} returned {len(metrics)} metrics, at most {most} are kept",
+        )
+    for name in metrics:
+        problem = limits.metric_name_problem(name)
+        if problem is not None:
+            raise WorkerFailureError(
+                "function_error", f"{where} returned a metric that cannot be kept: {problem}"
+            )
+
+
+def numbers_of(metrics: Any, where: str) -> dict[str, float]:
+    """The metrics as numbers.
+
+    Args:
+        where: the method that returned them.
+
+    Raises:
+        WorkerFailureError: they are no dict of numbers.
+    """
+    if not isinstance(metrics, Mapping):
+        raise refused(f"{where} must return its metrics as a dict of numbers, not {_kind(metrics)}")
+    return {name: _number(name, value, where) for name, value in metrics.items()}
+
+
+def _number(name: Any, value: Any, where: str) -> float:
+    try:
+        return float(value.detach().item() if isinstance(value, Tensor) else value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise refused(
+            f"{where} returned the metric {name!r} as {_kind(value)}: a metric is one number"
+        ) from error
+
+
+def _has_own(dataset: Any, method: str) -> bool:
+    """Whether it has the method; PyTorch's base class has one that only raises."""
+    found = getattr(type(dataset), method, None)
+    return found is not None and found is not getattr(Dataset, method, None)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else type(value).__name__
