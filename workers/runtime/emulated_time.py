@@ -218,6 +218,10 @@ class Overrun:
         self._lost_seconds = clock.lost_seconds
         self._lag_seconds = clock.lag_seconds
 
+    def leave_out(self, seconds: float) -> None:
+        """Something that is no iteration took so long meanwhile."""
+        self._started += seconds
+
     def elapsed_seconds(self) -> float:
         """Emulated time since the beginning, and what the host is behind more than it was then."""
         return self._clock.at - self._started + self._more_lag_seconds

@@ -82,7 +82,7 @@ class IterationRunner:
     ) -> None:
         self.parts = parts
         self.model = synchronisation.model
-        self._synchronisation = synchronisation
+        self.synchronisation = synchronisation
         self.loader = loader
         self.pace = pace
         self._group = group
@@ -121,9 +121,9 @@ class IterationRunner:
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
-        self._synchronisation.before_backward(loss)
+        self.synchronisation.before_backward(loss)
         self._backward(loss, batch, averaged=True)
-        self._synchronisation.after_backward()
+        self.synchronisation.after_backward()
         if self.times is not None:
             self.times.synchronised()
         if self.traffic is not None and self.pace is None:
@@ -131,7 +131,7 @@ class IterationRunner:
             self.traffic.collective(backward_began, time.monotonic())
         # The exchange travels while the optimizer steps. Copies of the last point have had the network's idle
         # times of both passes by now, and reading the loss does not keep a GPU from its backward pass.
-        usage = self._synchronisation.usage
+        usage = self.synchronisation.usage
         exchange = Exchange(
             control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size, usage.flags
         )
@@ -178,7 +178,7 @@ class IterationRunner:
         if self.pace is not None:
             self.pace.forward_done()
         self._clock.forward_done()
-        if self._synchronisation.usage.has_gradients:
+        if self.synchronisation.usage.has_gradients:
             raise refused("train() must not call backward(): return the loss, and the runtime does the rest")
         return loss_and_metrics(returned)
 
@@ -201,7 +201,7 @@ class IterationRunner:
         with blaming_the_function("the backward pass"), in_our_words():
             (loss * batch.weight).backward()
             if averaged:
-                self._synchronisation.gradients_are_there(counts=batch.size > 0)
+                self.synchronisation.gradients_are_there(counts=batch.size > 0)
         if self.pace is not None:
             self.pace.backward_done()
 

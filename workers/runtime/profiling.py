@@ -10,6 +10,7 @@ import logging
 import resource
 import time
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -27,6 +28,7 @@ from workers.runtime.measuring.codec_times import codec_fields
 from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.link_times import link_fields
+from workers.runtime.measuring.lives import Lives, copies_of
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.parts import (
     TrainingParts,
@@ -124,7 +126,8 @@ class ProfilingGeneration:
         self.connection.phase("preparing")
         self.device = select_device(assignment)
         self.dataset = build_dataset(self.context.function, assignment.seed)
-        check_portable(build_parts(self.context.function, self.device, assignment.seed))
+        function, _ = copies_of(self.context.function, self.dataset)
+        check_portable(build_parts(function, self.device, assignment.seed))
         self.emulation = build_emulation(assignment, self.context.box)
         self.moves = StateMoves(self.emulation, assignment.device.place)
         open_process_group(assignment, self.emulation)
@@ -182,26 +185,26 @@ class ProfilingGeneration:
     ) -> LevelMeasurement | None:
         """Measure one level; None when the accelerator's memory does not hold it."""
         host_memory.forget_peak()
-        parts = build_parts(self.context.function, self.device, self.assignment.seed)
-        synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
-        synchronisation.begin_alike()
-        found = self._measure_parts(parts, synchronisation, level, group, seconds)
+        lives = Lives(partial(self._begin, level, group), self.assignment.max_iterations)
+        found = self._measure_lives(lives, level, group, seconds)
         # The next level has groups and hooks of its own.
-        synchronisation.close()
+        lives.runner.synchronisation.close()
         return found
 
-    def _measure_parts(
-        self,
-        parts: TrainingParts,
-        synchronisation: Synchronisation,
-        level: int,
-        group: dist.ProcessGroup | None,
-        seconds: float,
-    ) -> LevelMeasurement | None:
+    def _begin(
+        self, level: int, group: dist.ProcessGroup | None, before: IterationRunner | None
+    ) -> IterationRunner:
+        """Begin to train as the job begins, in the place of what trained before."""
+        if before is not None:
+            before.synchronisation.close()
+        function, dataset = copies_of(self.context.function, self.dataset)
+        parts = build_parts(function, self.device, self.assignment.seed)
+        synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
+        synchronisation.begin_alike()
         runner = IterationRunner(
             parts,
             synchronisation,
-            build_loader(self.assignment, self.context.function, self.dataset, level, self.device),
+            build_loader(self.assignment, function, dataset, level, self.device),
             group=group,
             world_size=level,
             rank=self.assignment.rank,
@@ -210,13 +213,21 @@ class ProfilingGeneration:
             pace=build_pace(self.assignment, self.emulation, parts, level),
         )
         runner.times = GradientTimes(parts.module, self.device, runner.pace)
+        if before is not None and before.times is not None:
+            runner.times.go_on_from(before.times)
+        return runner
+
+    def _measure_lives(
+        self, lives: Lives, level: int, group: dist.ProcessGroup | None, seconds: float
+    ) -> LevelMeasurement | None:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        if not self._fits(runner, group):
+        if not self._fits(lives, group):
             _log.info("level %d does not fit into memory", level)
             return None
-        pause = self._measure_pause(runner, group)
-        measured = self._measure_validly(runner, group, seconds)
+        pause = self._measure_pause(lives, group)
+        measured = self._measure_validly(lives, group, seconds)
+        parts = lives.runner.parts
         if self.leads and not self._snapshot_seconds:
             self._measure_side_work(parts, level)
         found = LevelMeasurement(
@@ -226,19 +237,21 @@ class ProfilingGeneration:
             pause_seconds=pause,
             memory_bytes=self._peak_memory(group),
             host_memory_bytes=_most_bytes(host_memory.peak_bytes(), group),
-            state_bytes=_sum_of_bytes(self._shard_bytes(parts, synchronisation.state(), level), group),
+            state_bytes=_sum_of_bytes(
+                self._shard_bytes(parts, lives.runner.synchronisation.state(), level), group
+            ),
             overrun=measured.overrun,
         )
         # Afterwards, as it takes memory of its own.
-        self._tell_gradients(runner, group, level, measured.iteration_seconds)
+        self._tell_gradients(lives, group, level, measured.iteration_seconds)
         return found
 
-    def _fits(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> bool:
+    def _fits(self, lives: Lives, group: dist.ProcessGroup | None) -> bool:
         """Try an iteration without synchronisation: a rank that runs out of memory must not leave others
         waiting."""
         fits = True
         try:
-            runner.rehearse(0)
+            lives.rehearse()
         except WorkerFailureError as failure:
             if not failure.out_of_memory:
                 raise
@@ -246,14 +259,16 @@ class ProfilingGeneration:
         except torch.OutOfMemoryError:
             fits = False
         if not fits:
-            runner.parts.optimizer.zero_grad(set_to_none=True)
+            lives.runner.parts.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
         votes = torch.tensor([int(fits)])
         dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=group)
         return bool(int(votes))
 
-    def _measure_pause(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> float:
+    def _measure_pause(self, lives: Lives, group: dist.ProcessGroup | None) -> float:
         """Take the state over as a new generation would, then run the first iteration."""
+        lives.go_on_for(1)
+        runner = lives.runner
         started = time.perf_counter()
         rank, level = self.assignment.rank, dist.get_world_size(group)
         shard = self._own_shard(runner.parts, level, copy=False)
@@ -263,7 +278,7 @@ class ProfilingGeneration:
         assert state is not None  # memory does not fail
         restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
         self.moves.copied(state_bytes(runner.parts), time.monotonic())
-        runner.run(0)
+        lives.iterate()
         return time.perf_counter() - started
 
     def _shard_bytes(self, parts: TrainingParts, own: OwnState, level: int) -> int:
@@ -283,54 +298,51 @@ class ProfilingGeneration:
         )
         return capture.shard(Progress(), copy=copy, own=own)
 
-    def _measure_validly(
-        self, runner: IterationRunner, group: dist.ProcessGroup | None, seconds: float
-    ) -> Measurement:
+    def _measure_validly(self, lives: Lives, group: dist.ProcessGroup | None, seconds: float) -> Measurement:
         """Measure iterations; again where this machine was too slow for an emulated pace, as long as there is
         time. The one with the least overrun counts."""
-        self._warm_up(runner)
-        assert runner.times is not None
-        runner.times.watching = True
-        best = self._measure_iterations(runner, group, seconds)
+        self._warm_up(lives)
+        assert lives.runner.times is not None
+        lives.runner.times.watching = True
+        best = self._measure_iterations(lives, group, seconds)
         for _ in range(REPETITIONS):
             late = time.monotonic() + best.elapsed_seconds >= self._ends_at
             # Rank 0 of the group decides: clocks differ.
             if best.overrun is None or best.overrun <= VOID_OVERRUN or _first_says(late, group):
                 break
-            measured = self._measure_iterations(runner, group, seconds)
+            measured = self._measure_iterations(lives, group, seconds)
             assert measured.overrun is not None
             best = measured if measured.overrun < best.overrun else best
         return best
 
-    def _warm_up(self, runner: IterationRunner) -> None:
-        self._iteration = 1
+    def _warm_up(self, lives: Lives) -> None:
         for _ in range(WARM_UP_ITERATIONS):
             out_of_time = time.monotonic() >= self._ends_at
-            control = runner.run(
-                self._iteration, Control.LEVEL_DONE if out_of_time else Control.GO_ON
-            ).control
-            self._iteration += 1
+            control = lives.iterate(Control.LEVEL_DONE if out_of_time else Control.GO_ON).control
             if control is Control.LEVEL_DONE:
                 break
 
     def _measure_iterations(
-        self, runner: IterationRunner, group: dist.ProcessGroup | None, seconds: float
+        self, lives: Lives, group: dist.ProcessGroup | None, seconds: float
     ) -> Measurement:
         """Measure for `seconds`. A function too slow for LEAST_ITERATIONS is measured by as many as there is
         time for, and by one at least."""
-        overrun = None if runner.pace is None else Overrun(runner.pace.clock)
-        started = time.perf_counter()
+        pace = lives.runner.pace
+        overrun = None if pace is None else Overrun(pace.clock)
+        started, between = time.perf_counter(), lives.between_seconds
         count, train_seconds = 0, 0.0
         control = Control.GO_ON
         while control is not Control.LEVEL_DONE:
             last = count + 1 >= LEAST_ITERATIONS and time.perf_counter() - started >= seconds
             last = last or time.monotonic() >= self._ends_at
-            result = runner.run(self._iteration, Control.LEVEL_DONE if last else Control.GO_ON)
+            result = lives.iterate(Control.LEVEL_DONE if last else Control.GO_ON)
             control = result.control
             train_seconds += result.train_seconds
-            self._iteration += 1
             count += 1
-        elapsed = time.perf_counter() - started if overrun is None else overrun.elapsed_seconds()
+        between = lives.between_seconds - between
+        if overrun is not None:
+            overrun.leave_out(between)
+        elapsed = time.perf_counter() - started - between if overrun is None else overrun.elapsed_seconds()
         return Measurement(
             elapsed / count,
             train_seconds / count,
@@ -339,20 +351,21 @@ class ProfilingGeneration:
         )
 
     def _tell_gradients(
-        self, runner: IterationRunner, group: dist.ProcessGroup | None, level: int, iteration_seconds: float
+        self, lives: Lives, group: dist.ProcessGroup | None, level: int, iteration_seconds: float
     ) -> None:
         """Tell what plans of this model's gradients are made from. How sparse these are takes some iterations
         more, as long as there is time."""
+        iterations = lives.go_on_for(DENSITY_ITERATIONS)
+        runner = lives.runner
         assert runner.times is not None
         runner.times.watching = False
         densities = GradientDensities(runner.parts.module)
         densities.watching = True
-        for _ in range(DENSITY_ITERATIONS):
+        for _ in range(iterations):
             if _first_says(time.monotonic() + iteration_seconds >= self._ends_at, group):
                 break
-            runner.run(self._iteration)
+            lives.iterate()
             densities.iteration_done()
-            self._iteration += 1
         densities.close()
         sparse = sparse_fields(densities.profiles(group))
         links = link_fields(self.assignment.places.servers[:level], group, self.device)
@@ -375,7 +388,7 @@ class ProfilingGeneration:
         """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""
         if overrides(self.context.function, "evaluate"):
             started = time.perf_counter()
-            evaluate(self.context.function, parts.module, self.assignment.seed)
+            evaluate(parts.function, parts.module, self.assignment.seed)
             self._evaluate_seconds = time.perf_counter() - started
         started = time.perf_counter()
         shard = self._own_shard(parts, level, copy=True)
