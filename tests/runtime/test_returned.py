@@ -17,6 +17,7 @@ from tests.runtime.test_models_in_train import Points
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import build_parts
+from workers.runtime.state.training_state import Progress, capture, restore
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))
@@ -218,6 +219,25 @@ def test_mistakes_that_only_several_workers_show_are_told() -> None:
         assert f"the metrics {['of the first'] if rank == 0 else []} for this worker's part" in metrics
         assert models.startswith("init_model() built ")
         assert "DDP" not in models
+
+
+class OtherState(Points):
+    """Cannot take back what it kept."""
+
+    def load_state_dict(self, state: Any) -> None:
+        nn.Linear(6, 1).load_state_dict(dict(state))
+
+
+def test_why_a_state_cannot_be_taken_back_is_told() -> None:
+    parts = build_parts(OtherState({}), CPU, 0)
+    state = capture(parts, Progress(), generation=0, global_batch_size=8)
+    with pytest.raises(WorkerFailureError) as caught:
+        restore(parts, state, global_batch_size=8)
+    assert (
+        'RuntimeError: Error(s) in loading state_dict for Linear: Missing key(s) in state_dict: "weight"'
+        in (caught.value.message)
+    )
+    assert "(test_returned.py, line " in caught.value.message
 
 
 def gathering() -> list[Any]:

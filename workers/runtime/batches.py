@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
-from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.failures import WorkerFailureError, blaming_the_function, failure_of
 from workers.runtime.sample_order import SampleOrder, local_slice
 
 
@@ -80,13 +80,15 @@ class LoadedApart(Dataset[Any]):
     def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> Any:
         """The local batch, or why there is none."""
         try:
-            with blaming_the_function("the data set"):
-                batch = self._collate(self._keyed[key])
+            batch = self._collate(self._keyed[key])
             if not self._sends:
                 self._try_to_send(batch)
             return batch
-        except WorkerFailureError as failure:
-            return _Failed(failure.reason, failure.message, failure.traceback_text)
+        except WorkerFailureError as error:
+            failure = error
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again where batches are trained
+            failure = failure_of("the data set", error)
+        return _Failed(failure.reason, failure.message, failure.traceback_text)
 
     def _try_to_send(self, batch: Any) -> None:
         """PyTorch would wait for ever for a batch that cannot be sent."""

@@ -122,12 +122,17 @@ def blaming_the_function(what: str, reason: str = "function_error") -> Iterator[
     except (Exception, SystemExit) as error:
         if is_peer_loss(error):
             raise peer_lost(error) from error
-        raise WorkerFailureError(
-            reason,
-            f"{what}: {_summary(error)}",
-            _frames_of_the_function(error),
-            out_of_memory=isinstance(error, torch.OutOfMemoryError),
-        ) from error
+        raise failure_of(what, error, reason) from error
+
+
+def failure_of(what: str, error: BaseException, reason: str = "function_error") -> WorkerFailureError:
+    """The failure of a person's code that raised `error` in `what`."""
+    return WorkerFailureError(
+        reason,
+        f"{what}: {_summary(error)}",
+        _frames_of_the_function(error),
+        out_of_memory=isinstance(error, torch.OutOfMemoryError),
+    )
 
 
 def peer_lost(error: BaseException) -> WorkerFailureError:
@@ -142,8 +147,11 @@ def start_failed(what: str, error: BaseException) -> WorkerFailureError:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its type's name where it says nothing."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    if not lines:
+        return type(error).__name__
+    # What PyTorch says of a state that does not fit begins so: the reason is on the next line.
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def _summary(error: BaseException) -> str:
