@@ -106,10 +106,11 @@ def test_a_job_without_an_end_has_one_life(alone: None) -> None:
 
 
 def test_copies_share_data_and_nothing_that_counts() -> None:
-    function = Short({"iterations": 1})
+    function: Any = Short({"iterations": 1})
     function.init_dataset()
     function.trains = function.train
     held = function.held = torch.zeros(1 << 20)
+    other: Any
     other, rows = copies_of(function, function.rows)
     assert other.held is held
     assert other.trains.__self__ is other

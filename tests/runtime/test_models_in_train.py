@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from punctual import TrainingFunction
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.synchronisation.model import input_mover
 
 
 class Points(TrainingFunction):
@@ -92,6 +94,15 @@ def test_a_models_own_attribute_module_stays(alone: None) -> None:
     assert isinstance(runner.parts.module.module, nn.Sequential)
 
 
+def test_inputs_of_the_model_are_moved_to_its_gpu() -> None:
+    move = input_mover(torch.device("meta"))
+    (inputs, (mask,)), keywords = move(nn.Identity(), (torch.ones(1), [torch.ones(1)]), {"t": torch.ones(1)})
+    assert inputs.is_meta
+    assert mask.is_meta
+    assert keywords["t"].is_meta
+    assert move(nn.Identity(), (), {}) == ((), {})
+
+
 class Elsewhere(Points):
     """Trains something that is not the model that the runtime knows."""
 
@@ -135,6 +146,8 @@ class Mixture(Points):
 
 
 class Heads(nn.Module):
+    steps: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Linear(6, 8)
@@ -185,6 +198,9 @@ class Recomputed(Points):
 
 
 KINDS: dict[str, type[Points]] = {"mixture": Mixture, "heads": TwoHeads, "recomputed": Recomputed}
+WAYS = ("dense", "fused")
+#: Two samples on each rank, and a rank without samples.
+BATCHES = (4, 1)
 ITERATIONS = 6
 
 
@@ -202,18 +218,17 @@ def fused(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def trained(batch: int) -> dict[str, dict[str, Tensor]]:
+def trained() -> dict[tuple[str, str, int], dict[str, Tensor]]:
     """The states of all kinds of models after some iterations, under DDP's averages and under a plan's."""
+    assert dist.get_world_size() == 2
     found = {}
-    for name, kind in KINDS.items():
-        for way in ("dense", "fused"):
-            function = kind({})
-            plan = [fused(function.init_model())] if way == "fused" else []
-            runner = runner_of(function, batch=batch, synchronisers=plan)
-            for iteration in range(ITERATIONS):
-                runner.run(iteration)
-            found[f"{name} {way}"] = runner.parts.module.state_dict()
-            assert dist.get_world_size() == 2
+    for (name, kind), way, batch in product(KINDS.items(), WAYS, BATCHES):
+        function = kind({})
+        plan = [fused(function.init_model())] if way == "fused" else []
+        runner = runner_of(function, batch=batch, synchronisers=plan)
+        for iteration in range(ITERATIONS):
+            runner.run(iteration)
+        found[name, way, batch] = runner.parts.module.state_dict()
     return found
 
 
@@ -223,25 +238,23 @@ def plainly_trained(kind: type[Points], batch: int) -> dict[str, Tensor]:
     runner = runner_of(function, batch=batch)
     parts = runner.parts
     for iteration in range(ITERATIONS):
-        parts.function.train(runner.loader.load(iteration).content, parts.module).backward()
+        function.train(runner.loader.load(iteration).content, parts.module).backward()
         parts.optimizer.step()
         parts.optimizer.zero_grad()
     return parts.module.state_dict()
 
 
-@pytest.mark.parametrize("batch", [4, 1], ids=["two samples on each rank", "a rank without samples"])
-def test_all_ways_of_gradients_train_as_on_one_device(alone: None, batch: int) -> None:
-    first, second = run_on_ranks(2, trained, batch)
-    for name, kind in KINDS.items():
+def test_all_ways_of_gradients_train_as_on_one_device(alone: None) -> None:
+    ranks = run_on_ranks(2, trained)
+    for (name, kind), batch in product(KINDS.items(), BATCHES):
         plain = plainly_trained(kind, batch)
-        for way in ("dense", "fused"):
-            for rank in (first, second):
-                state = rank[f"{name} {way}"]
-                assert state.keys() == plain.keys()
-                for key, value in plain.items():
-                    if value.dtype is torch.float32:
-                        torch.testing.assert_close(
-                            state[key], value, rtol=1e-4, atol=1e-5, msg=f"{name} {way} {key}"
-                        )
-                    else:
-                        assert state[key].tolist() == value.tolist(), key
+        for found, way in product(ranks, WAYS):
+            state = found[name, way, batch]
+            assert state.keys() == plain.keys()
+            for key, value in plain.items():
+                if value.dtype is torch.float32:
+                    torch.testing.assert_close(
+                        state[key], value, rtol=1e-4, atol=1e-5, msg=f"{name} {way} {key}"
+                    )
+                else:
+                    assert state[key].tolist() == value.tolist(), key

@@ -54,7 +54,7 @@ class DistributedModel(DistributedDataParallel):
         hook = None
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
-            hook = module.register_forward_pre_hook(_mover(device), prepend=True, with_kwargs=True)
+            hook = module.register_forward_pre_hook(input_mover(device), prepend=True, with_kwargs=True)
         try:
             with self._inside_ddp_forward():
                 yield module
@@ -151,8 +151,12 @@ def _as_carried(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-def _mover(device: torch.device) -> Callable[..., Any]:
+def input_mover(device: torch.device) -> Callable[..., Any]:
+    """A hook before a forward pass that moves its inputs to the device."""
+
     def move(_module: nn.Module, inputs: Any, keywords: Any) -> tuple[Any, Any]:
+        if not inputs and not keywords:
+            return inputs, keywords
         moved_inputs, moved_keywords = _to_kwargs(inputs, keywords, device, False)
         return moved_inputs[0], moved_keywords[0]
 
