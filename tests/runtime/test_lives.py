@@ -66,7 +66,7 @@ def lives_of(function: Points, length: int | None) -> tuple[Lives, list[Iteratio
     dataset = build_dataset(function, 0)
     begun: list[IterationRunner] = []
 
-    def begin(_before: IterationRunner | None) -> IterationRunner:
+    def begin() -> IterationRunner:
         other, rows = copies_of(function, dataset)
         other.init_dataset = lambda: rows  # type: ignore[method-assign]
         begun.append(runner_of(other))

@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from punctual import TrainingFunction
+from punctual import TrainingFunction, current_iteration
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
 from tests.runtime.test_models_in_train import Points
@@ -219,6 +220,44 @@ def test_mistakes_that_only_several_workers_show_are_told() -> None:
         assert f"the metrics {['of the first'] if rank == 0 else []} for this worker's part" in metrics
         assert models.startswith("init_model() built ")
         assert "DDP" not in models
+
+
+class Undetached(Points):
+    """Keeps something of each batch for the next."""
+
+    def train(self, batch: Any, model: nn.Module) -> Any:
+        loss = super().train(batch, model)
+        kept, self.kept = getattr(self, "kept", 0.0), loss
+        return loss + kept
+
+
+class InPiecesLater(Points):
+    """Recomputes with a backward pass within the backward pass, but not at first."""
+
+    def train(self, batch: Any, model: Any) -> Any:
+        inputs, targets = batch
+        hidden = model[0](inputs)
+        for _ in range(2 * (current_iteration() > 0)):
+            hidden = checkpoint(lambda x: x + model[0](inputs), hidden, use_reentrant=True)
+        return (model[2](hidden.tanh()) - targets).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Undetached, "what it keeps of an earlier batch needs .detach()"),
+        (InPiecesLater, "use_reentrant=False"),
+    ],
+)
+def test_mistakes_of_later_iterations_are_told_in_our_words(
+    alone: None, kind: type[Points], words: str
+) -> None:
+    runner = runner_of(kind({}))
+    runner.run(0)
+    with pytest.raises(WorkerFailureError) as caught:
+        runner.run(1)
+    assert caught.value.message.startswith("the backward pass: ")
+    assert words in caught.value.message
 
 
 class OtherState(Points):

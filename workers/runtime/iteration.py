@@ -201,7 +201,9 @@ class IterationRunner:
         with blaming_the_function("the backward pass"), in_our_words():
             (loss * batch.weight).backward()
             if averaged:
-                self.synchronisation.gradients_are_there(counts=batch.size > 0)
+                self.synchronisation.gradients_are_there(
+                    counts=batch.size > 0, in_pieces=self._clock.saw_pieces
+                )
         if self.pace is not None:
             self.pace.backward_done()
 
@@ -321,6 +323,7 @@ class TrainClock:
         self._cuda = parts.device.type == "cuda"
         self._marks: list[Any] = []
         self._last: Any = None
+        self._pieces, self._ready = 0, set[int]()
         for parameter in parts.module.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)
@@ -332,8 +335,15 @@ class TrainClock:
         event.record()
         return event
 
-    def _gradient_ready(self, _parameter: Tensor) -> None:
+    def _gradient_ready(self, parameter: Tensor) -> None:
         self._last = self._now()
+        self._pieces += 1
+        self._ready.add(id(parameter))
+
+    @property
+    def saw_pieces(self) -> bool:
+        """Whether a gradient of the backward pass came in several pieces."""
+        return self._pieces > len(self._ready)
 
     def start(self) -> None:
         """`train()` begins."""
@@ -345,6 +355,7 @@ class TrainClock:
 
     def backward_begins(self) -> None:
         """The backward pass begins."""
+        self._pieces, self._ready = 0, set()
         self._marks.append(self._now())
         self._last = self._marks[-1]
 

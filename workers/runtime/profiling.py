@@ -188,15 +188,11 @@ class ProfilingGeneration:
         lives = Lives(partial(self._begin, level, group), self.assignment.max_iterations)
         found = self._measure_lives(lives, level, group, seconds)
         # The next level has groups and hooks of its own.
-        lives.runner.synchronisation.close()
+        lives.close()
         return found
 
-    def _begin(
-        self, level: int, group: dist.ProcessGroup | None, before: IterationRunner | None
-    ) -> IterationRunner:
-        """Begin to train as the job begins, in the place of what trained before."""
-        if before is not None:
-            before.synchronisation.close()
+    def _begin(self, level: int, group: dist.ProcessGroup | None) -> IterationRunner:
+        """Begin to train as the job begins."""
         function, dataset = copies_of(self.context.function, self.dataset)
         parts = build_parts(function, self.device, self.assignment.seed)
         synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
@@ -213,8 +209,6 @@ class ProfilingGeneration:
             pace=build_pace(self.assignment, self.emulation, parts, level),
         )
         runner.times = GradientTimes(parts.module, self.device, runner.pace)
-        if before is not None and before.times is not None:
-            runner.times.go_on_from(before.times)
         return runner
 
     def _measure_lives(
@@ -227,9 +221,8 @@ class ProfilingGeneration:
             return None
         pause = self._measure_pause(lives, group)
         measured = self._measure_validly(lives, group, seconds)
-        parts = lives.runner.parts
         if self.leads and not self._snapshot_seconds:
-            self._measure_side_work(parts, level)
+            self._measure_side_work(lives.runner.parts, level)
         found = LevelMeasurement(
             gpus=level,
             iterations_per_second=self._charged_rate(measured.iteration_seconds),
@@ -237,9 +230,7 @@ class ProfilingGeneration:
             pause_seconds=pause,
             memory_bytes=self._peak_memory(group),
             host_memory_bytes=_most_bytes(host_memory.peak_bytes(), group),
-            state_bytes=_sum_of_bytes(
-                self._shard_bytes(parts, lives.runner.synchronisation.state(), level), group
-            ),
+            state_bytes=_sum_of_bytes(self._shard_bytes(lives.runner, level), group),
             overrun=measured.overrun,
         )
         # Afterwards, as it takes memory of its own.
@@ -281,9 +272,9 @@ class ProfilingGeneration:
         lives.iterate()
         return time.perf_counter() - started
 
-    def _shard_bytes(self, parts: TrainingParts, own: OwnState, level: int) -> int:
+    def _shard_bytes(self, runner: IterationRunner, level: int) -> int:
         """Of this rank's shard as a store keeps it, description included. Nothing of it is copied."""
-        shard = self._own_shard(parts, level, copy=False, own=own)
+        shard = self._own_shard(runner.parts, level, copy=False, own=runner.synchronisation.state())
         return shard.bytes + len(describe_as_bytes(shard))
 
     def _own_shard(

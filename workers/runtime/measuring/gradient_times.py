@@ -57,11 +57,6 @@ class GradientTimes:
             if parameter.requires_grad
         ]
 
-    def go_on_from(self, before: GradientTimes) -> None:
-        """Time this model in the place of another one of the same kind."""
-        self.watching, self.iterations = before.watching, before.iterations
-        before.close()
-
     def close(self) -> None:
         """Look at nothing any more."""
         self.watching = False

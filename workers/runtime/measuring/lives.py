@@ -29,18 +29,16 @@ _COPIED_BYTES = 1 << 20
 class Lives:
     """Training at one level, begun anew after as many calls of `train()` as the job has iterations."""
 
-    def __init__(
-        self, begin: Callable[[IterationRunner | None], IterationRunner], length: int | None
-    ) -> None:
+    def __init__(self, begin: Callable[[], IterationRunner], length: int | None) -> None:
         """Begin the first life.
 
         Args:
-            begin: makes what trains, given what trained before. All ranks of the level call it together.
+            begin: makes what trains. All ranks of the level call it together.
             length: the job's iterations; None: without end.
         """
         self._begin = begin
         self._length = length
-        self.runner = begin(None)
+        self.runner = begin()
         #: Seconds that beginning anew took.
         self.between_seconds = 0.0
         self._calls = self._iteration = 0
@@ -65,16 +63,31 @@ class Lives:
             return iterations
         wanted = min(iterations, self._length)
         if self._calls + wanted > self._length:
-            begun = time.monotonic()
-            self.runner = self._begin(self.runner)
-            # What trained before is in cycles, and takes the accelerator's memory.
-            gc.collect()
-            self._calls = self._iteration = 0
-            seconds = time.monotonic() - begun
-            self.between_seconds += seconds
-            if self.runner.pace is not None:
-                self.runner.pace.passes(seconds)
+            self._begin_anew()
         return wanted
+
+    def _begin_anew(self) -> None:
+        begun = time.monotonic()
+        times = self.runner.times
+        watching = times is not None and times.watching
+        self.close()
+        # What trained before is in cycles, and has the accelerator's memory.
+        del self.runner
+        gc.collect()
+        self.runner = self._begin()
+        if times is not None and self.runner.times is not None:
+            self.runner.times.iterations, self.runner.times.watching = times.iterations, watching
+        self._calls = self._iteration = 0
+        seconds = time.monotonic() - begun
+        self.between_seconds += seconds
+        if self.runner.pace is not None:
+            self.runner.pace.passes(seconds)
+
+    def close(self) -> None:
+        """Take groups and hooks down. All ranks of the level call it together."""
+        self.runner.synchronisation.close()
+        if self.runner.times is not None:
+            self.runner.times.close()
 
 
 def copies_of(function: TrainingFunction, dataset: Any) -> tuple[TrainingFunction, Any]:

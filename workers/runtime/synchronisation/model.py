@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.utils import _to_kwargs, _verify_param_shape_across_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from workers.runtime.synchronisation.pieces import PieceCount, has_functions_in_python
+from workers.runtime.returned import refused
+from workers.runtime.synchronisation.pieces import has_functions_in_python
 
 #: What every library that carries tensors between ranks takes. The others travel as bytes.
 _CARRIED = frozenset(
@@ -32,8 +33,8 @@ class DistributedModel(DistributedDataParallel):
     averages = False
     #: Whether they are averaged after the backward pass, as they come in several pieces.
     is_late = False
-    _pieces: PieceCount | None = None
-    _has_begun = False
+    #: Whether they ever did; None before the first iteration.
+    _came_in_pieces: bool | None = None
 
     def begin_iteration(self) -> None:
         """Give every rank the first one's buffers. All ranks call this together."""
@@ -66,21 +67,31 @@ class DistributedModel(DistributedDataParallel):
 
     def before_backward(self, loss: Tensor) -> None:
         """Begin to average the gradients of the loss."""
-        if self._pieces is not None:
-            self.is_late = self._pieces.end()
-            self._pieces = None
-        if not self._has_begun and has_functions_in_python(loss):
-            self.is_late = True
-            self._pieces = PieceCount(self._averaged)
-        self._has_begun = True
+        if self._came_in_pieces is None:
+            self.is_late = has_functions_in_python(loss)
+        else:
+            self.is_late = self.is_late and self._came_in_pieces
         if not self.is_late:
             self._post_forward(None)
             self.averages = True
 
-    def after_backward(self) -> None:
+    def after_backward(self, *, in_pieces: bool) -> None:
         """All gradients of this rank are there. What got none counts as zeros, and does not keep other ranks
-        waiting."""
+        waiting.
+
+        Args:
+            in_pieces: whether a gradient came in several pieces.
+
+        Raises:
+            WorkerFailureError: it did, and the first piece was taken for the gradient.
+        """
         self.averages = False
+        if in_pieces and not self.is_late:
+            raise refused(
+                "the backward pass: the gradient of a parameter came in several pieces, which it did not in "
+                "the first iteration: give torch.utils.checkpoint use_reentrant=False"
+            )
+        self._came_in_pieces = in_pieces or bool(self._came_in_pieces)
         if self.is_late:
             self._post_forward(None)
         ready = [

@@ -8,28 +8,8 @@ several, all are averaged after the backward pass.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-
-
-class PieceCount:
-    """Counts the pieces of gradients until its end."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._pieces: Counter[int] = Counter()
-        self._hooks = [each.register_post_accumulate_grad_hook(self._count) for each in parameters]
-
-    def end(self) -> bool:
-        """Stop; returns whether a gradient came in several pieces."""
-        for hook in self._hooks:
-            hook.remove()
-        return max(self._pieces.values(), default=0) > 1
-
-    def _count(self, parameter: Tensor) -> None:
-        self._pieces[id(parameter)] += 1
 
 
 def has_functions_in_python(loss: Tensor) -> bool:

@@ -71,14 +71,18 @@ class Synchronisation:
         """Begin to average the gradients of the loss."""
         self.model.before_backward(loss)
 
-    def gradients_are_there(self, *, counts: bool) -> None:
+    def gradients_are_there(self, *, counts: bool, in_pieces: bool) -> None:
         """All gradients of this rank are computed.
 
         Args:
-            counts: whether this rank has samples of its own.
+            counts: whether this rank has samples of its own. in_pieces: whether a gradient came in several
+                pieces.
+
+        Raises:
+            WorkerFailureError: it did, and the first piece was taken for the gradient.
         """
         self.usage.note(counts=counts)
-        self.model.after_backward()
+        self.model.after_backward(in_pieces=in_pieces)
 
     def after_backward(self) -> None:
         """Let every kind do what is left after the backward pass."""

@@ -1,4 +1,4 @@
-"""What DDP says where it cannot go on, in words for somebody who never called it."""
+"""What PyTorch says of what the runtime does with a model, in words for somebody who never did it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from workers.runtime.returned import refused
 
 _WORDS = {
-    "mark a variable ready only once": (
-        "the backward pass: the gradient of a parameter came in several pieces, but in one in the first "
-        "iteration: give torch.utils.checkpoint use_reentrant=False"
+    "backward through the graph a second time": (
+        "the backward pass: a part of the loss was used in a backward pass before: train() must not call "
+        "backward(), and what it keeps of an earlier batch needs .detach()"
     ),
     "expects same model across all ranks": (
         "init_model() built different models on different workers: build the same one for the same "
@@ -25,7 +25,7 @@ _WORDS = {
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """Raise WorkerFailureError for what DDP says of the function's model."""
+    """Raise WorkerFailureError where PyTorch's words are about calls of the runtime."""
     try:
         yield
     except RuntimeError as error:
