@@ -201,9 +201,7 @@ class IterationRunner:
         with blaming_the_function("the backward pass"), in_our_words():
             (loss * batch.weight).backward()
             if averaged:
-                self.synchronisation.gradients_are_there(
-                    counts=batch.size > 0, in_pieces=self._clock.saw_pieces
-                )
+                self.synchronisation.gradients_are_there(in_pieces=self._clock.saw_pieces)
         if self.pace is not None:
             self.pace.backward_done()
 

@@ -71,17 +71,16 @@ class Synchronisation:
         """Begin to average the gradients of the loss."""
         self.model.before_backward(loss)
 
-    def gradients_are_there(self, *, counts: bool, in_pieces: bool) -> None:
+    def gradients_are_there(self, *, in_pieces: bool) -> None:
         """All gradients of this rank are computed.
 
         Args:
-            counts: whether this rank has samples of its own. in_pieces: whether a gradient came in several
-                pieces.
+            in_pieces: whether a gradient came in several pieces.
 
         Raises:
             WorkerFailureError: it did, and the first piece was taken for the gradient.
         """
-        self.usage.note(counts=counts)
+        self.usage.note()
         self.model.after_backward(in_pieces=in_pieces)
 
     def after_backward(self) -> None:

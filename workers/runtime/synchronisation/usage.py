@@ -23,15 +23,12 @@ class GradientUsage:
         self._missing: list[int] = []
         self._all = self._packed([])
 
-    def note(self, *, counts: bool) -> None:
+    def note(self) -> None:
         """The backward pass is over, and no gradient was exchanged for one that is missing here.
 
-        Args:
-            counts: whether this rank has samples of its own; without them, it uses nothing.
+        A rank without samples of its own computes one of another rank's, so it uses nothing else.
         """
-        self._missing = [
-            place for place, each in enumerate(self._parameters) if each.grad is None or not counts
-        ]
+        self._missing = [place for place, each in enumerate(self._parameters) if each.grad is None]
 
     @property
     def has_gradients(self) -> bool:
