@@ -76,6 +76,21 @@ def test_train_gets_the_module_itself(alone: None) -> None:
     assert not hasattr(runner.parts.module, "module"), "only train() finds it there"
 
 
+class LastLayer(Points):
+    """Steps one layer; gradients of the others are computed all the same."""
+
+    def init_optimizer(self, model: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model[2].parameters(), lr=0.05)
+
+
+def test_a_part_of_the_model_may_be_stepped(alone: None) -> None:
+    runner = runner_of(LastLayer({}))
+    first = runner.parts.module.get_parameter("0.weight").clone()
+    for iteration in range(3):
+        runner.run(iteration)
+    assert torch.equal(runner.parts.module.get_parameter("0.weight"), first)
+
+
 class OwnModule(Points):
     """A model with an attribute of that name."""
 

@@ -143,7 +143,7 @@ class IterationRunner:
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
-        self.parts.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         control, votes, values = exchange.result()
         self._step_scheduler(values["loss"])
         train_seconds = self._clock.seconds()
@@ -165,7 +165,12 @@ class IterationRunner:
         self._backward(loss, batch, averaged=False)
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        """Those of parameters that the optimizer does not step too: they would be added up."""
         self.parts.optimizer.zero_grad(set_to_none=True)
+        self.parts.module.zero_grad(set_to_none=True)
 
     def _forward(self, iteration: int, batch: LocalBatch) -> tuple[Tensor, dict[str, float]]:
         """The function's `train`; returns the local mean loss and metrics."""
