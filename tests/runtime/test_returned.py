@@ -132,7 +132,7 @@ def test_what_can_be_used_is_taken(alone: None, method: str, make: Any) -> None:
     _use(Returning({method: make}))
 
 
-def test_gradients_of_a_batch_in_init_model_are_no_part_of_training() -> None:
+def test_gradients_made_in_init_model_are_forgotten() -> None:
     def tried(model: nn.Module) -> nn.Module:
         model(INPUTS).sum().backward()
         return model
@@ -216,7 +216,7 @@ def messages() -> list[str]:
 def test_mistakes_that_only_several_workers_show_are_told() -> None:
     for rank, told in enumerate(run_on_ranks(2, messages)):
         part, metrics, models = told
-        assert part.endswith("; this worker has 4 of the batch's 8 samples")
+        assert part.endswith("; a worker has 4 of the batch's 8 samples")
         assert f"the metrics {['of the first'] if rank == 0 else []} for this worker's part" in metrics
         assert models.startswith("init_model() built ")
         assert "DDP" not in models
@@ -258,6 +258,23 @@ def test_mistakes_of_later_iterations_are_told_in_our_words(
         runner.run(1)
     assert caught.value.message.startswith("the backward pass: ")
     assert words in caught.value.message
+
+
+class CarriedState(Points):
+    """Goes on with what it computed of the last batch, as recurrent networks do."""
+
+    def train(self, batch: Any, model: nn.Module) -> Any:
+        outputs = model(batch[0])
+        loss = (outputs + getattr(self, "hidden", 0.0) - batch[1]).square().mean()
+        self.hidden = outputs.detach()
+        return loss
+
+
+def test_what_fits_the_whole_batch_alone_is_found_on_one_worker(alone: None) -> None:
+    runner = runner_of(CarriedState({}))
+    runner.rehearse(0)
+    with pytest.raises(WorkerFailureError, match="a worker has 4 of the batch's 8 samples"):
+        runner.rehearse(0, workers=2)
 
 
 class OtherState(Points):

@@ -128,6 +128,12 @@ class BatchLoader:
         self._ahead: Iterator[Any] | None = None
         self._next_iteration = -1
 
+    def first_of(self, workers: int) -> BatchLoader:
+        """A loader of the part of each batch that the first of so many workers has."""
+        return BatchLoader(
+            self._keyed.dataset, self._collate, self._order, rank=0, world_size=workers, device=self._device
+        )
+
     def load(self, iteration: int) -> LocalBatch:
         """The local batch of `iteration`, on the rank's device.
 

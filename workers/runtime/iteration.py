@@ -158,9 +158,17 @@ class IterationRunner:
             control, values, time.perf_counter() - started, train_seconds, batch.global_indices, votes
         )
 
-    def rehearse(self, iteration: int) -> None:
-        """An iteration on this rank alone: gradients are not synchronised, no rank waits for another."""
-        batch = self.loader.load(iteration)
+    def rehearse(self, iteration: int, *, workers: int | None = None) -> None:
+        """An iteration on this rank alone: gradients are not synchronised, no rank waits for another.
+
+        Args:
+            workers: take the first one's part of the batch as if it were divided among so many.
+
+        Raises:
+            WorkerFailureError: the function raised.
+        """
+        loader = self.loader if workers is None else self.loader.first_of(workers)
+        batch = loader.load(iteration)
         loss, _metrics = self._forward(iteration, batch)
         self._backward(loss, batch, averaged=False)
         with blaming_the_function("the optimizer"):
@@ -193,11 +201,15 @@ class IterationRunner:
         try:
             yield
         except WorkerFailureError as failure:
-            if self._world_size > 1 and failure.reason == "function_error":
-                failure.message += (
-                    f"; this worker has {batch.size} of the batch's {len(batch.global_indices)} samples"
-                )
-            raise
+            whole = len(batch.global_indices)
+            if batch.size == whole or failure.reason != "function_error":
+                raise
+            raise WorkerFailureError(
+                failure.reason,
+                f"{failure.message}; a worker has {batch.size} of the batch's {whole} samples",
+                failure.traceback_text,
+                out_of_memory=failure.out_of_memory,
+            ) from failure
 
     def _backward(self, loss: Tensor, batch: LocalBatch, *, averaged: bool) -> None:
         self._clock.backward_begins()

@@ -243,6 +243,9 @@ class ProfilingGeneration:
         fits = True
         try:
             lives.rehearse()
+            if dist.get_world_size(group) == 1 and self._may_be_divided():
+                # What fits the whole batch alone is found before the job trains, not when it is rescaled.
+                lives.rehearse(workers=2)
         except WorkerFailureError as failure:
             if not failure.out_of_memory:
                 raise
@@ -255,6 +258,11 @@ class ProfilingGeneration:
         votes = torch.tensor([int(fits)])
         dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=group)
         return bool(int(votes))
+
+    def _may_be_divided(self) -> bool:
+        """Whether two workers may have the batch, and more than one sample each."""
+        counts, batch = self.context.function.worker_counts, self.assignment.global_batch_size
+        return batch % 2 == 0 and batch >= 4 and (not counts or max(counts) > 1)
 
     def _measure_pause(self, lives: Lives, group: dist.ProcessGroup | None) -> float:
         """Take the state over as a new generation would, then run the first iteration."""

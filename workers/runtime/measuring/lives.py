@@ -43,9 +43,10 @@ class Lives:
         self.between_seconds = 0.0
         self._calls = self._iteration = 0
 
-    def rehearse(self) -> None:
-        """An iteration on this rank alone."""
-        self.runner.rehearse(self._iteration)
+    def rehearse(self, *, workers: int | None = None) -> None:
+        """An iteration on this rank alone, as `IterationRunner.rehearse` has it."""
+        self.go_on_for(1)
+        self.runner.rehearse(self._iteration, workers=workers)
         self._calls += 1
 
     def iterate(self, control: Control = Control.GO_ON) -> IterationResult:
