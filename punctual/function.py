@@ -49,7 +49,8 @@ class TrainingFunction(ABC):
     def init_dataset(self) -> Dataset[Any]:
         """Build the map-style data set (`__len__`, `__getitem__`); the same for the same hyperparameters.
 
-        A data set that also has `__getitems__(indices)` gets a whole local batch at once.
+        A data set that also has `__getitems__(indices)` gets a whole local batch at once, or one sample at a
+        time if it draws random numbers there.
         """
 
     @abstractmethod

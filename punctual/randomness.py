@@ -21,6 +21,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+#: PYTHONHASHSEED of every process that runs a person's code: sets have one order on all workers. Hashes are
+#: fixed when an interpreter starts, and workers start before their job is known, so it is not the job's seed.
+HASH_SEED = "0"
+
 # torch is imported inside the functions: `import punctual` also serves the command line, which has to start
 # fast.
 

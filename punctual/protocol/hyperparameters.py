@@ -20,6 +20,8 @@ MAXIMUM_DATA_WORKERS = 32
 #: A loss that is not finite for so many iterations in a row ends a job that does not say `continue`. It says
 #: so as a hyperparameter, which clones, clients and trials at home hand on without knowing of it.
 NONFINITE_ITERATIONS_IN_A_ROW = 100
+#: Iterations between two comparisons of all workers' parameters, where a job does not say.
+COMPARED_EVERY = 100
 _CONTINUE, _STOP = "continue", "stop"
 #: Of those that the platform reads: what changes neither speed nor memory of any function.
 SPEED_NEUTRAL = frozenset({"nonfinite"})
@@ -60,6 +62,7 @@ class Settings:
         global_batch_size: samples per iteration over all workers.
         gradient_clip_norm: largest norm of the global gradient; None: gradients are not clipped.
         evaluate_every: iterations between two evaluations; 0: only the one at the end.
+        compare_parameters_every: iterations between two comparisons of all workers' parameters; 0: never.
         data_workers: processes that load batches ahead, for each GPU.
         stops_on_nonfinite: whether a loss that stays NaN or infinite ends the job.
     """
@@ -67,6 +70,7 @@ class Settings:
     global_batch_size: int
     gradient_clip_norm: float | None = None
     evaluate_every: int = 0
+    compare_parameters_every: int = COMPARED_EVERY
     data_workers: int = 0
     stops_on_nonfinite: bool = True
 
@@ -80,10 +84,12 @@ def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
     for name, problem in find_problems(hyperparameters).items():
         raise HyperparameterError(f"hyperparameter {name}: {problem}")
     clip_norm = hyperparameters.get("gradient_clip_norm")
+    compared = hyperparameters.get("compare_parameters_every")
     return Settings(
         global_batch_size=hyperparameters["global_batch_size"],
         gradient_clip_norm=float(clip_norm) if clip_norm else None,
         evaluate_every=hyperparameters.get("evaluate_every") or 0,
+        compare_parameters_every=COMPARED_EVERY if compared is None else compared,
         data_workers=hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0,
         stops_on_nonfinite=hyperparameters.get("nonfinite") != _CONTINUE,
     )
@@ -141,6 +147,15 @@ def _evaluate_every_problem(value: Any) -> str | None:
     )
 
 
+def _compared_every_problem(value: Any) -> str | None:
+    if _whole(value, 0, LARGEST_COUNT):
+        return None
+    return (
+        "Iterations between two comparisons of all workers' parameters: a whole number from 0 (0: never), "
+        f"not {_shown(value)}."
+    )
+
+
 def _data_workers_problem(value: Any) -> str | None:
     if _whole(value, 0, MAXIMUM_DATA_WORKERS):
         return None
@@ -163,6 +178,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "global_batch_size": _batch_size_problem,
     "gradient_clip_norm": _clip_norm_problem,
     "evaluate_every": _evaluate_every_problem,
+    "compare_parameters_every": _compared_every_problem,
     "data_workers": _data_workers_problem,
     "num_workers": _data_workers_problem,
     "nonfinite": _nonfinite_problem,

@@ -26,11 +26,13 @@ def runner_of(
     batch: int = 8,
     seed: int = 0,
     synchronisers: Sequence[Mapping[str, Any]] = (),
+    family: str = "dense",
 ) -> IterationRunner:
     """What runs the function's iterations on all ranks of this process group."""
     parts = build_parts(function, CPU, seed)
     dataset = build_dataset(function, seed)
-    synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan(*synchronisers)), parts)
+    plan = RuntimePlan.from_message(runtime_plan(*synchronisers, family=family))
+    synchronisation = Synchronisation(plan, parts)
     synchronisation.begin_alike()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loader = BatchLoader(

@@ -17,6 +17,7 @@ from punctual.protocol.hyperparameters import HyperparameterError, Settings, fin
         ("global_batch_size", [0, -1, 2.0, "8", True, 2**31, 10**5000]),
         ("gradient_clip_norm", [-1.0, -1, float("nan"), float("inf"), "one", "1.0", True, [1], {}, 10**400]),
         ("evaluate_every", [-1, 2.5, "10", True, float("inf"), [5]]),
+        ("compare_parameters_every", [-1, 1.5, "often", True]),
         ("data_workers", [-1, 33, "4", 1.0, True]),
         ("num_workers", [-1, 33, "4", 1.0, True]),
         ("nonfinite", ["ignore", True, 100, ["stop"], ""]),
@@ -45,7 +46,9 @@ def test_null_is_as_if_left_out() -> None:
 
 def test_settings_are_what_was_said() -> None:
     said = {"gradient_clip_norm": 1, "evaluate_every": 5, "num_workers": 3, "nonfinite": "continue"}
-    assert read_settings({"global_batch_size": 8, **said}) == Settings(8, 1.0, 5, 3, stops_on_nonfinite=False)
+    assert read_settings({"global_batch_size": 8, **said}) == Settings(
+        8, 1.0, 5, data_workers=3, stops_on_nonfinite=False
+    )
 
 
 def test_two_names_of_one_thing_must_agree() -> None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+from punctual.randomness import HASH_SEED
 from workers.agent import clock
 from workers.agent.runtime_staging import SOURCE_ROOT
 
@@ -61,6 +62,7 @@ class Nursery:
                     "LANG": "C.UTF-8",
                     "TZ": "UTC",
                     "OMP_NUM_THREADS": "1",
+                    "PYTHONHASHSEED": HASH_SEED,
                     "CUDA_VISIBLE_DEVICES": "",
                     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
                 },

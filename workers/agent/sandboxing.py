@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from punctual.randomness import HASH_SEED
 from workers.agent import clock
 from workers.agent.configuration import Configuration, ConfigurationError
 from workers.agent.inventory import Accelerator
@@ -116,6 +117,7 @@ class Sandboxing:
             "PYTHONPATH": runtime,
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": HASH_SEED,
             # Exactly its own GPU; a CPU slot must not find one by chance.
             "CUDA_VISIBLE_DEVICES": accelerator.uuid if accelerator is not None and accelerator.cuda else "",
         }

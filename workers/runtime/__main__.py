@@ -120,7 +120,7 @@ class Worker:
             logging.Formatter(f"[runtime {assignment.generation}.{assignment.rank}] %(message)s")
         )
         self.connection.phase("preparing")
-        function = load_function(self.box, assignment.entry, assignment.hyperparameters)
+        function = load_function(self.box, assignment.entry, assignment.hyperparameters, assignment.seed)
         context = WorkerContext(assignment, function, self.connection, self.goals, self.box, self.lease)
         set_folders(self.box / "data", context.artifacts)
         if assignment.purpose == "profiling":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
@@ -9,6 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -44,19 +46,55 @@ class KeyedDataset(Dataset[Any]):
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
-        self._fetch_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+        # Of its class: a wrapper that passes on what it lacks itself would show that of the data set within.
+        many = hasattr(type(dataset), "__getitems__")
+        self._fetch_many: Callable[[list[int]], Any] | None = dataset.__getitems__ if many else None
+        #: Whether `__getitems__` has drawn random numbers.
+        self._draws = False
 
     def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> list[Any]:
         """The samples of one local batch; `key` is the iteration and the samples' indices."""
         iteration, indices = key
         enter_iteration(self.seed, iteration, indices)
-        if self._fetch_many is not None:
-            return list(self._fetch_many(list(indices)))
-        samples = []
-        for index in indices:
-            seed_generators(derive_seed(self.seed, "sample", index, iteration))
-            samples.append(self.dataset[index])
+        if self._fetch_many is None:
+            samples = [self.fetch_alone(index, iteration) for index in indices]
+        else:
+            samples = self._fetch_together(self._fetch_many, indices, iteration)
+        # What `collate` draws must not depend on what the last sample has drawn.
+        seed_generators(derive_seed(self.seed, "collate", indices[0], iteration))
         return samples
+
+    def fetch_alone(self, index: int, iteration: int) -> Any:
+        """One sample as iteration `iteration` has it; of `__getitems__` what it returns for this one."""
+        seed_generators(derive_seed(self.seed, "sample", index, iteration))
+        return self.dataset[index] if self._fetch_many is None else self._fetch_many([index])
+
+    def _fetch_together(
+        self, fetch: Callable[[list[int]], Any], indices: tuple[int, ...], iteration: int
+    ) -> list[Any]:
+        """Samples of a data set that fetches several at once, such as every `Subset`.
+
+        One that draws random numbers is asked for each sample alone: nobody can seed between two of them.
+        """
+        if not self._draws:
+            seed_generators(self.seed)
+            undrawn = _draw()
+            seed_generators(self.seed)
+            found = list(fetch(list(indices)))
+            if _draw() == undrawn:
+                return found
+            if len(found) != len(indices):
+                raise TypeError(
+                    f"__getitems__ draws random numbers and returned {len(found)} for {len(indices)} indices:"
+                    " it must return one sample for each, or draw from punctual.sample_generator(index) alone"
+                )
+            self._draws = True
+        return [self.fetch_alone(index, iteration)[0] for index in indices]
+
+
+def _draw() -> tuple[float, ...]:
+    """The next number of each global generator."""
+    return float(torch.rand(())), random.random(), np.random.random()  # noqa: NPY002
 
 
 @dataclass(frozen=True)
@@ -180,7 +218,7 @@ class BatchLoader:
             sampler=keys(),
             num_workers=self._data_workers,
             collate_fn=_as_it_is,
-            worker_init_fn=_accept_termination,
+            worker_init_fn=accept_termination,
             multiprocessing_context="fork",
         )
 
@@ -199,7 +237,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _accept_termination(_worker: int) -> None:
+def accept_termination(_worker: int) -> None:
     """The training process keeps SIGTERM for a thread of its own; a data worker simply ends on it."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 

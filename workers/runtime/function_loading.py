@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from punctual.function import TrainingFunction
+from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 
 
-def load_function(box: Path, entry: str, hyperparameters: Mapping[str, Any]) -> TrainingFunction:
+def load_function(box: Path, entry: str, hyperparameters: Mapping[str, Any], seed: int) -> TrainingFunction:
     """Import `entry` (``module:Class``) from the box's bundle and instantiate it.
 
     The bundle comes first on `sys.path`, then the installed requirements, then the runtime's own packages.
+    What the module draws while it is imported, and its class while it is made, comes of the job's seed.
 
     Raises:
         WorkerFailureError: `function_load_error`, with the frames of the person's file.
@@ -30,6 +32,7 @@ def load_function(box: Path, entry: str, hyperparameters: Mapping[str, Any]) -> 
             "function_load_error", f"the entry {entry!r} is not of the form module:Class"
         )
     importlib.invalidate_caches()
+    seed_generators(derive_seed(seed, "function"))
     with blaming_the_function(f"importing {module_name}", "function_load_error"):
         module = importlib.import_module(module_name)
     found = getattr(module, class_name, None)

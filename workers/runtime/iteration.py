@@ -33,6 +33,7 @@ from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.synchronisation.words import in_our_words
+from workers.runtime.trained_parameters import TrainedParameters
 
 
 class Control(IntEnum):
@@ -95,6 +96,7 @@ class IterationRunner:
         self.traffic: CopyTraffic | None = None
         #: Learns when gradients are ready, where that is measured.
         self.times: GradientTimes | None = None
+        self._trained = TrainedParameters(parts, group, world_size)
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -121,6 +123,7 @@ class IterationRunner:
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
+        self._trained.check()
         self.synchronisation.before_backward(loss)
         self._backward(loss, batch, averaged=True)
         self.synchronisation.after_backward()
@@ -133,9 +136,14 @@ class IterationRunner:
         # times of both passes by now, and reading the loss does not keep a GPU from its backward pass.
         usage = self.synchronisation.usage
         exchange = Exchange(
-            control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size, usage.flags
-        )
-        if usage.is_partial and not usage.drop_unused(exchange.flags()):
+            control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size,
+            trained=self._trained.fingerprint, flags=usage.flags,
+        )  # fmt: skip
+        if self._trained.late:
+            exchange.result()  # before that it is not known whether all ranks have the same ones
+            self._trained.synchronise()
+        used = not usage.is_partial or usage.drop_unused(exchange.flags())
+        if not used and all(each.grad is None for each in self._trained.late):
             raise refused(
                 "train() returned a loss that depends on none of the model's parameters: compute it with the "
                 "model that train() is given"
@@ -265,11 +273,14 @@ class Exchange:
         group: dist.ProcessGroup | None,
         rank: int,
         world_size: int,
+        *,
+        trained: float,
         flags: Tensor,
     ) -> None:
         """Start the exchange.
 
         Args:
+            trained: the fingerprint of the parameters that are trained.
             flags: of the parameters that this rank used.
 
         Raises:
@@ -282,9 +293,10 @@ class Exchange:
                 f"train() returned {len(self._names)} metrics, at most {METRIC_SLOTS} are kept",
             )
         self._fingerprint = _fingerprint(self._names)
+        self._trained = trained
         self._world_size = world_size
         told = [vote.ready, vote.spoiled, vote.safe, vote.lacking, vote.busy]
-        head = [int(control) if rank == 0 else 0, *told, batch.size, self._fingerprint]
+        head = [int(control) if rank == 0 else 0, *told, batch.size, trained, self._fingerprint]
         # A rank without samples of its own has computed one for company's sake: it does not count.
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
@@ -311,7 +323,12 @@ class Exchange:
         """
         self._wait()
         told = self._vector[: self._values].tolist()
-        control, ready, spoiled, safe, lacking, busy, samples, fingerprints, *totals = told
+        control, ready, spoiled, safe, lacking, busy, samples, trained, fingerprints, *totals = told
+        if trained != self._trained * self._world_size:
+            raise refused(
+                "train() must freeze and unfreeze the same parameters on all workers: let requires_grad "
+                "depend on current_iteration(), not on the local batch"
+            )
         if fingerprints != self._fingerprint * self._world_size:
             raise refused(
                 f"train() returned the metrics {self._names} for this worker's part of the batch, and others "

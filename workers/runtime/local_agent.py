@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from punctual.protocol.staged import STAGED
+from punctual.randomness import HASH_SEED
 from workers.links.rates import ServerLinks
 from workers.links.server import LinkServer
 from workers.runtime.local_ports import LOOPBACK, free_port
@@ -59,6 +60,7 @@ class LocalAgent:
             "PATH": os.environ.get("PATH", ""),
             "PYTHONPATH": str(packages),
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": HASH_SEED,
         }
         self.secret = secrets.token_hex(16)
         self._link_servers: dict[tuple[str, int], LinkServer] = {}

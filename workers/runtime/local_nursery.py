@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from punctual.randomness import HASH_SEED
+
 
 class ForkedWorker:
     """A worker process that the nursery forked, as far as a local agent handles one.
@@ -62,7 +64,12 @@ class Nursery:
             [sys.executable, "-P", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"},
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(packages),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONHASHSEED": HASH_SEED,
+            },
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from communication.hooks.device_time import courses_of
 from workers.runtime import host_memory
+from workers.runtime.data_comparison import compare_workers, fetch_first_samples
 from workers.runtime.emulated_network import build_emulation
 from workers.runtime.emulated_time import Overrun
 from workers.runtime.evaluation import evaluate
@@ -126,11 +127,13 @@ class ProfilingGeneration:
         self.connection.phase("preparing")
         self.device = select_device(assignment)
         self.dataset = build_dataset(self.context.function, assignment.seed)
+        first_samples = fetch_first_samples(self.dataset, assignment.seed)
         function, _ = copies_of(self.context.function, self.dataset)
         check_portable(build_parts(function, self.device, assignment.seed))
         self.emulation = build_emulation(assignment, self.context.box)
         self.moves = StateMoves(self.emulation, assignment.device.place)
         open_process_group(assignment, self.emulation)
+        compare_workers(first_samples, rank=assignment.rank, world_size=assignment.world_size)
         # Every level forms its group now, as all ranks have to take part in that.
         levels = [n for n in self.plan.levels if self._measurable(n)]
         groups = {level: subgroup(range(level)) for level in levels}

@@ -21,6 +21,7 @@ from recovery.traffic.modes import TrafficMode
 from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
+from workers.runtime.data_comparison import compare_generations, compare_workers, fetch_first_samples
 from workers.runtime.emulated_network import Emulation, build_emulation
 from workers.runtime.evaluation import evaluate, no_process_group
 from workers.runtime.failures import blaming_the_function, start_failed
@@ -31,6 +32,7 @@ from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.pace import Pace
+from workers.runtime.parameter_comparison import ParameterComparison
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -139,6 +141,7 @@ class TrainingGeneration:
         self.parts = build_parts(self.context.function, device, assignment.seed)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
+        self._first_samples = fetch_first_samples(self.dataset, assignment.seed)
         emulation = build_emulation(assignment, self.context.box)
         self.moves = StateMoves(emulation, assignment.device.place)
         if assignment.handover_port:
@@ -154,6 +157,7 @@ class TrainingGeneration:
                 raise start_failed("the handover port", error) from error
         open_process_group(assignment, emulation)
         world_size = assignment.world_size
+        compare_workers(self._first_samples, rank=assignment.rank, world_size=world_size)
         self.synchronisation = Synchronisation(assignment.runtime_plan, self.parts)
         self.runner = IterationRunner(
             self.parts,
@@ -165,6 +169,13 @@ class TrainingGeneration:
             seed=assignment.seed,
             clip_norm=assignment.settings.gradient_clip_norm,
             pace=build_pace(assignment, emulation, self.parts, world_size),
+        )
+        self._comparison = ParameterComparison(
+            self.parts.module,
+            every=assignment.settings.compare_parameters_every,
+            last=assignment.max_iterations,
+            device=device,
+            world_size=world_size,
         )
         self._windows = self._communication_windows() if self.leads else None
         self._capture = ShardCapture(
@@ -246,6 +257,7 @@ class TrainingGeneration:
             self.moves.copied(state_bytes(self.parts), begun)
         else:
             self.synchronisation.begin_alike()
+        self.progress.first_samples = compare_generations(self._first_samples, self.progress.first_samples)
         since_told = self.goals.seconds_since_train
         if source.found_at is not None:
             self._loading_seconds = min(since_told, time.monotonic() - source.found_at)
@@ -269,6 +281,8 @@ class TrainingGeneration:
         while limit is None or self.progress.iteration < limit:
             self.context.lease.require()
             result = self.runner.run(self.progress.iteration, self._wish(), self._vote)
+            with self._beside_the_pace():
+                self._comparison.iteration_done(self.progress.iteration + 1)
             self.durable.heard(
                 result.votes, None if self._memory_points is None else self._memory_points.started_at
             )

@@ -7,13 +7,13 @@ code. `portable` writes some other types as these and refuses the rest.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
@@ -34,6 +34,7 @@ class Progress:
         nonfinite_since: the iteration (the first is 1) since which every loss is NaN or infinite; None: the
             last one is finite.
         nonfinite_runs: how often that has begun.
+        first_samples: what the data set's first samples were when the job began (`data_comparison.py`).
     """
 
     iteration: int = 0
@@ -41,6 +42,7 @@ class Progress:
     history: list[list[Any]] = field(default_factory=list)
     nonfinite_since: int | None = None
     nonfinite_runs: int = 0
+    first_samples: dict[str, Any] | None = None
 
 
 def capture(
@@ -58,6 +60,8 @@ def capture(
         "sample_order_digest": progress.sample_order_digest,
         "history": progress.history,
         "nonfinite": [progress.nonfinite_since, progress.nonfinite_runs],
+        "first_samples": progress.first_samples,
+        "trained": [name for name, each in parts.module.named_parameters() if each.requires_grad],
         **_states_of(parts),
         "random": {"torch": torch.get_rng_state(), "python": random.getstate()},
     }
@@ -149,13 +153,21 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
         version, numbers, gauss = state["random"]["python"]
         # States of versions that did not look have none.
         since, runs = state.get("nonfinite", (None, 0))
-        progress = Progress(state["iteration"], state["sample_order_digest"], state["history"], since, runs)
+        progress = Progress(
+            state["iteration"],
+            state["sample_order_digest"],
+            state["history"],
+            since,
+            runs,
+            state.get("first_samples"),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise WorkerFailureError("start_failed", f"the checkpoint cannot be read: {error}") from error
     if not fits:
         raise WorkerFailureError("start_failed", "the checkpoint was written with another global batch size")
     with blaming_the_function("taking the state back"):
         parts.module.load_state_dict(state["model"])
+        _freeze_as(parts.module, state.get("trained"))
         parts.optimizer.load_state_dict(state["optimizer"])
         if parts.scheduler is not None and state["scheduler"] is not None:
             parts.scheduler.load_state_dict(state["scheduler"])
@@ -163,6 +175,13 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
     torch.set_rng_state(state["random"]["torch"])
     random.setstate((version, tuple(numbers), gauss))
     return progress
+
+
+def _freeze_as(module: nn.Module, trained: Collection[str] | None) -> None:
+    """Train the parameters that were trained at a state. States of earlier versions do not say."""
+    if trained is not None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in trained)
 
 
 def check_portable(parts: TrainingParts) -> None:
