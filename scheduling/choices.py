@@ -68,6 +68,7 @@ class JobEventKind(models.TextChoices):
     INTERRUPTED = "interrupted", "Interrupted"
     RESCALED = "rescaled", "Rescaled"
     BROKEN_OFF = "broken_off", "Broken off"
+    MADE_WAY = "made_way", "Made way for a measurement"
     REPORT_REFUSED = "report_refused", "Report refused"
     LATE = "late", "Late"
     NONFINITE = "nonfinite", "Not finite"

@@ -30,6 +30,7 @@ class AnswerCode(StrEnum):
     OTHER_KIND = "other_kind"
     NEEDS_PROFILING = "needs_profiling"
     PROFILING = "profiling"
+    MEASURING_TURN = "measuring_turn"
     UNDECIDED = "undecided"
     #: Ended before it was decided.
     CANCELLED = "cancelled"

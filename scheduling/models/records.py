@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
+from scheduling.choices import JobEventKind
 from scheduling.models.jobs import Job
 
 
@@ -23,7 +25,12 @@ class JobEvent(models.Model):
 
     class Meta:
         ordering = ["id"]
-        indexes = [models.Index(fields=["job", "id"])]
+        indexes = [
+            models.Index(fields=["job", "id"]),
+            models.Index(
+                fields=["happened_at"], condition=Q(kind=JobEventKind.MADE_WAY), name="event_made_way"
+            ),
+        ]
 
 
 class JobMetric(models.Model):

@@ -80,7 +80,7 @@ def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
                 job,
                 f"The function's speed is not known yet and could not be measured by "
                 f"{decide_by(job):%H:%M:%S} UTC, half the time to its deadline"
-                f"{_because_of_a_quota(job)}; ask for a later deadline, or "
+                f"{_why_not_measured(job)}; ask for a later deadline, or "
                 "submit again once the function has been measured.",
             ),
         )
@@ -90,9 +90,10 @@ def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
     return len(jobs)
 
 
-def _because_of_a_quota(job: Job) -> str:
+def _why_not_measured(job: Job) -> str:
     told = StoredVerdict.from_json(job.verdict)
-    return f" ({told.reason.rstrip('.')})" if told.reason_code == AnswerCode.QUOTA else ""
+    waited = told.reason_code in (AnswerCode.QUOTA, AnswerCode.MEASURING_TURN)
+    return f" ({told.reason.rstrip('.')})" if waited else ""
 
 
 _DECLINED_BY = (

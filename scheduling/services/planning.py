@@ -35,6 +35,7 @@ from scheduling.services.incidents import note_failed_pass, note_good_pass
 from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
 from scheduling.services.measuring_later import measurement_after_decline
+from scheduling.services.measuring_turns import note_turns
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
 from scheduling.services.pass_lengths import Pass, measured_pass
@@ -400,6 +401,8 @@ def _measure(cluster: Cluster, epoch: int) -> int:
     measurement = next_measurement(room, undecided=undecided)
     if measurement is None and not undecided:
         measurement = measurement_after_decline(room) or measurement_of_better_plan(room)
+    if undecided:
+        note_turns(cluster, room.all_turns())
     note_quota_waits(room)
     if measurement is None:
         return 0

@@ -34,6 +34,7 @@ from scheduling.services.measured_levels import (
     top_level,
     with_broken_off,
 )
+from scheduling.services.measuring_turns import forget_turn, note_made_way
 from scheduling.services.quota_waits import forget_quota
 from scheduling.services.quotas import profiling_refusal
 from scheduling.services.records import Move, move, move_all, record
@@ -162,6 +163,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     job = measurement.job
     undecided = job.state in UNDECIDED_STATES
     forget_quota(job)
+    forget_turn(job)
     generation = create_generation(
         job,
         [measurement.pool.gpus[address] for address in measurement.block],
@@ -183,6 +185,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
     for job_id in measurement.displaced:
         displaced = Job.objects.get(pk=job_id)
+        note_made_way(displaced, job)
         suspend(displaced, f"a new function is measured for {job.pk}")
     text = f"Its speed is measured on up to {measurement.levels[-1]} GPUs."
     if undecided and job.state == JobState.SUBMITTED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,15 +13,17 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from projects.models import Project
+from scheduling.core.placement.making_way import making_way, rests_until
 from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measuring_blocks
 from scheduling.core.plans.release import measured_by
-from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
+from scheduling.core.question.snapshot import BlockedGpus, Snapshot
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curve_made_on, curve_on
 from scheduling.services.isolating import FAILURES
+from scheduling.services.measuring_turns import made_way_lately
 from scheduling.services.quotas import profiling_refusal
 from scheduling.services.setting_aside import note_not_measured
 from scheduling.services.snapshots import Pool, pool_snapshot
@@ -66,6 +68,9 @@ class RoomToMeasure:
     waiting: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
+    #: Jobs that wait for others to make way, which did so lately: when the first of those may do so again.
+    turns: dict[str, float] = field(default_factory=dict)
+    _made_way_at: dict[str, float] | None = None
     _refusals: dict[int, str | None] = field(default_factory=dict)
 
     def is_refused(self, job_id: str, project_id: int) -> bool:
@@ -93,7 +98,7 @@ class RoomToMeasure:
         ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
         ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for
         on. ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict
-        depends on it.
+        depends on it, but no job more than once a minute.
         """
         on_own = curve or job.curve
         assert on_own is not None
@@ -109,20 +114,40 @@ class RoomToMeasure:
         if not levels_on(Gpu.objects.measurable(self.cluster, kind or on_own.gpu_kind).count()):
             return None
         pool = self._pool(on_own.gpu_kind)
-        standing = _standing(
-            pool,
-            spare_best_effort=spare_best_effort,
-            on_loan=kind is not None,
-            until=self._measured_by(waits=True),
-        )
         levels = levels_on(len(pool.gpus))
-        for block in self._candidates(pool, measuring_blocks(_gpus_of_servers(pool), standing, levels)):
+        until = self._measured_by(waits=True)
+
+        def blocks_beside(yielding: set[str]) -> Iterator[tuple[int, ...]]:
+            standing = _standing(pool, yielding, on_loan=kind is not None, until=until)
+            return measuring_blocks(_gpus_of_servers(pool), standing, levels)
+
+        yielding = set() if spare_best_effort else self._yielding(pool, self.made_way_at)
+        for block in self._candidates(pool, blocks_beside(yielding)):
             if self._harms_nobody(job, on_own.gpu_kind, block):
-                displaced = {pool.claims[address] for address in block if address in pool.claims}
+                displaced = _claimed(pool, block)
                 found = on_own if kind is None else curve_made_on(job, kind)
                 measured = tuple(levels_on(len(block)))
                 return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
+        resting = set() if spare_best_effort else self._yielding(pool, {}) - yielding
+        if resting and any(resting & _claimed(pool, block) for block in blocks_beside(yielding | resting)):
+            self.turns[job.pk] = min(rests_until(self.made_way_at[job_id]) for job_id in resting)
         return None
+
+    def all_turns(self) -> dict[str, float]:
+        """`turns`, with those of the jobs behind that were not looked at."""
+        if not self.turns:
+            return {}
+        return dict.fromkeys(self.waiting - self.asked, min(self.turns.values())) | self.turns
+
+    @property
+    def made_way_at(self) -> dict[str, float]:
+        """When each job made way that did so lately."""
+        if self._made_way_at is None:
+            self._made_way_at = made_way_lately(self.cluster, self.now)
+        return self._made_way_at
+
+    def _yielding(self, pool: Pool, made_way_at: Mapping[str, float]) -> set[str]:
+        return making_way(pool.snapshot.jobs, made_way_at, self.now.timestamp())
 
     def _pool(self, kind: str) -> Pool:
         if kind not in self._pools:
@@ -170,15 +195,15 @@ def _without_newcomers(pool: Pool) -> Pool:
     return dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=decided))
 
 
-def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool, until: float) -> np.ndarray:
+def _claimed(pool: Pool, block: tuple[int, ...]) -> set[str]:
+    """Ids of the jobs that hold GPUs of the block."""
+    return {pool.claims[address] for address in block if address in pool.claims}
+
+
+def _standing(pool: Pool, yielding: set[str], *, on_loan: bool, until: float) -> np.ndarray:
     """What every GPU of the pool is to a measurement that may last ``until`` then, on servers that are on
-    loan or on the others."""
+    loan or on the others. ``yielding``: jobs that may be suspended for it."""
     standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
-    yielding = {
-        job.id
-        for job in pool.snapshot.jobs
-        if job.service_class == ServiceClass.BEST_EFFORT and not job.locked and not spare_best_effort
-    }
     blocked = {address for block in pool.snapshot.blocked for address in block.addresses}
     first = 0
     for server in pool.snapshot.servers:
