@@ -29,6 +29,7 @@ import numpy as np
 from scheduling.core.elasticflow.attempts import EVERY_GRANT
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.growth_experience import unknown_seconds
 from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.curves import curve_from_measurements
@@ -120,9 +121,10 @@ def greedy(snapshot: Snapshot) -> tuple[list[ExactJob], tuple[int, ...], float]:
     rows = np.array(admission.rows, dtype=np.int64)
     promised = np.ones(problem.count, dtype=np.bool_)
     start_order = np.zeros(problem.count, dtype=np.int64)
+    rules = GrowthRules(problem.slots, False, 0.0, unknown_seconds(problem))
     plans, _ = grant_leftover(
         problem.jobs, admission.plans, Growing(rows, promised, problem.due, problem.by_deadline, start_order),
-        admission.timeline(admission.rows), GrowthRules(problem.slots, False, 0.0), EVERY_GRANT,
+        admission.timeline(admission.rows), rules, EVERY_GRANT,
     )  # fmt: skip
     sizes = tuple(int(plans.gpus[row, 0]) for row in rows)
     return [job_of(problem, row) for row in rows.tolist()], sizes, float(plans.gpu_time[rows].sum())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.elasticflow.first_growth import FirstGrowth
+from scheduling.core.elasticflow.growth_experience import first_worth_growing, next_notes
 from scheduling.core.elasticflow.offers import find_offer, what_if
 from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.elasticflow.search_limits import SearchLimits
@@ -76,15 +77,21 @@ def reallocate(
     search: SearchLimits | None = None,
     growth: FirstGrowth | None = None,
     ageing: bool = False,
+    experience: bool = False,
 ) -> Answer:
-    """`replan` on arrays. ``growth``, ``ageing``: see `Planner`."""
-    planner = Planner(problem, search=search, growth=growth, ageing=ageing)
+    """`replan` on arrays. ``growth``, ``ageing``, ``experience``: see `Planner`."""
+    planner = Planner(problem, search=search, growth=growth, ageing=ageing, experience=experience)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)
     outcome = planner.reallocate(set(rows_where(declined).tolist()))
     planned = _with_plan(outcome.plans, problem) & ~declined
     wake = planner.next_wake(outcome.plans, rows_where(planned))
+    notes = None
+    if experience:
+        gpus = np.diff(outcome.changes.placements.offsets)
+        notes = next_notes(problem, gpus)
+        wake = min(wake, first_worth_growing(problem, gpus, notes))
     return Answer(
         problem=problem,
         verdicts=verdicts,
@@ -97,6 +104,7 @@ def reallocate(
         at_risk=tuple(sorted(admission.at_risk)),
         next_wake_at=wake + problem.now,
         used_stored_plans=admission.used_stored,
+        job_memory=notes,
         cluster_memory=admission.bid_prices.memory(),
         notes=outcome.notes,
     )

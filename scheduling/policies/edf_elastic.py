@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduling.core.elasticflow.elastic_allocation import Growing, fill_unpromised, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.growth_experience import unknown_seconds
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, free_until
 from scheduling.core.problem.answer import Answer
@@ -71,7 +72,8 @@ class EdfElastic(WithoutPromises):
             rank=problem.by_deadline,
             start_order=self._start_order(jobs.work.size, late, free_rows),
         )
-        rules = GrowthRules(slots, problem.suffix, problem.settings.minimum_gain_iterations)
+        gain = problem.settings.minimum_gain_iterations
+        rules = GrowthRules(slots, problem.suffix, gain, unknown_seconds(problem))
         plans, _ = grant_leftover(jobs, plans, growing, timeline, rules, EVERY_GRANT)
         return plans
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from scheduling.core import decide
+from scheduling.core.elasticflow.growth_experience import COLUMNS
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.lyra.tick import TwoPhase
 from scheduling.core.problem.answer import Answer
@@ -32,6 +33,7 @@ class Punctual(Policy):
     name = "punctual"
     prices_newcomers = True
     borrows = True
+    memory_columns = COLUMNS
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while all jobs keep their GPUs."""
@@ -41,7 +43,9 @@ class Punctual(Policy):
         """Divide the whole cluster anew from the next slot on."""
         return reallocate_beside_loans(
             problem,
-            lambda part: decide.reallocate(part, search=SEARCH, growth=grow_by_knapsack, ageing=True),
+            lambda part: decide.reallocate(
+                part, search=SEARCH, growth=grow_by_knapsack, ageing=True, experience=True
+            ),
             _on_loan(problem.settings.ageing_weight),
         )
 

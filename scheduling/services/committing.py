@@ -176,10 +176,13 @@ def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
             cluster.policy_memory = memory
             Cluster.objects.filter(pk=cluster.pk).update(policy_memory=memory)
     if decision.job_memory:
-        rows = list(Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"))
-        for row in rows:
-            row.policy_memory = {"policy": cluster.policy, "values": list(decision.job_memory[row.pk])}
-        update_rows(rows, ["policy_memory"])
+        changed = []
+        for row in Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"):
+            noted = {"policy": cluster.policy, "values": list(decision.job_memory[row.pk])}
+            if noted != row.policy_memory:
+                row.policy_memory = noted
+                changed.append(row)
+        update_rows(changed, ["policy_memory"])
 
 
 def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refused: set[str]) -> None:

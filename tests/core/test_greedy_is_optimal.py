@@ -14,6 +14,7 @@ from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.attempts import EVERY_GRANT
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.growth_experience import unknown_seconds
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.problem.problem import build_problem
@@ -62,7 +63,7 @@ def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
     )
     plans, _ = grant_leftover(
         problem.jobs, admission.plans, growing, admission.timeline(admission.rows),
-        GrowthRules(problem.slots, False, 0.0), EVERY_GRANT,
+        GrowthRules(problem.slots, False, 0.0, unknown_seconds(problem)), EVERY_GRANT,
     )  # fmt: skip
     return plans.gpus[:, 0].tolist()
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.growth_experience import unknown_seconds
 from scheduling.core.kernels import YES
 from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import Timeline, occupy_all
@@ -80,7 +81,7 @@ def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
     plans = present_plans(asked)
     everybody, yes = np.arange(3), np.ones(3, dtype=np.bool_)
     growing = Growing(everybody, yes, asked.due, asked.by_deadline, np.zeros(3, dtype=np.int64))
-    rules = GrowthRules(asked.slots, False, 0.0)
+    rules = GrowthRules(asked.slots, False, 0.0, unknown_seconds(asked))
     after, granted = grant_leftover(asked.jobs, plans, growing, left_beside(asked, plans), rules, 1 << 40)
     assert granted
     for at in (0.0, 5.0, 9.9):
@@ -90,7 +91,7 @@ def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
 def test_no_more_is_grown_by_the_knapsack_either() -> None:
     asked = problem()
     plans = present_plans(asked)
-    rules = GrowthRules(asked.slots, False, 0.0, 1.0)
+    rules = GrowthRules(asked.slots, False, 0.0, unknown_seconds(asked), 1.0)
     after, _, _ = grow_by_knapsack(
         asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans),
         rules, 100

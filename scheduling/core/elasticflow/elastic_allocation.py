@@ -83,36 +83,46 @@ def pays(
     old: int,
     new: int,
     timeline: Timeline,
-    slots: Slots,
-    minimum_gain: float,
+    rules: GrowthRules,
 ) -> bool:
-    """Whether the step from level ``old`` to ``new`` wins ``minimum_gain`` iterations beyond its pause.
+    """Whether the step from level ``old`` to ``new`` wins ``minimum_gain`` iterations beyond its pauses.
 
-    Iterations count as long as the timeline keeps ``new`` GPUs free for the job (spec 2.10).
+    Iterations count as long as the timeline keeps ``new`` GPUs free for the job (spec 2.10), and at most as
+    long as growth is expected to last. If that is before the job ends, the pause of the way back counts too.
+    A job that could keep more GPUs than ``old`` is compared with that.
     """
+    if old < jobs.gpus[job] < new:
+        old = jobs.gpus[job]
     old_rate = 0.0
     old_pause = 0.0
+    way_back = 0.0
     new_rate = 0.0
     new_pause = 0.0
     for level in range(jobs.level_count[job]):
         if jobs.levels[job, level] == old:
             old_rate = jobs.throughput[job, level]
-            old_pause = jobs.pause[job, level] if old != jobs.gpus[job] else 0.0
+            way_back = jobs.pause[job, level]
+            old_pause = way_back if old != jobs.gpus[job] else 0.0
         if jobs.levels[job, level] == new:
             new_rate = jobs.throughput[job, level]
             new_pause = jobs.pause[job, level] if new != jobs.gpus[job] else 0.0
     times, free, count = timeline
-    origin = slots.origin
-    slot = slots.seconds
-    span = new_pause + jobs.work[job] / new_rate
+    origin = rules.slots.origin
+    slot = rules.slots.seconds
+    rest = new_pause + jobs.work[job] / new_rate
+    span = rest
     piece = piece_at(times, count, origin + slot)
     while piece < count and times[piece] < origin + span:
         if free[0, piece] < new:
             span = max(slot, times[piece] - origin)
             break
         piece += 1
+    if old_rate > 0.0 and new != jobs.gpus[job]:
+        span = min(span, rules.lasting[job])
     gain = new_rate * max(0.0, span - new_pause) - old_rate * max(0.0, span - old_pause)
-    return bool(gain > minimum_gain)
+    if span < rest:
+        gain -= old_rate * way_back
+    return bool(gain > rules.minimum_gain)
 
 
 @leaf
@@ -189,7 +199,7 @@ def _best_step(
         target = following if step == 0 else present
         if target == NO_TARGET or target - held > left or target > room:
             continue
-        if not pays(jobs, job, held, target, timeline, rules.slots, rules.minimum_gain):
+        if not pays(jobs, job, held, target, timeline, rules):
             continue
         terms = Terms(promised, rules.suffix, target, highest, 0.0)
         pieces, finish, gpu_time = fill(jobs, job, due, timeline, rules.slots, terms, tried)

@@ -19,6 +19,8 @@ class GrowthRules(NamedTuple):
     suffix: bool
     #: Iterations that a larger level must win beyond those that its pause costs.
     minimum_gain: float
+    #: How long growth of each row is expected to last, in seconds; infinity where nothing is known.
+    lasting: FloatArray
     #: Seconds of all jobs' completion times that a GPU second saved later is worth; unused in Algorithm 2.
     relief: float = 0.0
 

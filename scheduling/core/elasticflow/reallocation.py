@@ -25,6 +25,7 @@ from scheduling.core.elasticflow.elastic_allocation import (
     granted_beside_promises,
 )
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
+from scheduling.core.elasticflow.growth_experience import expected_seconds, unknown_seconds
 from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.jobs_at_risk import plan_earliest_finish
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
@@ -63,7 +64,8 @@ class Planner:
     ``search``: limits of the wider search, or None for the published admission. ``growth``: a policy's rule
     that grows jobs before Algorithm 2 grants the rest; it runs when there is work without a promise.
     ``ageing``: work without a promise is served shortest first, less a credit for its waiting time (decision
-    0025); False serves it shortest first, as published.
+    0025); False serves it shortest first, as published. ``experience``: growth is expected to last as long as
+    the job's last one did (`growth_experience`); False expects what the plans say, as published.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Planner:
         search: SearchLimits | None = None,
         growth: FirstGrowth | None = None,
         ageing: bool = False,
+        experience: bool = False,
     ) -> None:
         self.problem = problem
+        self.experience = experience
         self.growth = growth
         self.ageing_weight = problem.settings.ageing_weight if ageing else 0.0
         self.seating = Seating(self.problem.present_placement)
@@ -317,7 +321,8 @@ class Planner:
         problem = self.problem
         relief = max(1, rows.size) / max(1, problem.gpus)
         gain = problem.settings.minimum_gain_iterations
-        return GrowthRules(problem.slots, problem.suffix, gain, relief)
+        lasting = expected_seconds(problem) if self.experience else unknown_seconds(problem)
+        return GrowthRules(problem.slots, problem.suffix, gain, lasting, relief)
 
     def _settled(
         self,

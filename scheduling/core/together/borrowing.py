@@ -337,9 +337,14 @@ def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlac
     there = dict(zip(shared.rows, shared.changes, strict=True))
     order = [row for row in there if row not in on_owned] + list(on_owned)
     changes = [_change(problem, row, placements, on_owned.get(row), there.get(row)) for row in order]
+    memory = answer.job_memory
+    if memory is not None:
+        memory = problem.columns.memory.copy()
+        memory[rest] = answer.job_memory
     return replace(
         answer,
         problem=problem,
+        job_memory=memory,
         verdicts=_verdicts(problem, answer, np.isin(np.arange(count), rest)),
         plans=plans_among(answer.plans, rest, count),
         planned=planned,

@@ -62,7 +62,7 @@ def growth_items(
             target = jobs.levels[job, level]
             if target <= held or target - held > left or target > room:
                 continue
-            if not pays(jobs, job, held, target, timeline, rules.slots, rules.minimum_gain):
+            if not pays(jobs, job, held, target, timeline, rules):
                 continue
             pieces, finish, gpu_time = fill(
                 jobs, job, due[job], timeline, rules.slots,
