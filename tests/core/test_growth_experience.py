@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -19,10 +17,12 @@ PAUSE = 10.0
 ENOUGH = 30.0
 
 
-def running(memory: tuple[float, ...], gpus: int = 4, **facts: float) -> JobSnapshot:
+def running(memory: tuple[float, ...], gpus: int = 4) -> JobSnapshot:
     """A long job with much time, on the first ``gpus`` GPUs of eight."""
-    made = job("long", 1e5, 1e6, LINEAR, pause=PAUSE, newcomer=False, gpus_now=gpus, memory=memory)
-    return replace(made, placement=tuple(range(gpus)), **facts)
+    return job(
+        "long", 1e5, 1e6, LINEAR, pause=PAUSE, newcomer=False, gpus_now=gpus, placement=tuple(range(gpus)),
+        memory=memory,
+    )  # fmt: skip
 
 
 def asked(at: float, *jobs: JobSnapshot) -> Snapshot:
