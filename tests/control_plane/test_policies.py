@@ -82,7 +82,7 @@ def test_what_a_policy_noted_comes_back_at_its_next_decision(
     assert read[job.pk].memory == tuple(noted["values"])
     assert read[job.pk].attained_gpu_seconds > 0.0
 
-    with_policy(cluster, DEFAULT_POLICY)
+    with_policy(cluster, "fifo")
     cluster.refresh_from_db()
     read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
     assert read[job.pk].memory == (), "another policy's notes say nothing"

@@ -8,7 +8,6 @@ from weakref import ref
 
 import pytest
 
-from scheduling.core.problem.problem import build_problem
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
 
@@ -30,7 +29,7 @@ def test_a_decision_is_freed_at_once(policy: str) -> None:
         job("C", 40, 2.0),
         job("D", 3),
     )
-    problem = build_problem(snapshot(4, *jobs))
+    problem = policy_named(policy).problem_of(snapshot(4, *jobs))
     for question in (policy_named(policy).decide_newcomers, policy_named(policy).reallocate):
         answer = question(problem)
         assert answer.verdicts
