@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0040_point_ages'),
+        ('scheduling', '0042_failures_of_generations'),
     ]
 
     operations = [
