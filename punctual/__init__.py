@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from punctual.function import DataNotDeclaredError, TrainingFunction, artifact_path, data_path
-from punctual.randomness import current_iteration, current_sample_indices, sample_generator, sample_rand
+from punctual.randomness import (
+    current_iteration,
+    current_sample_indices,
+    sample_generator,
+    sample_rand,
+    sample_randn,
+)
 
 if TYPE_CHECKING:
     from punctual.client import Client, Job, Offer, Server, Verdict
@@ -40,6 +46,7 @@ __all__ = [
     "data_path",
     "sample_generator",
     "sample_rand",
+    "sample_randn",
 ]
 
 

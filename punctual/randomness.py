@@ -5,8 +5,9 @@ Punctual keys randomness by the *sample* and the *iteration* instead: whichever 
 sample draws the same numbers for it.
 
 * Inside ``dataset[i]`` the generators of ``torch``, ``random`` and ``numpy`` are already seeded that way.
-* Inside ``train()`` use :func:`sample_rand` (or :func:`sample_generator`) where the result must be the same
-  after a change of workers; ordinary random calls work too, but their numbers depend on the split.
+* Inside ``train()`` use :func:`sample_rand`, :func:`sample_randn` or :func:`sample_generator` where the
+  result must be the same after a change of workers; ordinary random calls work too, but their numbers depend
+  on the split.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,9 +82,22 @@ def sample_rand(*shape: int) -> torch.Tensor:
     """
     import torch
 
+    return _rows_of_samples(torch.rand, shape)
+
+
+def sample_randn(*shape: int) -> torch.Tensor:
+    """As :func:`sample_rand`, numbers of the standard normal distribution."""
+    import torch
+
+    return _rows_of_samples(torch.randn, shape)
+
+
+def _rows_of_samples(draw: Callable[..., torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
     _context.draws += 1
     purpose = f"draw {_context.draws}"
-    rows = [torch.rand(*shape, generator=sample_generator(index, purpose)) for index in _context.indices]
+    rows = [draw(*shape, generator=sample_generator(index, purpose)) for index in _context.indices]
     return torch.stack(rows) if rows else torch.empty(0, *shape)
 
 

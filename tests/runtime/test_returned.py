@@ -18,7 +18,7 @@ from tests.runtime.test_models_in_train import Points
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import build_parts
-from workers.runtime.state.training_state import Progress, capture, restore
+from workers.runtime.state.training_state import Progress, capture, check_portable, restore
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))
@@ -45,6 +45,12 @@ class Returning(Points):
     def evaluate(self, model: nn.Module) -> Any:
         return self._told("evaluate", {"accuracy": 1})
 
+    def state_dict(self) -> Any:
+        return self._told("state", {})
+
+    def load_state_dict(self, state: Any) -> None:
+        assert state == {}
+
     def _told(self, method: str, usual: Any) -> Any:
         return self.hyperparameters[method](usual) if method in self.hyperparameters else usual
 
@@ -68,9 +74,14 @@ def _frozen(model: nn.Module) -> nn.Module:
     return model.requires_grad_(False)
 
 
+def _of_another_optimizer(_: Any) -> Any:
+    return torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), 1)
+
+
 def _use(function: TrainingFunction) -> None:
     """Build all that it returns, train once, evaluate."""
     runner = runner_of(function)
+    check_portable(runner.parts)
     runner.run(0)
     evaluate(function, runner.parts.module, 0)
 
@@ -83,6 +94,7 @@ def _use(function: TrainingFunction) -> None:
         ("model", lambda _: nn.LazyLinear(1), "run one batch through the model in init_model()"),
         ("model", lambda _: nn.Sequential(nn.LazyBatchNorm1d(affine=False)), "has no shape yet"),
         ("model", _frozen, "no parameter of the model has requires_grad"),
+        ("model", torch.jit.script, "init_model() returned a model of TorchScript"),
         ("optimizer", lambda one: (one, one), "not a tuple of 2: several optimizers are not supported"),
         ("optimizer", lambda one: {"a": one, "b": one}, "several optimizers are not supported"),
         ("optimizer", lambda _: None, "must return one torch.optim.Optimizer, not None"),
@@ -93,6 +105,7 @@ def _use(function: TrainingFunction) -> None:
         ),
         ("scheduler", lambda one: {"scheduler": one}, "return the scheduler alone"),
         ("scheduler", lambda one: [one], "SequentialLR"),
+        ("scheduler", _of_another_optimizer, "init_scheduler() returned a scheduler of another optimizer"),
         ("dataset", lambda _: Lines(), "not Lines, an IterableDataset"),
         ("dataset", lambda _: CountedLines(), "not CountedLines, an IterableDataset"),
         ("dataset", lambda _: WithoutItems(), "must return a map-style data set"),
@@ -101,9 +114,12 @@ def _use(function: TrainingFunction) -> None:
         ("train", lambda _: None, "train() must return its loss, a tensor of one number, not None"),
         ("train", lambda loss: loss.expand(3), "not a tensor of shape (3,)"),
         ("train", lambda loss: loss.detach(), "without .item() or .detach()"),
+        ("train", lambda loss: loss * 1j, "train() returned a complex loss"),
+        ("train", lambda loss: (loss, {"a": 10**400}), "the metric 'a' as int: a metric is one number"),
         ("train", lambda loss: (loss, [1]), "train() must return its metrics as a dict of numbers"),
         ("train", lambda loss: (loss, {"a": torch.ones(3)}), "the metric 'a' as a tensor of shape (3,)"),
         ("train", lambda loss: (loss.backward(), loss)[1], "train() must not call backward()"),
+        ("state", lambda _: [1], "state_dict() must return a dict, not a list of 1"),
         ("evaluate", lambda _: 0.5, "evaluate() must return its metrics as a dict of numbers, not float"),
         ("evaluate", lambda _: {"a": "good"}, "evaluate() returned the metric 'a' as str"),
     ],

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from punctual import sample_rand, sample_randn
+from punctual.randomness import enter_iteration
 from workers.runtime.function_loading import load_function
 from workers.runtime.local_agent import LocalAgent
 
@@ -52,3 +55,12 @@ def test_strings_have_one_hash_in_all_workers_at_home() -> None:
         command = [sys.executable, "-P", "-c", "print(hash('of a string'))"]
         hashes = {subprocess.check_output(command, env=agent.environment) for _ in range(2)}
     assert len(hashes) == 1
+
+
+def test_rows_of_samples_do_not_depend_on_the_split() -> None:
+    def draw(*indices: int) -> list[float]:
+        enter_iteration(5, 3, indices)
+        return torch.cat([sample_rand(2), sample_randn(2)], 1).flatten().tolist()
+
+    assert draw(7, 1, 4) == draw(7) + draw(1, 4)
+    assert len(set(draw(7, 1, 4))) == 12

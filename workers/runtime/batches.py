@@ -124,7 +124,7 @@ class LoadedApart(Dataset[Any]):
             return batch
         except WorkerFailureError as error:
             failure = error
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again where batches are trained
+        except BaseException as error:  # noqa: BLE001 - raised again where batches are trained
             failure = failure_of("the data set", error)
         return _Failed(failure.reason, failure.message, failure.traceback_text)
 

@@ -7,6 +7,7 @@ that was taken is the platform's business and fails only this generation.
 from __future__ import annotations
 
 import opcode
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import communication
+import punctual
 from workers.runtime import own_groups
 
 #: What torch raises for a connection or a store, beside the plain RuntimeError of gloo's collectives.
@@ -28,6 +30,10 @@ _EXCHANGING_FOLDERS = (
 #: A worker that is gone loses its connections one after the other: a function's own first, it may be.
 _SETTLING_SECONDS = 1.0
 _RUNTIME_FOLDER = str(Path(__file__).resolve().parent)
+#: Nobody looks for a mistake of theirs in these: ours, and Python's own.
+_FOREIGN_FOLDERS = (
+    _RUNTIME_FOLDER, str(Path(punctual.__file__).resolve().parent), sysconfig.get_path("stdlib"), "<frozen"
+)  # fmt: skip
 _MESSAGE_LIMIT = 2_000
 _TRACEBACK_LIMIT = 20_000
 
@@ -113,13 +119,14 @@ def blaming_the_function(what: str, reason: str = "function_error") -> Iterator[
         reason: `function_error` or `function_load_error`.
 
     Raises:
-        WorkerFailureError: for every exception, `sys.exit()` included.
+        WorkerFailureError: for every exception, `sys.exit()` and KeyboardInterrupt included: no signal brings
+            one to a worker.
     """
     try:
         yield
     except WorkerFailureError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         if is_peer_loss(error):
             raise peer_lost(error) from error
         raise failure_of(what, error, reason) from error
@@ -147,7 +154,11 @@ def start_failed(what: str, error: BaseException) -> WorkerFailureError:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its type's name where it says nothing."""
-    lines = [line.strip() for line in str(error).strip().splitlines()]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the person's code too
+        return "its message cannot be made"
+    lines = [line.strip() for line in text.strip().splitlines()]
     if not lines:
         return type(error).__name__
     # What PyTorch says of a state that does not fit begins so: the reason is on the next line.
@@ -165,11 +176,11 @@ def _summary(error: BaseException) -> str:
 
 
 def _visible_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Frames of the function: those below the runtime's own and outside installed packages."""
+    """Frames of the function: those below the runtime's own, outside Python's and installed packages."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_RUNTIME_FOLDER, "<frozen"))
+        if not frame.filename.startswith(_FOREIGN_FOLDERS)
         and "site-packages" not in frame.filename
         and "dist-packages" not in frame.filename
     ]

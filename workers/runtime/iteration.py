@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.leftover_steps import LeftoverSteps
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
@@ -34,6 +35,7 @@ from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.synchronisation.words import in_our_words
 from workers.runtime.trained_parameters import TrainedParameters
+from workers.runtime.undeclared_state import UndeclaredState
 
 
 class Control(IntEnum):
@@ -97,6 +99,8 @@ class IterationRunner:
         #: Learns when gradients are ready, where that is measured.
         self.times: GradientTimes | None = None
         self._trained = TrainedParameters(parts, group, world_size)
+        self._leftover = LeftoverSteps(parts)
+        self._undeclared = UndeclaredState(parts, tells=rank == 0)
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -154,6 +158,7 @@ class IterationRunner:
         self._forget_gradients()
         control, votes, values = exchange.result()
         self._step_scheduler(values["loss"])
+        self._undeclared.iteration_done()
         train_seconds = self._clock.seconds()
         if self.pace is not None:
             self.pace.end()
@@ -194,7 +199,11 @@ class IterationRunner:
         seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
         self.parts.module.train()
         self._clock.start()
-        with self._telling_its_part(batch), blaming_the_function("train()"), self.model.lend() as module:
+        # A function may leave gradients switched off.
+        with (
+            self._telling_its_part(batch), blaming_the_function("train()"), self._leftover.refused(),
+            torch.enable_grad(), self.model.lend() as module,
+        ):  # fmt: skip
             returned = self.parts.function.train(batch.content, module)
         if self.pace is not None:
             self.pace.forward_done()
@@ -210,7 +219,7 @@ class IterationRunner:
             yield
         except WorkerFailureError as failure:
             whole = len(batch.global_indices)
-            if batch.size == whole or failure.reason != "function_error":
+            if batch.size == whole or not failure.traceback_text:  # what is refused has no lines
                 raise
             raise WorkerFailureError(
                 failure.reason,

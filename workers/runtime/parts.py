@@ -68,7 +68,7 @@ def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> 
     with blaming_the_function("init_optimizer()"):
         optimizer = check_optimizer(function.init_optimizer(module))
     with blaming_the_function("init_scheduler()"):
-        scheduler = check_scheduler(function.init_scheduler(optimizer))
+        scheduler = check_scheduler(function.init_scheduler(optimizer), optimizer)
     return TrainingParts(function, module, optimizer, scheduler, device)
 
 

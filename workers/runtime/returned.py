@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from punctual.function import TrainingFunction
 from punctual.protocol import limits
 from workers.runtime.failures import WorkerFailureError
 
@@ -32,6 +35,11 @@ def check_model(module: Any) -> nn.Module:
     """
     if not isinstance(module, nn.Module):
         raise refused(f"init_model() must return an nn.Module, not {_kind(module)}")
+    if any(isinstance(part, ScriptModule) for part in module.modules()):
+        raise refused(
+            "init_model() returned a model of TorchScript, which shows none of its parameters: return the "
+            "module that was scripted (torch.compile() is supported)"
+        )
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise refused(
@@ -64,13 +72,18 @@ def check_optimizer(optimizer: Any) -> Optimizer:
     return optimizer
 
 
-def check_scheduler(scheduler: Any) -> Any:
-    """What `init_scheduler` returned.
+def check_scheduler(scheduler: Any, optimizer: Optimizer) -> Any:
+    """What `init_scheduler(optimizer)` returned.
 
     Raises:
-        WorkerFailureError: it is no scheduler.
+        WorkerFailureError: it is no scheduler, or that of another optimizer.
     """
     methods = ("step", "state_dict", "load_state_dict")
+    if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
+        raise refused(
+            "init_scheduler() returned a scheduler of another optimizer, so the learning rate would never "
+            "change: build it for the optimizer that init_scheduler(optimizer) is given"
+        )
     if scheduler is None or all(callable(getattr(scheduler, name, None)) for name in methods):
         return scheduler
     hint = ""
@@ -100,6 +113,18 @@ def check_dataset(dataset: Any) -> Any:
     )
 
 
+def own_state(function: TrainingFunction) -> dict[str, Any]:
+    """What the function's `state_dict` returned.
+
+    Raises:
+        WorkerFailureError: it is no dict.
+    """
+    state = function.state_dict()
+    if not isinstance(state, Mapping):
+        raise refused(f"state_dict() must return a dict, not {_kind(state)}")
+    return dict(state)
+
+
 def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, float]]:
     """What `train` returned.
 
@@ -109,9 +134,12 @@ def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, float]]:
     loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         raise refused(f"train() must return its loss, a tensor of one number, not {_kind(loss)}")
+    if loss.is_complex():
+        raise refused("train() returned a complex loss: return a real number of it, such as loss.abs()")
     if not loss.requires_grad:
         raise refused(
-            "train() returned a loss that depends on no parameter: return it without .item() or .detach()"
+            "train() returned a loss that depends on no parameter: return it without .item() or .detach(), "
+            "and compute it outside of torch.no_grad()"
         )
     numbers = numbers_of(metrics, "train()")
     numbers.pop("loss", None)
@@ -156,7 +184,7 @@ def numbers_of(metrics: Any, where: str) -> dict[str, float]:
 def _number(name: Any, value: Any, where: str) -> float:
     try:
         return float(value.detach().item() if isinstance(value, Tensor) else value)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise refused(
             f"{where} returned the metric {name!r} as {_kind(value)}: a metric is one number"
         ) from error

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
+from workers.runtime.returned import own_state
 from workers.runtime.sample_order import EMPTY_DIGEST
 from workers.runtime.state.layout import OwnState, Path, take_apart
 from workers.runtime.state.portable import UnstorableError
@@ -76,7 +77,7 @@ def _states_of(parts: TrainingParts) -> dict[str, Any]:
     with blaming_the_function("state_dict() of the scheduler"):
         scheduler = None if parts.scheduler is None else parts.scheduler.state_dict()
     with blaming_the_function("state_dict()"):
-        own = dict(parts.function.state_dict())
+        own = own_state(parts.function)
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler, "function": own}
 
 
