@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ class Unspeakable(Exception):
         raise ValueError("no words")
 
 
-def interrupted(_: Any = None) -> None:
-    raise KeyboardInterrupt
+def cancelled(_: Any = None) -> None:
+    """Raise what is no Exception, as KeyboardInterrupt is, which would end pytest."""
+    raise CancelledError
 
 
 def unspeakable() -> None:
@@ -33,7 +35,7 @@ def badly_read() -> None:
 @pytest.mark.parametrize(
     ("raises", "message"),
     [
-        (interrupted, "train(): KeyboardInterrupt"),
+        (cancelled, "train(): CancelledError"),
         (unspeakable, "train(): Unspeakable: its message cannot be made"),
         (badly_read, "train(): JSONDecodeError: Expecting property name"),
     ],
@@ -46,6 +48,6 @@ def test_a_mistake_is_told_with_the_functions_line(raises: Callable[[], None], m
     assert f"({Path(__file__).name}, line " in caught.value.message
 
 
-def test_an_interrupt_in_a_loading_process_comes_back() -> None:
-    loaded = LoadedApart([None], interrupted)[0]  # type: ignore[arg-type, index]
-    assert loaded.message.startswith("the data set: KeyboardInterrupt")
+def test_what_is_no_exception_in_a_loading_process_comes_back() -> None:
+    loaded = LoadedApart([None], cancelled)[0]  # type: ignore[arg-type, index]
+    assert loaded.message.startswith("the data set: CancelledError")
