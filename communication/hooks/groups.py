@@ -103,6 +103,20 @@ def steps_of(options: Iterable[Option], shape: PlacementShape) -> set[LevelStep]
     }
 
 
+def open_group(description: str, group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
+    """Make another group of the same ranks, for collectives in an order of their own. All ranks of `group`
+    call this together.
+
+    Args:
+        description: what the group carries, as those ask who tell traffic apart.
+        group: the whole generation if None.
+    """
+    everybody = dist.group.WORLD if group is None else group
+    with _names_of_their_own(everybody):
+        ranks = dist.get_process_group_ranks(everybody)
+        return dist.new_group(list(ranks), use_local_synchronization=True, group_desc=description)
+
+
 @contextmanager
 def _names_of_their_own(everybody: dist.ProcessGroup) -> Iterator[None]:
     """Groups that are made here have names that no group had before, the same on all ranks.

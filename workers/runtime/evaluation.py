@@ -12,6 +12,7 @@ from torch import nn
 from punctual.function import TrainingFunction
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.failures import blaming_the_function
+from workers.runtime.mixtures import without_peers
 from workers.runtime.returned import check_metric_names, numbers_of
 
 
@@ -24,7 +25,7 @@ def evaluate(function: TrainingFunction, module: nn.Module, seed: int) -> dict[s
     seed_generators(derive_seed(seed, "evaluate"))
     module.eval()
     try:
-        with blaming_the_function("evaluate()"), torch.no_grad(), no_process_group():
+        with blaming_the_function("evaluate()"), torch.no_grad(), alone(module):
             values = numbers_of(function.evaluate(module), "evaluate()")
         check_metric_names(values, "evaluate()")
         return values
@@ -33,15 +34,17 @@ def evaluate(function: TrainingFunction, module: nn.Module, seed: int) -> dict[s
 
 
 @contextmanager
-def no_process_group() -> Iterator[None]:
+def alone(module: nn.Module) -> Iterator[None]:
     """Let code that runs on one worker alone see no process group.
 
-    Metrics of some libraries gather from all ranks as soon as torch.distributed is initialised. The other
-    ranks do not evaluate: they would be waited for until the job is killed.
+    Metrics of some libraries gather from all ranks as soon as torch.distributed is initialised, and
+    mixture-of-experts layers exchange counts. The other ranks do not evaluate: they would be waited for until
+    the job is killed.
     """
     world = dist.group.WORLD
     dist.group.WORLD = None
     try:
-        yield
+        with without_peers(module):
+            yield
     finally:
         dist.group.WORLD = world

@@ -26,6 +26,7 @@ from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.leftover_steps import LeftoverSteps
 from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.mixtures import Mixtures, RoutingOfIteration, without_peers
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
@@ -101,6 +102,7 @@ class IterationRunner:
         self._trained = TrainedParameters(parts, group, world_size)
         self._leftover = LeftoverSteps(parts)
         self._undeclared = UndeclaredState(parts, tells=rank == 0)
+        self._mixtures = Mixtures(parts.module)
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -123,13 +125,15 @@ class IterationRunner:
             self.times.begins()
         batch = self.loader.load(iteration)
         self.model.begin_iteration()
+        self._mixtures.begin_iteration(batch.weight / self._world_size)
         loss, metrics = self._forward(iteration, batch)
+        whole_loss = self._mixtures.with_balance(loss)
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
         self._trained.check()
-        self.synchronisation.before_backward(loss)
-        self._backward(loss, batch, averaged=True)
+        self.synchronisation.before_backward(whole_loss)
+        self._backward(whole_loss, batch, averaged=True)
         self.synchronisation.after_backward()
         if self.times is not None:
             self.times.synchronised()
@@ -141,7 +145,7 @@ class IterationRunner:
         usage = self.synchronisation.usage
         exchange = Exchange(
             control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size,
-            trained=self._trained.fingerprint, flags=usage.flags,
+            trained=self._trained.fingerprint, flags=usage.flags, routing=self._mixtures.take_routing(),
         )  # fmt: skip
         if self._trained.late:
             exchange.result()  # before that it is not known whether all ranks have the same ones
@@ -182,8 +186,9 @@ class IterationRunner:
         """
         loader = self.loader if workers is None else self.loader.first_of(workers)
         batch = loader.load(iteration)
-        loss, _metrics = self._forward(iteration, batch)
-        self._backward(loss, batch, averaged=False)
+        with without_peers(self.parts.module):
+            loss, _metrics = self._forward(iteration, batch)
+            self._backward(self._mixtures.with_balance(loss), batch, averaged=False)
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
         self._forget_gradients()
@@ -285,12 +290,14 @@ class Exchange:
         *,
         trained: float,
         flags: Tensor,
+        routing: RoutingOfIteration,
     ) -> None:
         """Start the exchange.
 
         Args:
             trained: the fingerprint of the parameters that are trained.
             flags: of the parameters that this rank used.
+            routing: of the tokens of all ranks.
 
         Raises:
             WorkerFailureError: there are more metrics than room.
@@ -310,6 +317,8 @@ class Exchange:
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
         values += [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values))
+        self._routing = routing
+        values += [balance * batch.size for balance in routing.balances]
         self._values = len(values)
         self._vector = torch.cat([torch.tensor(values, dtype=torch.float64), flags])
         self._work = sum_beside(self._vector, group) if world_size > 1 else None
@@ -346,11 +355,9 @@ class Exchange:
         names = ["loss", *self._names]
         world_size = self._world_size
         votes = Votes(int(ready) == world_size, spoiled > 0, int(safe) == world_size, lacking > 0, busy > 0)
-        return (
-            Control(int(control)),
-            votes,
-            {name: totals[place] / samples for place, name in enumerate(names)},
-        )
+        means = [total / samples for total in totals]
+        metrics = self._routing.metrics(means[1 + METRIC_SLOTS :])
+        return Control(int(control)), votes, metrics | dict(zip(names, means, strict=False))
 
 
 class TrainClock:

@@ -153,7 +153,11 @@ def assignment_defaults() -> Message:
 
 def runtime_plan(*synchronisers: Mapping[str, Any], family: str = "dense") -> Message:
     """A runtime plan of these synchronisers; the one that every job gets where none are named."""
-    usual = [{"kind": "sparse", "choices": {}}, {"kind": "dense", "choices": {"gradients_in_buckets": True}}]
+    usual = [
+        {"kind": "expert_parallel", "choices": {}},
+        {"kind": "sparse", "choices": {}},
+        {"kind": "dense", "choices": {"gradients_in_buckets": True}},
+    ]
     plan = {
         "family": family,
         "shape": "packed",

@@ -23,7 +23,7 @@ from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
 from workers.runtime.data_comparison import compare_generations, compare_workers, fetch_first_samples
 from workers.runtime.emulated_network import Emulation, build_emulation
-from workers.runtime.evaluation import evaluate, no_process_group
+from workers.runtime.evaluation import alone, evaluate
 from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
@@ -342,7 +342,7 @@ class TrainingGeneration:
             if target is not None and target.reached(values):
                 reason = "target"
             elif overrides(self.context.function, "should_stop"):
-                with blaming_the_function("should_stop()"), no_process_group():
+                with blaming_the_function("should_stop()"), alone(self.parts.module):
                     reason = "should_stop" if self.context.function.should_stop(values) else None
         if target is not None or overrides(self.context.function, "should_stop"):
             reason = self._agree(reason)

@@ -9,9 +9,10 @@ from typing import Any
 
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, Synchroniser
 
-#: Synchronisers of sparse embeddings come first, since the dense one takes all remaining gradients.
+#: Synchronisers of experts and sparse embeddings come first, since the others take all remaining gradients.
+FIRST = (Synchroniser("expert_parallel"), Synchroniser("sparse"))
 WITHOUT_PLAN = (
-    Synchroniser("sparse"),
+    *FIRST,
     # One copy of the gradients less, in time and in memory.
     Synchroniser("dense", (("gradients_in_buckets", True),)),
 )
@@ -40,7 +41,7 @@ class GradientOrders:
         if self.rest is None:
             return (*first, *WITHOUT_PLAN)
         choices = (("plan", self.rest), ("gradients", list(self.gradients)), ("momentum", 0.0))
-        return (*first, Synchroniser("sparse"), Synchroniser("compressed", choices))
+        return (*first, *FIRST, Synchroniser("compressed", choices))
 
 
 def choose_plan_family() -> PlanFamily:

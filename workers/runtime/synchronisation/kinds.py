@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 from workers.runtime.synchronisation.dense import DenseSynchroniser
+from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.sparse import SparseSynchroniser
 from workers.runtime.synchronisation.zen import ZenSynchroniser
@@ -13,6 +14,7 @@ from workers.runtime.synchronisation.zen import ZenSynchroniser
 KINDS: Mapping[str, type[GradientSynchroniser]] = {
     "compressed": CompressedSynchroniser,
     "dense": DenseSynchroniser,
+    "expert_parallel": ExpertParallelSynchroniser,
     "sparse": SparseSynchroniser,
     "zen": ZenSynchroniser,
 }

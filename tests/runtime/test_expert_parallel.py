@@ -1,0 +1,142 @@
+"""Mixture-of-experts layers train alike on any number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
+
+from punctual import TrainingFunction
+from punctual.moe import Adaptive, Gate, MoELayer, TopK, balance_loss, routing_counts
+from tests.communication.hooks.ranks import run_on_ranks
+from tests.runtime.in_process import runner_of
+from workers.runtime.evaluation import evaluate
+from workers.runtime.failures import WorkerFailureError
+
+RANKS, WIDTH, ITERATIONS = 2, 6, 4
+GATES: Mapping[str, Gate] = {"top2": TopK(2), "adaptive": Adaptive(0.2)}
+
+
+class Mixture(TrainingFunction):
+    """A layer that drops rows, between two linear ones. Hyperparameters change it."""
+
+    def init_model(self) -> nn.Module:
+        gate = GATES[self.hyperparameters.get("gate", "top2")]
+        layer = MoELayer(WIDTH, 8, experts=3, gate=gate, capacity_factor=0.8, balance_weight=0.5)
+        if self.hyperparameters.get("frozen"):
+            layer.experts.requires_grad_(False)
+        return nn.Sequential(nn.Linear(4, WIDTH), layer, nn.Linear(WIDTH, 1))
+
+    def init_dataset(self) -> TensorDataset:
+        points = torch.randn(64, 5, 4, generator=torch.Generator().manual_seed(1))
+        return TensorDataset(points, points.sin().sum(2, keepdim=True))
+
+    def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(self, batch: Any, model: nn.Module) -> Any:
+        points, targets = batch
+        if self.hyperparameters.get("broken"):
+            points = points * torch.nan if dist.get_rank() == 1 else points
+        if self.hyperparameters.get("checkpointed"):
+            found = checkpoint(model, points, use_reentrant=False)
+        else:
+            found = model(points)
+        loss = nn.functional.mse_loss(found, targets)
+        return loss + balance_loss(model) if self.hyperparameters.get("adds_balance") else loss
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        routing_counts(model)
+        model(self.init_dataset().tensors[0])
+        (counts,) = routing_counts(model).values()
+        return {"tokens": counts.tokens}
+
+
+class Trained:
+    """What a rank has after some iterations."""
+
+    def __init__(self, batch: int, hyperparameters: Mapping[str, Any]) -> None:
+        self.runner = runner_of(Mixture(hyperparameters), batch=batch)
+        self.values = [self.runner.run(iteration).values for iteration in range(ITERATIONS)]
+
+    def told(self) -> tuple[list[dict[str, float]], list[Tensor]]:
+        """Return the metrics of each iteration, and the parameters."""
+        return self.values, [each.detach().clone() for each in self.runner.parts.module.parameters()]
+
+
+#: Batch size and hyperparameters. Two workers have unequal parts of 7 samples, and one of them none of 1.
+CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "even": (8, {}),
+    "uneven": (7, {"gate": "adaptive"}),
+    "one sample": (1, {}),
+    "frozen": (8, {"frozen": True}),
+    "checkpointed": (8, {"checkpointed": True}),
+}
+
+
+def train_all() -> tuple[Any, ...]:
+    """Train every case, evaluate and rehearse on rank 0 alone, break the gate of rank 1."""
+    found = {name: Trained(*case) for name, case in CASES.items()}
+    evaluated = {}
+    last = found["even"].runner
+    if dist.get_rank() == 0:
+        evaluated = evaluate(last.parts.function, last.parts.module, seed=0)
+    found["even"].values.append(last.run(ITERATIONS).values)
+    told = {name: each.told() for name, each in found.items()}
+    if dist.get_rank() == 0:
+        last.rehearse(ITERATIONS)
+    for each in found.values():
+        each.runner.synchronisation.close()
+    with pytest.raises(WorkerFailureError) as caught:
+        Trained(8, {"broken": True})
+    return told, evaluated, caught.value.message
+
+
+def test_mixtures_train_as_on_one_worker(alone: None) -> None:
+    expected = {name: Trained(*case) for name, case in CASES.items()}
+    even = expected["even"]
+    evaluated = evaluate(even.runner.parts.function, even.runner.parts.module, seed=0)
+    even.values.append(even.runner.run(ITERATIONS).values)
+    for rank, (found, own_evaluated, message) in enumerate(run_on_ranks(RANKS, train_all)):
+        for name, (values, parameters) in found.items():
+            expected_values, expected_parameters = expected[name].told()
+            for one, other in zip(values, expected_values, strict=True):
+                assert one == pytest.approx(other, rel=1e-4), name
+            for one, other in zip(parameters, expected_parameters, strict=True):
+                assert torch.allclose(one, other, atol=1e-5), name
+        assert own_evaluated == ({} if rank else evaluated)
+        assert "the gate of a MoELayer is not finite for 20 of 40 tokens" in message
+
+
+def test_a_balance_loss_that_a_function_leaves_is_added(alone: None) -> None:
+    added, left = Trained(8, {"adds_balance": True}), Trained(8, {})
+    for one, other in zip(added.told()[1], left.told()[1], strict=True):
+        assert torch.equal(one, other)
+    # The loss is what the function returned.
+    balance = added.values[0]["moe/balance_loss"]
+    assert balance >= 1
+    assert added.values[0]["loss"] - left.values[0]["loss"] == pytest.approx(0.5 * balance, rel=1e-5)
+
+
+def test_metrics_tell_what_became_of_the_tokens(alone: None) -> None:
+    values = Trained(8, {}).values[0]
+    assert values["moe/two_expert_share"] == 1
+    # 80 rows for three experts, each of which takes 22 of them.
+    assert values["moe/dropped_share"] >= 14 / 80
+    assert 1 <= values["moe/largest_load"] <= 1.5
+
+
+def test_a_metric_of_the_functions_own_keeps_its_name(alone: None) -> None:
+    class Naming(Mixture):
+        def train(self, batch: Any, model: nn.Module) -> Any:
+            return super().train(batch, model), {"moe/largest_load": -1.0}
+
+    values = runner_of(Naming({})).run(0).values
+    assert values["moe/largest_load"] == -1
+    assert "moe/dropped_share" in values

@@ -1,0 +1,95 @@
+"""Mixture-of-experts layers in an iteration: their share of the batch, balance losses and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from punctual.moe import LocalExchange, RoutingCounts, balance_loss, moe_layers, routing_counts
+
+
+class Mixtures:
+    """All `MoELayer`s of a model that is trained."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._layers = moe_layers(module)
+
+    def begin_iteration(self, share: float) -> None:
+        """Forget passes outside iterations, such as those of an evaluation.
+
+        Args:
+            share: this rank's share of the samples of the global batch.
+        """
+        if not self._layers:
+            return
+        balance_loss(self._module)
+        routing_counts(self._module)
+        for layer in self._layers.values():
+            if not isinstance(layer.exchange, LocalExchange):
+                layer.exchange.share = share
+
+    def with_balance(self, loss: Tensor) -> Tensor:
+        """Add the balance losses that the function did not take."""
+        return loss + balance_loss(self._module).to(loss) if self._layers else loss
+
+    def take_routing(self) -> RoutingOfIteration:
+        """Return what became of the iteration's tokens."""
+        return RoutingOfIteration(list(routing_counts(self._module).values()) if self._layers else [])
+
+
+@dataclass(frozen=True)
+class RoutingOfIteration:
+    """What became of the tokens of an iteration.
+
+    Attributes:
+        counts: by layer. The balance losses are this rank's; the rest is the same on all ranks.
+    """
+
+    counts: Sequence[RoutingCounts]
+
+    @property
+    def balances(self) -> list[float]:
+        """This rank's balance losses, by layer."""
+        return [each.balance_loss for each in self.counts]
+
+    def metrics(self, balances: Sequence[float]) -> dict[str, float]:
+        """Return the metrics of all layers together; none where no layer ran, or the function took its
+        counts.
+
+        Args:
+            balances: balance losses of the global batch, by layer.
+        """
+        ran = [(one, balance) for one, balance in zip(self.counts, balances, strict=True) if one.tokens]
+        if not ran:
+            return {}
+        rows = sum(int(one.rows.sum()) for one, _ in ran)
+        return {
+            "moe/balance_loss": sum(balance for _, balance in ran) / len(ran),
+            "moe/dropped_share": sum(int(one.dropped.sum()) for one, _ in ran) / max(rows, 1),
+            "moe/largest_load": max(_largest_load(one) for one, _ in ran),
+            "moe/two_expert_share": sum(one.multi_expert_tokens for one, _ in ran)
+            / sum(one.tokens for one, _ in ran),
+        }
+
+
+def _largest_load(counts: RoutingCounts) -> float:
+    """Return the rows of the most used expert, relative to an even share."""
+    return int(counts.rows.max()) * len(counts.rows) / max(int(counts.rows.sum()), 1)
+
+
+@contextmanager
+def without_peers(module: nn.Module) -> Iterator[None]:
+    """Let the layers compute on this rank alone: the others do not run the model meanwhile."""
+    layers = moe_layers(module).values()
+    exchanges = [layer.exchange for layer in layers]
+    for layer in layers:
+        layer.exchange = LocalExchange()
+    try:
+        yield
+    finally:
+        for layer, exchange in zip(layers, exchanges, strict=True):
+            layer.exchange = exchange
