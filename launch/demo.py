@@ -23,8 +23,17 @@ from punctual.client import Client, Job
 from punctual.client.requests import JobOptions
 from punctual.errors import PunctualError
 
-#: Example function -> its global batch size.
-FUNCTIONS = {"image_classifier": 64, "character_model": 32, "recommender": 128}
+#: Example function -> its global batch size and hyperparameters. The mixture of experts is small enough for
+#: several workers to share a core.
+FUNCTIONS: dict[str, JobOptions] = {
+    "image_classifier": {"batch_size": 64},
+    "character_model": {"batch_size": 32},
+    "recommender": {"batch_size": 128},
+    "moe_language_model": {
+        "batch_size": 32,
+        "hyperparameters": {"width": 64, "hidden": 128, "experts": 4},
+    },
+}
 _PROFILING_SECONDS = 400.0
 _MEAN_SECONDS_BETWEEN_JOBS = 9.0
 
@@ -61,7 +70,7 @@ class Measured:
     """What profiling said of one function: iterations a second on one GPU and at the best level."""
 
     reference: str
-    batch_size: int
+    options: JobOptions
     single: float
     fastest: float
 
@@ -111,7 +120,7 @@ def _project(url: str, token: str) -> str:
 def _submit_mix(client: Client, chance: random.Random, minutes: float, mix: Sequence[Kind]) -> list[Job]:
     """Submit jobs as they come for so long. Returns all of them."""
     print("Measuring the example functions (their first jobs are profiled)")
-    first_jobs = {name: _first_job(client, name, batch_size) for name, batch_size in FUNCTIONS.items()}
+    first_jobs = {name: _first_job(client, name) for name in FUNCTIONS}
     measured = [_measured(name, job) for name, job in first_jobs.items()]
     jobs = list(first_jobs.values())
     end = time.monotonic() + minutes * 60
@@ -129,15 +138,14 @@ def _submit_mix(client: Client, chance: random.Random, minutes: float, mix: Sequ
     return jobs
 
 
-def _first_job(client: Client, name: str, batch_size: int) -> Job:
-    return client.submit(
-        PROJECT / "examples" / f"{name}.py",
-        name=f"{name}: first run",
-        batch_size=batch_size,
-        max_iterations=60,
-        labels={"demo": "first run"},
-        verdict_seconds=0,
-    )
+def _first_job(client: Client, name: str) -> Job:
+    options: JobOptions = {
+        **FUNCTIONS[name],
+        "name": f"{name}: first run",
+        "max_iterations": 60,
+        "labels": {"demo": "first run"},
+    }
+    return client.submit(PROJECT / "examples" / f"{name}.py", verdict_seconds=0, **options)
 
 
 def _measured(name: str, job: Job) -> Measured:
@@ -160,14 +168,14 @@ def _kinds(chance: random.Random, mix: Sequence[Kind]) -> Iterator[Kind]:
 
 def _options(chance: random.Random, kind: Kind, function: Measured, number: int) -> JobOptions:
     iterations = max(20, round(chance.uniform(*kind.single_gpu_seconds) * function.single))
-    options = JobOptions(
-        name=f"{kind.name} {number}",
-        batch_size=function.batch_size,
-        max_iterations=iterations,
-        service_class=kind.service_class,
-        labels={"demo": kind.name},
-        seed=number,
-    )
+    options: JobOptions = {
+        **function.options,
+        "name": f"{kind.name} {number}",
+        "max_iterations": iterations,
+        "service_class": kind.service_class,
+        "labels": {"demo": kind.name},
+        "seed": number,
+    }
     if kind.tightness is not None:
         tightness = chance.uniform(*kind.tightness)
         options["deadline"] = iterations / function.fastest * tightness + (

@@ -32,6 +32,9 @@ from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
+#: Kinds of synchronisers without a plan.
+USUAL = ["expert_parallel", "sparse", "dense"]
+
 #: One tensor that is long on its way, and many that are not: fusing and compressing both pay.
 TENSORS = [
     {"name": f"layer{number}.weight", "elements": 40_000_000 if number == 3 else 2_000, "gap_seconds": 5e-4}
@@ -188,8 +191,9 @@ def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tupl
     plan = GradientPlan.objects.get(family="lossy", servers=1, gpus_per_server=2)
     made = successor(job, (servers[0], 1), (servers[0], 2))
     assert made.runtime_plan["family"] == "lossy"
-    sparse, compressed = made.runtime_plan["synchronisers"]
-    assert (sparse["kind"], compressed["kind"]) == ("sparse", "compressed")
+    experts, sparse, compressed = made.runtime_plan["synchronisers"]
+    assert [each["kind"] for each in (experts, sparse)] == ["expert_parallel", "sparse"]
+    assert compressed["kind"] == "compressed"
     assert compressed["choices"]["plan"] == plan.messages["rest"]
     assert compressed["choices"]["plan"]["digest"] == content_digest(compressed["choices"]["plan"])
     assert compressed["choices"]["gradients"] == [each["name"] for each in TENSORS]
@@ -212,7 +216,7 @@ def test_without_a_plan_for_its_placement_a_generation_does_as_without_any(
     make_plans(9)
     on_family(job, "lossy")
     made = successor(job, *((servers[which], index) for which, index in places))
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
     assert made.communication == {}
 
 
@@ -231,7 +235,7 @@ def test_a_plan_that_was_given_up_is_not_followed_but_its_family_is_kept(
     GradientPlan.objects.update(given_up="it lost")
     made = successor(on_family(job, "lossy"), (servers[0], 1), (servers[0], 2))
     assert (made.runtime_plan["family"], made.communication) == ("lossy", {})
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
 
 
 def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Server]) -> None:
@@ -243,8 +247,8 @@ def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Ser
         purpose=Purpose.PROFILING, profile={"levels": [1, 2]},
     )  # fmt: skip
     read = PlanOfAWorker.from_message(made.runtime_plan)
-    assert [one.kind for one in read.at(1).synchronisers] == ["sparse", "dense"]
-    assert [one.kind for one in read.at(2).synchronisers] == ["sparse", "compressed"]
+    assert [one.kind for one in read.at(1).synchronisers] == USUAL
+    assert [one.kind for one in read.at(2).synchronisers] == ["expert_parallel", "sparse", "compressed"]
     assert made.curve == job.curve
 
 
@@ -261,8 +265,8 @@ def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server,
     plan = GradientPlan.objects.get(family="lossless")
     assert plan.planner in ("zen", "combined")
     made = successor(on_family(job, "lossless"), *((servers[0], index) for index in range(4)))
-    zen, sparse, *_ = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
-    assert (zen.kind, sparse.kind) == ("zen", "sparse")
+    zen, experts, sparse, *_ = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
+    assert (zen.kind, experts.kind, sparse.kind) == ("zen", "expert_parallel", "sparse")
     assert zen.choices["plan"] == plan.messages["sparse"]
     for one in PlanOfAWorker.from_message(made.runtime_plan).synchronisers:
         KINDS[one.kind](one.choices)
@@ -413,7 +417,7 @@ def test_a_plan_that_is_slower_than_none_is_given_up_and_its_job_trains_on(
     assert plan.given_up == "4 iterations a second were measured under it, and 5 without any plan"
     assert plan.measured_seconds == pytest.approx(0.25)
     new = generation.job.generations.get(number=generation.number + 1)
-    assert [one["kind"] for one in new.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert [one["kind"] for one in new.runtime_plan["synchronisers"]] == USUAL
     assert (new.runtime_plan["family"], new.communication) == ("lossy", {})
     gpus = [list(one.assignments.order_by("rank").values_list("gpu", flat=True)) for one in (generation, new)]
     assert gpus[0] == gpus[1]

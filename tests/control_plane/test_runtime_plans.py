@@ -24,6 +24,8 @@ from scheduling.services.recovery_points import start_from_predecessor
 from tests.control_plane.agent_api import busy_server, event, metric, send, training_job
 from tests.factories import ScalingCurveFactory
 
+#: Kinds of synchronisers without a plan.
+USUAL = ["expert_parallel", "sparse", "dense"]
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
 
@@ -50,7 +52,11 @@ def test_a_plan_is_made_with_the_generation_and_sent_to_every_server(
         entries = {one["generation"]: one for one in desired_state(server.pk)["generations"]}
         assert entries[made.number]["runtime_plan"] == made.runtime_plan
     assert made.runtime_plan["shape"] == "spread"
-    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == [
+        "expert_parallel",
+        "sparse",
+        "dense",
+    ]
 
 
 def test_on_one_server_a_plan_is_another_one_of_the_same_family(servers: tuple[Server, Server]) -> None:

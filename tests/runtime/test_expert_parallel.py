@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,16 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from punctual import TrainingFunction
-from punctual.moe import Adaptive, Gate, MoELayer, TopK, balance_loss, routing_counts
+from punctual.moe import Adaptive, ExpertPlacement, Gate, MoELayer, TopK, balance_loss, routing_counts
 from tests.communication.hooks.ranks import run_on_ranks
+from tests.runtime.conftest import emulated
 from tests.runtime.in_process import runner_of
+from workers.links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
+from workers.runtime.assignment import Places
+from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.synchronisation.expert_parallel import RuntimeExchange
 
 RANKS, WIDTH, ITERATIONS = 2, 6, 4
 GATES: Mapping[str, Gate] = {"top2": TopK(2), "adaptive": Adaptive(0.2)}
@@ -80,7 +86,20 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 }
 
 
-def train_all() -> tuple[Any, ...]:
+def exchange_over_emulated_links(box: str) -> tuple[list[list[int]], dict[str, float]]:
+    """Return gathered counts, and the bytes by class that the network carried of them and of 600 rows."""
+    links = ServerLinks.from_message(emulated()["links"])
+    emulation = Emulation(links, Places((0, 1), (0, 0)), Path(box))
+    register(emulation)
+    group = dist.new_group(backend=BACKEND, group_desc=EXPERTS)
+    exchange = RuntimeExchange(ExpertPlacement(((0,), (1,)), RANKS), group)
+    counts = exchange.gather(torch.tensor([300 + exchange.rank, 300 - exchange.rank]))
+    rows = torch.randn(600, 8)
+    assert torch.equal(exchange.exchange(rows, counts, lambda _expert, sent: 2 * sent), 2 * rows)
+    return counts.tolist(), emulation.client.carried()[NETWORK]
+
+
+def train_all(box: str) -> tuple[Any, ...]:
     """Train every case, evaluate and rehearse on rank 0 alone, break the gate of rank 1."""
     found = {name: Trained(*case) for name, case in CASES.items()}
     evaluated = {}
@@ -95,15 +114,16 @@ def train_all() -> tuple[Any, ...]:
         each.runner.synchronisation.close()
     with pytest.raises(WorkerFailureError) as caught:
         Trained(8, {"broken": True})
-    return told, evaluated, caught.value.message
+    return told, evaluated, caught.value.message, exchange_over_emulated_links(box)
 
 
-def test_mixtures_train_as_on_one_worker(alone: None) -> None:
+def test_mixtures_train_as_on_one_worker(alone: None, tmp_path: Path) -> None:
     expected = {name: Trained(*case) for name, case in CASES.items()}
     even = expected["even"]
     evaluated = evaluate(even.runner.parts.function, even.runner.parts.module, seed=0)
     even.values.append(even.runner.run(ITERATIONS).values)
-    for rank, (found, own_evaluated, message) in enumerate(run_on_ranks(RANKS, train_all)):
+    for rank, told in enumerate(run_on_ranks(RANKS, train_all, str(tmp_path))):
+        found, own_evaluated, message, (counts, carried) = told
         for name, (values, parameters) in found.items():
             expected_values, expected_parameters = expected[name].told()
             for one, other in zip(values, expected_values, strict=True):
@@ -112,6 +132,9 @@ def test_mixtures_train_as_on_one_worker(alone: None) -> None:
                 assert torch.allclose(one, other, atol=1e-5), name
         assert own_evaluated == ({} if rank else evaluated)
         assert "the gate of a MoELayer is not finite for 20 of 40 tokens" in message
+        assert counts == [[300, 300], [301, 299]]
+        # Rows go there and back, 32 bytes each; counts travel beside the links.
+        assert carried == pytest.approx({EXPERTS: 32 * (300 + 301), GRADIENTS: 0, STATE: 0}, abs=0.01)
 
 
 def test_a_balance_loss_that_a_function_leaves_is_added(alone: None) -> None:
