@@ -32,7 +32,7 @@ class ErrorFeedback:
     forgotten where it was sent (Lin and others, 2018, 3.1 and 3.2). It stands for the optimizer's momentum
     and is wrong beside one. What is encoded anew on its way has had its momentum already.
 
-    A value that is not finite is sent, where the codec can, and not kept: it would never end.
+    A value that is not finite is sent and not kept: it would never end.
     """
 
     def __init__(self, codec: Codec, momentum: float = 0.0) -> None:
@@ -79,8 +79,8 @@ class ErrorFeedback:
         if not self._momentum or row.point:
             return left.add_(values), None
         velocity = _row(self._velocities, row, values)
-        velocity.mul_(self._momentum).add_(values).nan_to_num_(0.0, 0.0, 0.0)
-        return left.add_(velocity), velocity
+        left.add_(velocity.mul_(self._momentum).add_(values))
+        return left, velocity.nan_to_num_(0.0, 0.0, 0.0)
 
     def norm(self) -> float:
         """Of all that was not sent yet on this rank."""

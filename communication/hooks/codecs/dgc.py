@@ -27,8 +27,7 @@ class DGC(SparseCodec):
 
     def select(self, values: Tensor, kept: int, seed: int) -> Tensor:
         """`SparseCodec.select`."""
-        # What is no number has to be seen by everybody.
-        magnitudes = values.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        magnitudes = values.abs()
         if len(values) < EXACT_BELOW or 2 * kept >= len(values):
             return torch.topk(magnitudes, kept, sorted=False).indices
         threshold = _threshold(magnitudes, kept, seed)

@@ -18,7 +18,8 @@ class Codec(ABC):
     """Encodes flat FP32 gradients into payloads whose sizes are known from the number of elements alone.
 
     A payload is a flat tensor of bytes on the device of what was encoded. All of it is computed there:
-    nothing waits for the host. Same values and seed give the same payload on every rank.
+    nothing waits for the host. Same values and seed give the same payload on every rank. A value that is not
+    finite always shows: in its place if the codec sends all values, else in all places of the payload.
 
     Attributes:
         name: as profiles and plans call it. wire: what it sends. exact: whether decoding gives back what was
@@ -71,6 +72,12 @@ class Codec(ABC):
 @lru_cache(maxsize=1 << 14)
 def _bytes(wire: WireFormat, elements: int) -> int:
     return wire.bytes(elements)
+
+
+def not_finite(values: Tensor) -> Tensor:
+    """0 if all values are finite, else NaN; a scalar, on their device."""
+    lowest, highest = values.aminmax()
+    return (lowest - lowest) + (highest - highest)
 
 
 def read(payload: Tensor, first_byte: int, count: int, dtype: torch.dtype) -> Tensor:

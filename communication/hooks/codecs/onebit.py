@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from communication.hooks.codecs.bits import pack, unpack
-from communication.hooks.codecs.interface import Codec, read
+from communication.hooks.codecs.interface import Codec, not_finite, read
 
 
 class OneBit(Codec):
@@ -19,7 +19,8 @@ class OneBit(Codec):
 
     def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:
         negative = values < 0
-        return torch.stack([_mean(values, negative), _mean(values, ~negative)]), pack(negative)
+        means = torch.stack([_mean(values, negative), _mean(values, ~negative)])
+        return means + not_finite(values), pack(negative)
 
     def _add(self, payload: Tensor, into: Tensor, factor: float) -> None:
         means = read(payload, 0, 2, torch.float32) * factor
@@ -27,5 +28,5 @@ class OneBit(Codec):
 
 
 def _mean(values: Tensor, among: Tensor) -> Tensor:
-    """Of a selection; NaN counts among those that are not negative, and shows in their mean."""
+    """Of a selection."""
     return torch.where(among, values, 0.0).sum() / among.sum().clamp(min=1)

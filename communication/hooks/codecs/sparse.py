@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from communication.hooks.codecs.interface import Codec, read
+from communication.hooks.codecs.interface import Codec, not_finite, read
 
 _MOST_ELEMENTS = 1 << 31
 
@@ -42,8 +42,9 @@ class SparseCodec(Codec):
             raise ValueError(f"an index has 32 bits: {len(values)} elements are too many for one payload")
         indices = self.select(values, self.wire.kept(len(values)), seed)
         found, indices = indices >= 0, indices.clamp(min=0)
-        return torch.where(found, values[indices], 0.0), indices.int()
+        return torch.where(found, values[indices], 0.0) + not_finite(values), indices.int()
 
     def _add(self, payload: Tensor, into: Tensor, factor: float) -> None:
         indices, values = self.sent(payload, len(into))
         into.index_add_(0, indices, values, alpha=factor)
+        into.add_(not_finite(values))

@@ -131,21 +131,19 @@ def test_copies_count_for_their_own_rank_alone() -> None:
     assert all(torch.equal(resumed[name], values) for name, values in rows.items())
 
 
-@pytest.mark.parametrize("name", LOSSY)
-def test_what_is_not_finite_is_not_kept(name: str) -> None:
-    feedback, row = ErrorFeedback(codec_named(name)), Row(0, 0, 0, 100)
+@pytest.mark.parametrize(("name", "momentum"), [(name, 0.0) for name in LOSSY] + [("dgc", 0.9)])
+@pytest.mark.parametrize("elements", [100, 20_000])
+def test_no_codec_hides_or_keeps_what_is_not_finite(name: str, momentum: float, elements: int) -> None:
+    feedback, row = ErrorFeedback(codec_named(name), momentum), Row(0, 0, 0, elements)
+    whole = [range(elements)]
     for bad in (torch.inf, -torch.inf, torch.nan):
-        values = normal(100, 1)
+        values = normal(elements, 1)
         values[31] = bad
-        payload = feedback.encode(row, values, [range(100)], 1)
-        if name != "random-k":
-            assert not decoded(feedback.codec, payload, [range(100)]).isfinite().all()
-        assert feedback.kept([[Segment("x", 0, 100)]])[0].values.isfinite().all()
-    assert (
-        decoded(feedback.codec, feedback.encode(row, normal(100, 2), [range(100)], 2), [range(100)])
-        .isfinite()
-        .all()
-    )
+        found = decoded(feedback.codec, feedback.encode(row, values, whole, 1), whole)
+        assert not (found[31:32] if name == "fp16" else found).isfinite().any()
+        assert all(kept.values.isfinite().all() for kept in feedback.kept([[Segment("x", 0, elements)]]))
+    found = decoded(feedback.codec, feedback.encode(row, normal(elements, 2), whole, 2), whole)
+    assert found.isfinite().all()
 
 
 def test_pieces_are_chosen_from_differently_and_alike_on_all_ranks() -> None:
