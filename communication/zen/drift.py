@@ -5,9 +5,10 @@ The dense all-reduce is always there to fall back to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
+from typing import Any
 
 #: Above it a hashed exchange is given up while it runs, so one that is expected there is not begun.
 MOST_IMBALANCE = 1.2
@@ -68,3 +69,28 @@ def reason_to_fall_back(
 def has_drifted(planned: float, measured: float) -> bool:
     """Whether a density has moved so far from the one that was planned with that a new plan is due."""
     return abs(measured - planned) > MOST_DRIFT * planned
+
+
+def with_densities(
+    sparse: Sequence[Mapping[str, Any]], measured: Mapping[str, float]
+) -> list[dict[str, Any]] | None:
+    """Return records of sparse tensors with the densities that were measured while training; None if no
+    density has drifted. The densities of sums of workers keep their ratios to that of one worker, as far as
+    sums can have them.
+
+    Args:
+        sparse: as in a `CommunicationProfile`.
+        measured: density of one worker's gradient, by tensor; those of other tensors, and zeros, are ignored.
+    """
+    if not any(has_drifted(one["density"], measured.get(one["name"]) or one["density"]) for one in sparse):
+        return None
+    return [_with_density(one, measured.get(one["name"]) or one["density"]) for one in sparse]
+
+
+def _with_density(tensor: Mapping[str, Any], density: float) -> dict[str, Any]:
+    sums, last = [], density
+    for one in tensor["sums"]:
+        moved = one["density"] * (density / tensor["density"]) if tensor["density"] else density
+        last = min(1.0, one["workers"] * density, max(last, moved))
+        sums.append({**one, "density": last})
+    return {**tensor, "density": density, "sums": sums}

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
+from communication.zen.drift import with_densities
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
 from scheduling.choices import Purpose
 from scheduling.curve_keys import function_key_on
@@ -63,6 +65,23 @@ def note_window(generation: Generation, event: Mapping[str, Any], happened_at: d
     told = {name: event[name] for name in CommunicationWindow.model_fields}
     generation.communication_window = {**told, "told_at": happened_at.isoformat()}
     generation.save(update_fields=["communication_window"])
+    _note_densities(generation, {each["name"]: each["density"] for each in told["densities"]})
+
+
+def _note_densities(generation: Generation, densities: Mapping[str, float]) -> None:
+    """Have plans made anew for the densities that gradients have now, if these have drifted."""
+    if not densities:
+        return
+    plan = GradientPlan.objects.filter(pk=generation.communication.get("plan")).first()
+    if plan is None:
+        return
+    with transaction.atomic():
+        profile = GradientProfile.objects.select_for_update().get(pk=plan.profile_id)
+        sparse = with_densities(profile.content["sparse"], densities)
+        if sparse is not None:
+            profile.content = {**profile.content, "sparse": sparse}
+            profile.measured_at, profile.planned_from = timezone.now(), ""
+            profile.save(update_fields=["content", "measured_at", "planned_from"])
 
 
 def ask_for_family(key: str, family: str) -> None:

@@ -45,15 +45,18 @@ def watch_plans() -> int:
         )
         if plan is None or not plan.carried_out:
             continue
-        reason = _loses(generation, plan)
+        # A plan that was made since lies in the same row, and has not been tried.
+        is_own = plan.made_at.isoformat() == generation.communication["made_at"]
+        reason = _loses(generation, plan, is_own=is_own)
         if reason is not None:
-            give_up(plan, reason)
+            if is_own:
+                give_up(plan, reason)
             given_up += 1
             renew(
                 generation,
                 reason="its communication plan was given up",
                 event="plan_given_up",
-                sentence=f"Trains on without a communication plan: {reason}.",
+                sentence=f"Leaves its communication plan: {reason}.",
             )
     return given_up
 
@@ -107,8 +110,11 @@ def _rate_without_plan(plan: GradientPlan) -> float | None:
     return None if level is None else level.iterations_per_second
 
 
-def _loses(generation: Generation, plan: GradientPlan) -> str | None:
-    """Why the plan loses, in a sentence; None where it does not, or where too little was seen."""
+def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str | None:
+    """Why the generation's plan loses, in a sentence; None where it does not, or where too little was seen.
+
+    `is_own`: whether `plan` is the one that the generation follows, not its successor.
+    """
     since = max(timezone.now() - WINDOW, generation.live_at or timezone.now())
     rates = list(
         JobMetric.objects.filter(
@@ -121,7 +127,8 @@ def _loses(generation: Generation, plan: GradientPlan) -> str | None:
     without = _rate_without_plan(plan)
     rate = median(rates) if len(rates) >= MINIMUM_SAMPLES else None
     if rate is not None:
-        GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / rate)
+        if is_own:
+            GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / rate)
         if without is not None and rate < (1.0 - TOLERANCE) * without:
             return _slower(rate, without)
     window: dict[str, Any] = generation.communication_window
@@ -134,7 +141,7 @@ def _loses(generation: Generation, plan: GradientPlan) -> str | None:
         window["push_imbalance"],
         window["pull_imbalance"],
     )
-    return reason_to_fall_back(report, plan.chosen["predicted"]["iteration_seconds"])
+    return reason_to_fall_back(report, generation.communication["chosen"]["predicted"]["iteration_seconds"])
 
 
 def _promise_needs(generation: Generation, without: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from communication.plan import content_digest
 from scheduling.choices import CurveState, Purpose
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name
 from scheduling.curve_keys import function_key_on
-from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
+from scheduling.models import Generation, GradientPlan, GradientProfile, Job, JobMetric, ScalingCurve
 from scheduling.selectors.scaling_curve import curve as curve_of_page
 from scheduling.services.failure_charges import DEFAULT_PAUSE_SECONDS, FailureCharges, fallback_seconds
 from scheduling.services.families import family_of_newcomer
@@ -377,9 +378,16 @@ def test_where_nothing_was_measured_one_query_is_all_it_costs(
         assert family_of_newcomer("0" * 64, lossy=True, codecs=("fp16",)) == PlanFamily.DENSE
 
 
-def running(servers: tuple[Server, Server], rate: float, *, dense: float, **fields: Any) -> Generation:
+def running(
+    servers: tuple[Server, Server],
+    rate: float,
+    *,
+    dense: float,
+    sparse: Sequence[dict[str, Any]] = (),
+    **fields: Any,
+) -> Generation:
     """A job that trains under a lossy plan on two GPUs, at so many iterations a second of late."""
-    job, generation = measured(servers[0], 1, 2)
+    job, generation = measured(servers[0], 1, 2, sparse=list(sparse))
     make_plans(9)
     generation.delete()
     without = asked(job)
@@ -439,6 +447,36 @@ def test_a_plan_is_given_up_where_exchanges_become_lopsided(servers: tuple[Serve
     send(servers[0], {"events": [window(generation, push_imbalance=1.3)]})
     assert watch_plans() == 1
     assert "1.30 times the mean" in GradientPlan.objects.exclude(given_up="").get().given_up
+
+
+def test_a_plan_is_judged_by_its_own_prediction(servers: tuple[Server, Server]) -> None:
+    """Its successor, for links that have become slower, predicts longer iterations, and is not given up."""
+    generation = running(servers, 6.0, dense=7.0)
+    own = generation.communication["chosen"]
+    slower = {**own, "predicted": {**own["predicted"], "iteration_seconds": 9.0}}
+    GradientPlan.objects.filter(pk=generation.communication["plan"]).update(
+        chosen=slower, made_at=timezone.now() + timedelta(seconds=5)
+    )
+    JobMetric.objects.all().delete()
+    send(servers[0], {"events": [window(generation, iteration_seconds=[9.0] * 60)]})
+    assert watch_plans() == 1
+    assert "iterations in a row took more than" in generation.job.events.get(kind="plan_given_up").message
+    assert not GradientPlan.objects.exclude(given_up="").exists()
+
+
+@pytest.mark.parametrize(("density", "moved"), [(0.0115, False), (0.02, True), (0.005, True)])
+def test_plans_are_made_anew_where_densities_drift_in_training(
+    servers: tuple[Server, Server], density: float, moved: bool
+) -> None:
+    sums = [{"workers": 2, "density": 0.015}]
+    table = {"name": "layer3.weight", "width": 64, "density": 0.01, "beta": 0.6, "skew": 0.1, "sums": sums}
+    generation = running(servers, 6.0, dense=5.0, sparse=[table])
+    densities = [{"name": "layer3.weight", "density": density}, {"name": "no such", "density": 0.5}]
+    send(servers[0], {"events": [window(generation, densities=densities)]})
+    profile = GradientProfile.objects.get(gpus=2)
+    assert profile.content["sparse"][0]["density"] == (density if moved else 0.01)
+    assert profile.content["sparse"][0]["sums"][0]["density"] == (1.5 * density if moved else 0.015)
+    assert make_plans(9) == int(moved)
 
 
 def test_a_promise_that_rests_on_a_plan_keeps_it(servers: tuple[Server, Server]) -> None:
