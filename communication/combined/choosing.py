@@ -26,8 +26,6 @@ from communication.zen.iteration import dense_traffic
 from communication.zen.plan import ZenPlan, plan_sparse
 from communication.zen.profile import SparsityProfile
 
-#: Espresso chooses for each tensor of models with at most so many; of others for groups of them.
-MOST_CHOSEN_ONE_BY_ONE = 400
 #: Predictions that differ by less are equal.
 EQUAL_SECONDS = 1e-9
 
@@ -116,8 +114,7 @@ def _of_others(question: PlanQuestion, zen: ZenPlan | None) -> Iterator[Candidat
     if "cupcake" in question.planners:
         for plan in fused:
             yield _beside(question, "cupcake", plan, plan.codec, zen)
-    can_choose = bool(rest.elements.min() > 0) and len(rest) <= MOST_CHOSEN_ONE_BY_ONE
-    if "espresso" in question.planners and can_choose:
+    if "espresso" in question.planners and len(rest) <= question.most_one_by_one:
         for codecs in ((), *question.allowed_codecs.values()):
             options = _espresso(question, rest, codecs)
             yield _beside(question, "espresso", options, options.codec, zen)
@@ -133,7 +130,7 @@ def _each(question: PlanQuestion) -> list[CodecProfile | None]:
 def _without_plan(question: PlanQuestion) -> CandidatePlan:
     rows = gathered(question)
     apart = {one.tensor for one in question.rows}
-    traffic = dense_traffic(question.model, question.placement, question.links, apart)
+    traffic = dense_traffic(question.dense_model, question.placement, question.links, apart)
     other = question.model.other_seconds
     alone = Prediction(
         iteration_seconds=other + max(question.model.backward_seconds, traffic.end_seconds),
@@ -196,9 +193,8 @@ def _grouped(question: PlanQuestion, rest: ModelProfile, fused: list[FusionPlan]
     for plan in fused:
         codecs = question.allowed_codecs.get(plan.codec, ())
         for boundaries in (plan.boundaries, plain):
-            if (plan.codec, boundaries) in tried or len(boundaries) > MOST_CHOSEN_ONE_BY_ONE:
+            if (plan.codec, boundaries) in tried or len(boundaries) > question.most_one_by_one:
                 continue
             tried.add((plan.codec, boundaries))
             groups = groups_as_tensors(rest, boundaries)
-            if groups.elements.min() > 0:
-                yield GroupPlan(boundaries, rest.layout, _espresso(question, groups, codecs))
+            yield GroupPlan(boundaries, rest.layout, _espresso(question, groups, codecs))

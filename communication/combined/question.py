@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from communication.zen.profile import SparsityProfile
 
 #: Planners in the order in which they win ties, the simplest first.
 PLANNERS = ("dense", "zen", "cupcake", "espresso", "combined")
+MOST_CHOSEN_ONE_BY_ONE = 400
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class PlanQuestion:
         codecs: that were measured, or are the library's; the same name on several devices is one algorithm.
         lossy: whether codecs that lose something may be used; of these only ``codec_names``, where given.
         memory_bytes: of device memory that buffers may take on each GPU; None where nobody said.
+        dense_element_bytes: of an element as it travels without a plan; under a plan it has the model's.
+        most_one_by_one: number of tensors up to which Espresso chooses for each by itself, which takes
+            seconds; of more, and of groups of them, it chooses for groups.
         planners: whose plans can be carried out; `dense` always can.
 
     Raises ValueError for a sparsity profile of a tensor that the model does not have, or of another size, an
@@ -45,6 +49,8 @@ class PlanQuestion:
     codec_names: tuple[str, ...] | None = None
     memory_bytes: int | None = None
     planners: tuple[str, ...] = PLANNERS
+    dense_element_bytes: int = 4
+    most_one_by_one: int = MOST_CHOSEN_ONE_BY_ONE
 
     def __post_init__(self) -> None:
         elements = dict(zip(self.model.tensor_names, self.model.elements.tolist(), strict=True))
@@ -75,13 +81,22 @@ class PlanQuestion:
         """The sparse gradients that are kept as rows: they travel apart from the others in any case."""
         return tuple(each for each in self.sparse if each.rows)
 
+    @cached_property
+    def dense_model(self) -> ModelProfile:
+        """The model with its gradients as they travel without a plan."""
+        return replace(self.model, bytes_per_element=self.dense_element_bytes)
+
     def beside(self, apart: Collection[str]) -> ModelProfile | None:
         """The gradients beside those that travel apart, None where there are none. What is computed between
         two of them belongs to the later one; what is computed after the last is left out (`backward_seconds`
-        of the model has it)."""
-        if not apart:
+        of the model has it). Gradients without elements do not travel."""
+        if not apart and self.model.elements.all():
             return self.model
-        kept = [place for place, name in enumerate(self.model.tensor_names) if name not in apart]
+        kept = [
+            place
+            for place, name in enumerate(self.model.tensor_names)
+            if name not in apart and self.model.elements[place]
+        ]
         if not kept:
             return None
         ready = np.cumsum(self.model.gap_seconds)[kept]
@@ -107,6 +122,7 @@ class PlanQuestion:
                 "codecs": [each.digest for each in self.codecs],
                 "lossy": [self.lossy, None if self.codec_names is None else sorted(self.codec_names)],
                 "memory": self.memory_bytes,
-                "planners": sorted(self.planners),
+                "planners": [*sorted(self.planners), self.most_one_by_one],
+                "dense": self.dense_element_bytes,
             }
         )

@@ -59,7 +59,8 @@ def _rest(question: PlanQuestion, plan: CandidatePlan) -> Iterable[PredictedSpan
 def _all_reduced(question: PlanQuestion, plan: CandidatePlan) -> Iterator[PredictedSpan]:
     """Buckets as they are without a plan; what Zen all-reduces is among them."""
     apart = {each.profile.tensor for each in travelling_apart(question, plan)}
-    buckets = all_reduces(question.model, question.placement, question.links, apart)
+    model = question.dense_model if plan.sparse is None else question.model
+    buckets = all_reduces(model, question.placement, question.links, apart)
     for number, (begin, one) in enumerate(buckets):
         yield PredictedSpan("exchange", _network(question), number, begin, begin + one.end_seconds)
 

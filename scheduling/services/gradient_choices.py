@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
@@ -14,6 +14,8 @@ from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.combined.timeline import predicted_spans
 from communication.plan import PredictedSpan
+from communication.profiles.link import LinkProfile
+from communication.profiles.placement import PlacementShape
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import codecs_of_family
 from scheduling.gradient_records import codecs_of, known_codecs, model_of, sparse_of
@@ -24,33 +26,41 @@ if TYPE_CHECKING:
 
 #: Of a predicted timeline.
 MOST_SPANS = 512
-#: Gradients travel as FP32.
+#: Under a plan gradients travel as FP32.
 FP32_BYTES = 4
 
 
 def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The choice of each family, as its row has it. Models whose gradients do not travel as they are computed
-    have none."""
-    content = profile.content
-    if content["bytes_per_element"] != FP32_BYTES:
+    """The choice of each family, as its row has it. Models with gradients of more bits than FP32 has none:
+    no plan could carry them."""
+    if profile.content["bytes_per_element"] > FP32_BYTES:
         return
-    model, sparse = model_of(content), sparse_of(content)
-    codecs = known_codecs(codecs_of(content))
     for family in inputs.families:
-        named = codecs_of_family(family)
-        question = PlanQuestion(
-            profile.key,
-            model,
-            inputs.shape,
-            inputs.links,
-            sparse,
-            codecs,
-            lossy=bool(named),
-            codec_names=named,
-            memory_bytes=inputs.memory_bytes,
-            planners=CARRIED_OUT,
-        )
+        question = question_of(profile, family, inputs.shape, inputs.links)
+        question = replace(question, memory_bytes=inputs.memory_bytes)
         yield family, _row(question, choose(question))
+
+
+def question_of(
+    profile: GradientProfile, family: str, shape: PlacementShape, links: LinkProfile
+) -> PlanQuestion:
+    """What planners are asked about a profile's gradients. Raises ValueError for a record that is none."""
+    content = profile.content
+    named = codecs_of_family(family)
+    element_bytes = int(content["bytes_per_element"])
+    can_be_carried = element_bytes <= FP32_BYTES
+    return PlanQuestion(
+        profile.key,
+        replace(model_of(content), bytes_per_element=FP32_BYTES),
+        shape,
+        links,
+        sparse_of(content),
+        known_codecs(codecs_of(content)) if named else (),
+        lossy=bool(named),
+        codec_names=named,
+        planners=CARRIED_OUT if can_be_carried else CARRIED_OUT[:1],
+        dense_element_bytes=element_bytes,
+    )
 
 
 def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:

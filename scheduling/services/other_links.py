@@ -11,14 +11,13 @@ from communication.combined.choosing import choose
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
-from scheduling.core.runtime_plans.plan import codecs_of_family
-from scheduling.gradient_records import codecs_of, known_codecs, model_of, sparse_of
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, ScalingCurve
 from scheduling.selectors.link_profiles import known_links
+from scheduling.services.gradient_choices import question_of
 from scheduling.services.gradient_plans import shape_of_level
 
-#: Planners that answer within a request; Espresso takes seconds.
-ASKED_AT_ONCE = ("dense", "zen", "cupcake")
+#: So all planners answer within a request: Espresso takes seconds for more tensors.
+MOST_ONE_BY_ONE = 40
 
 
 def levels_on(
@@ -52,20 +51,7 @@ def _question(
     shape = shape_of_level(profile.gpus, server_size)
     if shape is None:
         return None
-    content = profile.content
-    named = codecs_of_family(family)
-    lossy = bool(named)
-    return PlanQuestion(
-        profile.key,
-        model_of(content),
-        shape,
-        links,
-        sparse_of(content),
-        known_codecs(codecs_of(content)) if lossy else (),
-        lossy=lossy,
-        codec_names=named,
-        planners=ASKED_AT_ONCE,
-    )
+    return replace(question_of(profile, family, shape, links), most_one_by_one=MOST_ONE_BY_ONE)
 
 
 def _predicted_now(profile: GradientProfile, family: str, asked: PlanQuestion) -> float:

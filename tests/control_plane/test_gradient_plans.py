@@ -177,6 +177,13 @@ def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server])
     assert GradientPlan.objects.get(pk=lossy.pk).speedup < 1.1
 
 
+def test_gradients_that_no_plan_could_carry_get_none(servers: tuple[Server, Server]) -> None:
+    """Those of FP64."""
+    measured(servers[0], 2, bytes_per_element=8)
+    assert make_plans(9) == 1
+    assert not GradientPlan.objects.exists()
+
+
 def test_levels_are_placed_on_one_server_or_on_whole_ones() -> None:
     shapes = {gpus: shape_of_level(gpus, 4) for gpus in (1, 4, 6, 8)}
     assert {gpus: shape and (shape.servers, shape.gpus_per_server) for gpus, shape in shapes.items()} == {

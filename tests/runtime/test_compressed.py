@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from communication.cupcake.plan import FusionPlan
 from communication.plan import Prediction
@@ -15,7 +16,9 @@ from communication.profiles.codec import Device
 from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.failures import WorkerFailureError
 from workers.runtime.local_agent import LocalAgent, runtime_plan
+from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 
 #: Of the regression's model, in order of readiness.
 ELEMENTS = {"3.bias": 1, "3.weight": 24, "1.bias": 24, "1.weight": 24, "0.bias": 24, "0.weight": 192}
@@ -51,6 +54,16 @@ def test_a_lossless_plan_trains_as_all_reduces_do(agent: LocalAgent, device: str
     assert dense.keys() == fused.keys()
     for name, value in dense.items():
         assert fused[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_a_plan_names_no_gradients_without_elements() -> None:
+    names = ["weight", "bias"]
+    synchroniser = CompressedSynchroniser({"plan": {}, "gradients": names, "momentum": 0})
+    module = nn.Linear(2, 2)
+    module.register_parameter("empty", nn.Parameter(torch.zeros(0)))
+    assert list(synchroniser.takes(module, dict(module.named_parameters()))) == [*names, "empty"]
+    with pytest.raises(WorkerFailureError, match="bias is on one side alone"):
+        synchroniser.takes(module, {"weight": module.weight})
 
 
 def test_what_was_not_sent_is_a_part_of_the_state(agent: LocalAgent) -> None:

@@ -168,6 +168,9 @@ def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyP
     assert fields(nn.ModuleDict({"x" * 200: few})) is None
     assert fields(nn.ModuleDict({"a\nb": few})) is None
     assert fields(nn.Identity()) is None
+    for module, size in ((few, 4), (nn.Linear(2, 2).bfloat16(), 2), (nn.Linear(2, 2).double(), 8)):
+        assert fields(module)["bytes_per_element"] == size
+    assert fields(nn.Sequential(few, nn.Linear(2, 2).bfloat16()))["bytes_per_element"] == 4
     monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
     assert fields(few) is None
     monkeypatch.undo()

@@ -168,6 +168,32 @@ def test_plans_of_the_rest_leave_sparse_gradients_out_and_keep_the_times() -> No
     assert kept.backward_seconds == pytest.approx(0.009)
 
 
+def test_a_gradient_without_elements_keeps_no_planner_away() -> None:
+    full = recommender()
+    empty = replace(
+        full,
+        tensor_names=("nothing", *full.tensor_names),
+        elements=np.array([0, *full.elements]),
+        gap_seconds=np.array([0.0, *full.gap_seconds]),
+    )
+    expected, choice = (choose(question(model=each, lossy=True)) for each in (full, empty))
+    assert {each.planner for each in (choice.chosen, *choice.beaten)} == set(PLANNERS) - {"zen"}
+    for planner in set(PLANNERS) - {"zen"}:
+        assert of(choice, planner) == of(expected, planner)
+    rest = others(question(model=empty, lossy=True), choice.chosen)
+    assert rest is not None
+    assert rest.tensor_names == full.tensor_names
+
+
+def test_half_precision_halves_what_travels_without_a_plan_alone() -> None:
+    """Under a plan all gradients travel as FP32."""
+    single, half = (choose(question(lossy=True, dense_element_bytes=size)) for size in (4, 2))
+    assert half.dense.predicted.bytes_between == single.dense.predicted.bytes_between / 2
+    assert half.dense.predicted.iteration_seconds < single.dense.predicted.iteration_seconds
+    assert half.chosen.predicted == single.chosen.predicted
+    assert half.speedup < single.speedup
+
+
 def test_no_iteration_is_predicted_to_end_before_it_has_been_computed() -> None:
     fast = LinkProfile(LinkRate(0.0, 1e15), LinkRate(0.0, 1e15))
     last = replace(TABLE, tensor="tensor 4", elements=500_000, width=50)

@@ -17,9 +17,6 @@ from workers.runtime.measuring.gradient_times import IterationTimes, gaps
 
 _log = logging.getLogger(__name__)
 
-#: Gradients travel as FP32, whatever they are computed in.
-_BYTES_PER_ELEMENT = 4
-
 
 def profile_fields(
     module: nn.Module,
@@ -31,7 +28,8 @@ def profile_fields(
     links: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     """The fields of a `communication_profile`; None of a model that has none, or more than a record holds."""
-    sizes = {name: each.numel() for name, each in module.named_parameters() if each.requires_grad}
+    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    sizes = {name: each.numel() for name, each in trained.items()}
     if not iterations or not sizes or len(sizes) > limits.TENSORS_OF_A_MODEL:
         return None
     if not all(map(_can_be_told, sizes)):
@@ -40,7 +38,8 @@ def profile_fields(
     fields = {
         "gpus": gpus,
         "iterations": len(iterations),
-        "bytes_per_element": _BYTES_PER_ELEMENT,
+        # Of mixed ones the largest; 8 is more than a plan carries, of whatever type.
+        "bytes_per_element": min(8, max(each.element_size() for each in trained.values())),
         "other_seconds": median(each.other for each in iterations),
         "tensors": [
             {"name": name, "elements": sizes[name], "gap_seconds": round(gap, 9)}

@@ -50,15 +50,16 @@ class CompressedSynchroniser(GradientSynchroniser):
         self._lossless = False
 
     def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Those of the plan, in their order.
+        """Those of the plan, in their order, and those without elements.
 
         Raises:
             WorkerFailureError: the model has others, or lacks some.
         """
-        if set(self._names) != set(left):
-            odd = min(set(self._names) ^ set(left))
+        travelling = {name for name, each in left.items() if each.numel()}
+        if set(self._names) != travelling:
+            odd = min(set(self._names) ^ travelling)
             raise _refused(f"it was not made for these gradients: {odd} is on one side alone")
-        return {name: left[name] for name in self._names}
+        return {name: left[name] for name in [*self._names, *(left.keys() - travelling)]}
 
     def wrap(
         self,
@@ -73,6 +74,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         """
         self._model = model = self._dense.wrap(parts, group, parameters)
         model.register_comm_hook(None, lambda _state, bucket: _done(bucket.buffer()))
+        parameters = {name: parameters[name] for name in self._names}
         try:
             orders = orders_of(
                 self._message, list(parameters), [each.numel() for each in parameters.values()]
