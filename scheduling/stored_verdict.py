@@ -27,6 +27,7 @@ class AnswerCode(StrEnum):
     CANNOT_BE_PLANNED = "cannot_be_planned"
     NOT_PROFILED_IN_TIME = "not_profiled_in_time"
     AWAITS_LEVELS = "awaits_levels"
+    AWAITS_PLAN = "awaits_plan"
     OTHER_KIND = "other_kind"
     NEEDS_PROFILING = "needs_profiling"
     PROFILING = "profiling"

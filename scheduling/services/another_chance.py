@@ -39,6 +39,7 @@ from scheduling.services.measured_levels import (
     timed_out_curves,
     top_levels,
 )
+from scheduling.services.plan_chances import PlanChance, PlanChances, give_plan_chance
 from scheduling.services.profiling import decide_by
 from scheduling.services.records import JobNote, record_all
 from scheduling.services.unfit_levels import largest_unfit_levels
@@ -60,11 +61,13 @@ class Chance:
     """Another chance of a job: on which kind of GPU, and after ``refusal`` by the one that was asked.
 
     ``wait_for``: more levels are to be measured there first, up to this one; 0: it is decided as things are.
+    ``plan``: the chance is a communication plan.
     """
 
     kind: str
     refusal: KindRefusal
     wait_for: int = 0
+    plan: PlanChance | None = None
 
 
 def chances(
@@ -104,7 +107,7 @@ def _chance(row: Job, refusal: KindRefusal, known: _Known, now: datetime) -> Cha
     elsewhere = kind_left(known.order(row), row, measured=too_late, curve_of=known.curve_on)
     if elsewhere is not None:
         return Chance(elsewhere, refusal)
-    if latest is None or too_late:
+    if latest is None or too_late or row.curve is None:
         return None
     codes = {name: said.code for name, said in refusals_of(row).items()} | {refusal.kind: refusal.code}
     for kind in known.order(row):
@@ -114,7 +117,8 @@ def _chance(row: Job, refusal: KindRefusal, known: _Known, now: datetime) -> Cha
         more = known.levels_to_come(row, curve)
         if more and known.more_can_be_measured(row, curve):
             return Chance(kind, refusal, max(more))
-    return None
+    plan = known.plan_chance(row) if codes[row.curve.gpu_kind] in CURABLE else None
+    return None if plan is None else Chance(row.curve.gpu_kind, refusal, plan=plan)
 
 
 def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
@@ -138,6 +142,7 @@ class _Known:
         self._servers: dict[str, tuple[list[int], np.ndarray]] = {}
         self._to_come: dict[tuple[int, int], list[int]] = {}
         self._curves: dict[str, dict[str, ScalingCurve]] = {}
+        self._plans: dict[str, PlanChances] = {}
         self._levels: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
 
     def curve_on(self, row: Job, kind: str) -> ScalingCurve | None:
@@ -145,6 +150,15 @@ class _Known:
         if kind not in self._curves:
             self._curves[kind] = curves_on(self._rows, kind)
         return self._curves[kind].get(row.pk)
+
+    def plan_chance(self, row: Job) -> PlanChance | None:
+        """The job's chance under a communication plan, on the kind of GPU that was asked last."""
+        assert row.curve is not None
+        kind = row.curve.gpu_kind
+        if kind not in self._plans:
+            asked = [one for one in self._rows if one.curve is not None and one.curve.gpu_kind == kind]
+            self._plans[kind] = PlanChances(asked, kind)
+        return self._plans[kind].of(row)
 
     @cached_property
     def _attempts(self) -> dict[tuple[str, int | None], int]:
@@ -213,7 +227,11 @@ def give_chances(found: Mapping[str, Chance]) -> None:
     )
     waiting = [row for row in rows if found[row.pk].wait_for]
     ask_all_elsewhere(
-        [(row, found[row.pk].kind, found[row.pk].refusal) for row in rows if not found[row.pk].wait_for]
+        [
+            (row, found[row.pk].kind, found[row.pk].refusal)
+            for row in rows
+            if not found[row.pk].wait_for and found[row.pk].plan is None
+        ]
     )
     curves = {kind: curves_on(waiting, kind) for kind in {found[row.pk].kind for row in waiting}}
     tops = top_levels({curve.pk for known in curves.values() for curve in known.values()})
@@ -222,6 +240,12 @@ def give_chances(found: Mapping[str, Chance]) -> None:
     for row in waiting:
         curve = curves[found[row.pk].kind].get(row.pk)
         if curve and _wait_for_levels(row, found[row.pk], curve, tops.get(curve.pk, 0), notes):
+            changed.append(row)
+    for row in rows:
+        chance = found[row.pk]
+        if chance.plan is not None:
+            note = give_plan_chance(row, chance.plan, chance.refusal.reason)
+            notes += [] if note is None else [note]
             changed.append(row)
     update_rows(changed, ["refused_kinds", "curve", "awaits_levels", "verdict"])
     record_all(notes)

@@ -25,10 +25,10 @@ from scheduling.choices import (
     Purpose,
 )
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import function_key_on, key_of_family
+from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
 from scheduling.models.functions import NOT_VOID, UNREAD_OF_VERSION
-from scheduling.services.families import family_of_newcomer
+from scheduling.services.families import curve_of_family, family_of_newcomer
 from scheduling.services.following_plans import FollowedPlans
 from scheduling.services.gradient_profiles import WORTH_MEASURING
 from scheduling.services.measured_levels import MAXIMUM_ATTEMPTS, attempts_on, top_level
@@ -55,7 +55,7 @@ def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
     if _measurements().filter(job__cluster=room.cluster).exists():
         return None
     for job, family in _without_plan(room.cluster):
-        curve = _curve_of_family(job, family)
+        curve = curve_of_family(job, family)
         if curve.state == CurveState.READY and (curve.complete or _covers(curve, job)):
             continue
         if curve.state not in (CurveState.READY, CurveState.UNKNOWN, CurveState.MEASURING):
@@ -77,7 +77,7 @@ def take_up_better_plans() -> int:
     for cluster in Cluster.objects.all():
         for job, family in list(_without_plan(cluster)):
             assert job.curve is not None
-            curve = _curve_of_family(job, family)
+            curve = curve_of_family(job, family)
             if curve.state == CurveState.READY and _is_faster(curve, job.curve):
                 taken += _take_up(job, curve)
     return taken
@@ -154,20 +154,6 @@ def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
         family = family_of_newcomer(function, lossy=job.lossy == Lossy.ALLOWED, codecs=job.codecs)
         if family != PlanFamily.DENSE:
             yield job, family
-
-
-def _curve_of_family(job: Job, family: str) -> ScalingCurve:
-    assert job.curve is not None
-    return ScalingCurve.objects.get_or_create(
-        key=key_of_family(function_key_on(job, job.curve.gpu_kind), family),
-        defaults={
-            "function_digest": job.curve.function_digest,
-            "data_digest": job.curve.data_digest,
-            "gpu_kind": job.curve.gpu_kind,
-            "plan_family": family,
-            "hyperparameters": job.curve.hyperparameters,
-        },
-    )[0]
 
 
 def _covers(curve: ScalingCurve, job: Job) -> bool:

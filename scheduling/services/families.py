@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name
-from scheduling.curve_keys import key_of_family
-from scheduling.models import CurveLevel, GradientProfile
+from scheduling.curve_keys import function_key_on, key_of_family
+from scheduling.models import CurveLevel, GradientProfile, Job, ScalingCurve
 from scheduling.models.functions import NOT_VOID
 from scheduling.services.gradient_profiles import ask_for_family, has_winning_plan
 
@@ -43,3 +43,19 @@ def _lost(function: str, family: str) -> bool:
     dense, planned = rates[PlanFamily.DENSE.value], rates[family]
     common = max(dense.keys() & planned.keys(), default=None)
     return common is not None and planned[common] < dense[common]
+
+
+def curve_of_family(job: Job, family: str) -> ScalingCurve:
+    """The curve under plans of a family, on the kind of GPU of the job's own curve; made where there is none
+    yet."""
+    assert job.curve is not None
+    return ScalingCurve.objects.get_or_create(
+        key=key_of_family(function_key_on(job, job.curve.gpu_kind), family),
+        defaults={
+            "function_digest": job.curve.function_digest,
+            "data_digest": job.curve.data_digest,
+            "gpu_kind": job.curve.gpu_kind,
+            "plan_family": family,
+            "hyperparameters": job.curve.hyperparameters,
+        },
+    )[0]

@@ -16,13 +16,16 @@ from cluster.models import Gpu, Server
 from communication.plan import content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
+from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import key_of_family
 from scheduling.link_drift import link_moved
-from scheduling.models import CurveLevel, GradientPlan, GradientProfile
+from scheduling.models import CurveLevel, GradientPlan, GradientProfile, Job
 from scheduling.selectors.link_profiles import known_links
 from scheduling.services.plan_inputs import PlanInputs
+from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +59,20 @@ def make_plans(most: int = MOST_PROFILES) -> int:
             log.exception("gradients_not_planned", key=profile.key, gpus=profile.gpus)
             found = []
         _store(profile, inputs, found)
+        _decide_waiting(profile.key)
     return made
+
+
+def _decide_waiting(function: str) -> None:
+    """Have the newcomers decided that waited for plans of a function's gradients (`plan_chances.py`)."""
+    key = key_of_family(function, PlanFamily.DENSE.value)
+    waiting = Job.objects.filter(curve__key=key, state__in=UNDECIDED_STATES, awaits_levels=True)
+    for cluster_id in set(waiting.values_list("cluster", flat=True)):
+        with transaction.atomic():
+            cluster = lock_cluster(cluster_id)
+            waiting.filter(cluster=cluster).update(awaits_levels=False)
+            planning_fact_changed(cluster)
+            wake("plan", trigger="communication plans were made")
 
 
 def _kinds() -> list[str]:

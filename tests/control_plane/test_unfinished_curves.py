@@ -15,8 +15,10 @@ from scheduling.choices import CurveState, JobState, Purpose
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.recording import unpack_snapshot
 from scheduling.core.question.snapshot import Snapshot
-from scheduling.models import CurveLevel, Generation, Incident, Job, ScalingCurve
+from scheduling.curve_keys import function_key_on
+from scheduling.models import CurveLevel, Generation, GradientProfile, Incident, Job, ScalingCurve
 from scheduling.policies import Policy
+from scheduling.services.gradient_plans import make_plans
 from scheduling.services.leases import fence_server, reconcile
 from scheduling.services.planning import newcomers_wait, run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle_through_slots
@@ -315,3 +317,63 @@ def test_where_no_plan_can_be_computed_nothing_is_measured_and_the_pass_goes_on(
     # The question that failed was kept: what has an answer now is seen without waiting for it to come again.
     call_command("replay", incident=incident.pk)
     assert unpack_snapshot(bytes(incident.snapshot or b"")).blocked
+
+
+def newcomer_of_large_gradients(submit: Submit, node: SimulatedAgent) -> Job:
+    """A newcomer that is too slow without a communication plan; its gradients are measured with its curve."""
+    job = submit(seconds=600, iterations=50 * 500, lossy="allowed")
+    assert job.curve is not None
+    tensors = [{"name": f"layer{number}", "elements": 10_000_000, "gap_seconds": 5e-4} for number in range(8)]
+    content = {"tensors": tensors, "sparse": [], "codecs": [], "other_seconds": 0.01, "bytes_per_element": 4}
+    for gpus in (2, 4):
+        GradientProfile.objects.create(
+            key=function_key_on(job, job.curve.gpu_kind),
+            gpu_kind=job.curve.gpu_kind,
+            gpus=gpus,
+            content=content,
+        )
+    settle_through_slots(node)
+    job.refresh_from_db()
+    return job
+
+
+def test_who_needs_a_plan_is_measured_under_it_and_then_promised(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = newcomer_of_large_gradients(submit, owned)
+    assert (job.state, curve_of(job).plan_family) == (JobState.PROFILING, "dense")
+    assert job.verdict is not None
+    assert (job.verdict["decision"], job.verdict["reason_code"]) == ("pending", "awaits_plan")
+    assert "Plans are being made" in job.verdict["reason"]
+    assert not newcomers_wait(Cluster.objects.get()), "passes do not look at it again and again"
+
+    owned.speed = {1: 10.0, 2: 30.0, 4: 70.0}
+    assert make_plans(9) == 2
+    settle_through_slots(owned, rounds=3)
+    job.refresh_from_db()
+    assert (curve_of(job).plan_family, levels_of(job)) == ("lossy", {1, 2, 4})
+    assert job.promised
+    assert job.events.filter(kind="awaits_plan").count() == 2
+
+
+def test_who_is_too_slow_under_any_plan_is_declined(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = newcomer_of_large_gradients(submit, owned)
+    make_plans(9)
+    settle_through_slots(owned, rounds=3)
+    job.refresh_from_db()
+    assert (job.state, curve_of(job).plan_family) == (JobState.DECLINED, "lossy")
+
+
+def test_without_a_plan_that_wins_it_is_declined_once_plans_were_made(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = newcomer_of_large_gradients(submit, owned)
+    for profile in GradientProfile.objects.all():
+        profile.content["tensors"] = [{"name": "small", "elements": 10, "gap_seconds": 1.0}]
+        profile.save()
+    make_plans(9)
+    settle_through_slots(owned)
+    job.refresh_from_db()
+    assert (job.state, curve_of(job).plan_family) == (JobState.DECLINED, "dense")
