@@ -68,17 +68,15 @@ for _one, _other in OPPOSITES:
     COMPARISONS |= {_one: _other, _other: _one}
 OPERATORS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div}
 KERNELS = {"kernel", "leaf"}
-PROBE = "__import__('mutant_probe').hit({number})"
-PROBE_MODULE = """
-import contextlib, os
-_FILE = {file!r}
-_seen = set()
-def hit(number):
-    key = (number, os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0])
-    if key not in _seen:
-        _seen.add(key)
-        with contextlib.suppress(OSError), open(_FILE, "a") as file:
-            file.write(f"{{number}} {{key[1]}}\\n")
+#: Whole in itself: workers run a staged copy of some packages, where nothing else could be imported.
+PROBE = """
+import contextlib, os, sys
+test = os.environ.get("PYTEST_CURRENT_TEST", "").split(" ")[0]
+seen = sys.__dict__.setdefault("mutants_that_ran", set())
+if (number, test) not in seen:
+    seen.add((number, test))
+    with contextlib.suppress(OSError), open(hits, "a") as file:
+        file.write(f"{number} {test}\\n")
 """
 
 
@@ -201,7 +199,7 @@ def planted(mutant: Mutant, text: str) -> str | None:
     return (whole[:begin] + mutant.becomes.encode() + whole[end:]).decode()
 
 
-def probed(numbers: dict[int, Mutant], text: str) -> str:
+def probed(numbers: dict[int, Mutant], text: str, hits: Path) -> str:
     """The file's text with a probe at the start of each mutant's function. Kernels get none."""
     lines = text.splitlines(keepends=True)
     wanted: dict[int, list[int]] = {}
@@ -211,7 +209,8 @@ def probed(numbers: dict[int, Mutant], text: str) -> str:
             wanted.setdefault(place.first_statement.lineno, []).append(number)
     for line in sorted(wanted, reverse=True):
         indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
-        lines[line - 1 : line - 1] = [f"{indent}{PROBE.format(number=number)}\n" for number in wanted[line]]
+        names = [{"number": number, "hits": str(hits)} for number in wanted[line]]
+        lines[line - 1 : line - 1] = [f"{indent}exec({PROBE!r}, {each!r})\n" for each in names]
     return "".join(lines)
 
 
@@ -244,10 +243,9 @@ def reach(mutants: Sequence[Mutant], lanes: int, kept: Path | None) -> dict[str,
         hits.touch()
         hits.chmod(0o666)
         originals = {name: (copied / name).read_text() for name in {mutant.path for mutant in mutants}}
-        (copied / "mutant_probe.py").write_text(PROBE_MODULE.format(file=str(hits)))
         for name, text in originals.items():
             own = {number: mutant for number, mutant in enumerate(mutants) if mutant.path == name}
-            (copied / name).write_text(probed(own, text))
+            (copied / name).write_text(probed(own, text, hits))
         folders = sorted({folder for mutant in mutants for folder in rooms_tests(mutant)})
         command = [sys.executable, "-m", "pytest", "-q", *(["-n", str(lanes)] if lanes else []), *folders]
         subprocess.run(command, cwd=copied, check=False, env={**os.environ, "PYTHONPATH": str(copied)})
