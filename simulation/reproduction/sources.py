@@ -16,7 +16,7 @@ from pathlib import Path
 from scheduling.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("communication", "recovery", "scheduling", "simulation")
+PACKAGES = ("communication", "moe", "recovery", "scheduling", "simulation")
 ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}

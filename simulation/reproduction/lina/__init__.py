@@ -1,1 +1,1 @@
-"""Lina's evaluation, reproduced: training, by the planners and the simulator of `moe/lina`."""
+"""Lina's evaluation, reproduced by the planners and the simulators of `moe/lina`."""

@@ -8,7 +8,9 @@ import json
 import pytest
 from django.core.management import call_command
 
+from simulation.reproduction.lina import specs
 from simulation.reproduction.lina.published import VALUES
+from simulation.reproduction.sources import imported_by
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +26,7 @@ def found(tmp_path_factory):
 
 def test_every_check_of_lina_holds(found):
     checks = [check for figure in found["figures"] for check in figure["checks"]]
-    assert len(checks) == 20
+    assert len(checks) == 35
     assert [check["name"] for check in checks if check["met"] is not True] == []
 
 
@@ -33,6 +35,11 @@ def test_every_published_value_has_a_row_and_a_cause(found):
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
     assert found["counts"]["unexplained"] == 0
     assert all(row["ours"] is not None for row in rows)
+
+
+def test_stored_results_depend_on_the_planners():
+    modules = imported_by(specs.__name__)
+    assert {"moe.lina.two_phases", "moe.lina.expert_placement", "moe.lina.dispatch"} <= modules
 
 
 def test_every_training_time_of_lina_is_marked_as_fitted(found):

@@ -1,9 +1,17 @@
-"""Figures of Lina's training evaluation. Each is a file in this folder and a name here."""
+"""Figures of Lina's evaluation. Each is a file in this folder and a name here."""
 
 from __future__ import annotations
 
 from simulation.reproduction.figure import FigureDefinition
-from simulation.reproduction.lina.figures import arithmetic, interference, packing, timeline, training
+from simulation.reproduction.lina.figures import (
+    arithmetic,
+    inference,
+    interference,
+    packing,
+    paths,
+    timeline,
+    training,
+)
 
 FIGURES: dict[str, FigureDefinition] = {
     figure.name: figure
@@ -12,6 +20,8 @@ FIGURES: dict[str, FigureDefinition] = {
         training.FIGURE,
         interference.FIGURE,
         packing.FIGURE,
+        inference.FIGURE,
+        paths.FIGURE,
         arithmetic.FIGURE,
     )
 }
