@@ -128,7 +128,7 @@ def artifact_path(name: str) -> Path:
     What is written there when the job ends becomes downloadable; earlier writes may be lost when the job
     moves.
     """
-    if Path(name).name != name or name in {"weights.pt", "metrics.json", "", ".", ".."}:
+    if Path(name).name != name or name in {"weights.pt", "metrics.json", "expert_paths.pt", "", ".", ".."}:
         raise ValueError(f"an artifact needs a plain file name of its own, not {name!r}")
     problem = artifact_name_problem(name)
     if problem is not None:

@@ -160,7 +160,7 @@ class MoELayer(nn.Module):
         rows, own_counts = build_rows(routing, len(self.experts))
         counts = self._gather_counts(routing, own_counts, is_token)
         rows, kept = self._drop_rows(rows, counts.rows)
-        self._record(routing, counts, kept)
+        self._record(routing, counts, kept, is_token)
         sent = flat.index_select(0, rows.tokens)
         if torch.is_autocast_enabled(sent.device.type) and sent.dtype != torch.float64:
             # The experts would convert it; so rows and outputs have one type on all ranks.
@@ -207,7 +207,7 @@ class MoELayer(nn.Module):
         rank = self.exchange.rank
         return keep_first(rows, counts[rank], kept[rank]), kept
 
-    def _record(self, routing: Routing, counts: _PassCounts, kept: Tensor) -> None:
+    def _record(self, routing: Routing, counts: _PassCounts, kept: Tensor, is_token: Tensor) -> None:
         """Record counts and balance loss of this pass.
 
         Raises:
@@ -217,6 +217,8 @@ class MoELayer(nn.Module):
         if not is_repeated:
             dropped = (counts.rows - kept).sum(0)
             self.records.note_counts(counts.tokens, counts.multi_expert_tokens, counts.rows.sum(0), dropped)
+            if self.records.on_choices is not None:
+                self.records.on_choices(routing.experts[:, 0], is_token)
         if self.training and self.exchange.share:
             # A checkpointed module runs again in the backward pass. It must save the same tensors there.
             self._record_balance(routing.probabilities.sum(0), counts, is_repeated)

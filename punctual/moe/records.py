@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,8 @@ class LayerRecords:
         self._counts = self._no_counts()
         self._balance_sum: Tensor | None = None
         self._balances = 0
+        #: Called in each forward pass with the best expert of each place, and whether the place has a token.
+        self.on_choices: Callable[[Tensor, Tensor], None] | None = None
 
     def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
         """Add the counts of one forward pass."""

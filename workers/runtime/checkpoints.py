@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from punctual.moe.expert_paths import FILE_NAME, ExpertPaths, write_expert_paths
 from workers.runtime.connection import AgentConnection
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.state.moves import StateMoves
@@ -105,9 +106,18 @@ def _path(shard: Shard) -> str:
     return f"out/state-{shard.description['iteration']}-{shard.description['shard']}.pt"
 
 
-def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], report: Mapping[str, Any]) -> str:
+def write_final(
+    box: Path,
+    artifacts: Path,
+    weights: Mapping[str, Tensor],
+    report: Mapping[str, Any],
+    expert_paths: ExpertPaths | None = None,
+) -> str:
     """Write the final weights and metrics beside what the function saved; returns the folder's path in the
     box.
+
+    Args:
+        expert_paths: paths through the experts; None where there are none.
 
     Raises:
         WorkerFailureError: the node's disk does not take it.
@@ -116,6 +126,8 @@ def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], repor
         artifacts.mkdir(parents=True, exist_ok=True)
         torch.save(dict(weights), artifacts / "weights.pt")
         (artifacts / "metrics.json").write_text(json.dumps(_json_safe(report), indent=1) + "\n")
+        if expert_paths is not None:
+            write_expert_paths(expert_paths, artifacts / FILE_NAME)
         artifacts.rename(box / "out" / "final")
     except OSError as error:
         raise WorkerFailureError("storage_failed", f"the weights cannot be written: {error}") from error

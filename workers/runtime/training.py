@@ -40,6 +40,7 @@ from workers.runtime.parts import (
     build_parts,
     select_device,
 )
+from workers.runtime.path_recorder import PathRecorder
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
@@ -178,6 +179,7 @@ class TrainingGeneration:
             world_size=world_size,
         )
         self._windows = self._communication_windows() if self.leads else None
+        self._paths = PathRecorder(self.parts.module, rank=assignment.rank, world_size=world_size)
         self._capture = ShardCapture(
             self.parts,
             generation=assignment.generation,
@@ -254,6 +256,7 @@ class TrainingGeneration:
             batch = self.assignment.global_batch_size
             self.progress = restore(self.parts, state.content, global_batch_size=batch)
             self.synchronisation.load_state(state.own)
+            self._paths.load_state(self.progress.expert_paths)
             self.moves.copied(state_bytes(self.parts), begun)
         else:
             self.synchronisation.begin_alike()
@@ -280,8 +283,10 @@ class TrainingGeneration:
         )
         while limit is None or self.progress.iteration < limit:
             self.context.lease.require()
+            self._paths.begin_iteration(self.progress.iteration)
             result = self.runner.run(self.progress.iteration, self._wish(), self._vote)
             with self._beside_the_pace():
+                self._paths.end_iteration(result.values)
                 self._comparison.iteration_done(self.progress.iteration + 1)
             self.durable.heard(
                 result.votes, None if self._memory_points is None else self._memory_points.started_at
@@ -376,6 +381,7 @@ class TrainingGeneration:
     def _own_shard(self, *, copy: bool, leave: bool = False) -> Shard:
         begun = time.monotonic()
         own = self.synchronisation.state()
+        self.progress.expert_paths = self._paths.state()
         shard = self._capture.shard(self.progress, copy=copy, own=own, leave=leave)
         self.moves.copied(shard.bytes, begun)
         return shard
@@ -463,7 +469,8 @@ class TrainingGeneration:
             "history": [{"iteration": point, "values": values} for point, values in progress.history],
         }
         begun = time.monotonic()
-        path = write_final(self.context.box, self.context.artifacts, final_weights(self.parts), report)
+        weights, paths = final_weights(self.parts), self._paths.found()
+        path = write_final(self.context.box, self.context.artifacts, weights, report, paths)
         self.moves.stored(self.parts.parameter_bytes, begun)
         self.connection.file(
             path,

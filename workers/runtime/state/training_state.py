@@ -36,6 +36,7 @@ class Progress:
             last one is finite.
         nonfinite_runs: how often that has begun.
         first_samples: what the data set's first samples were when the job began (`data_comparison.py`).
+        expert_paths: state of `path_recorder.py`.
     """
 
     iteration: int = 0
@@ -44,6 +45,7 @@ class Progress:
     nonfinite_since: int | None = None
     nonfinite_runs: int = 0
     first_samples: dict[str, Any] | None = None
+    expert_paths: dict[str, Any] | None = None
 
 
 def capture(
@@ -62,6 +64,7 @@ def capture(
         "history": progress.history,
         "nonfinite": [progress.nonfinite_since, progress.nonfinite_runs],
         "first_samples": progress.first_samples,
+        "expert_paths": progress.expert_paths,
         "trained": [name for name, each in parts.module.named_parameters() if each.requires_grad],
         **_states_of(parts),
         "random": {"torch": torch.get_rng_state(), "python": random.getstate()},
@@ -161,6 +164,7 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
             since,
             runs,
             state.get("first_samples"),
+            state.get("expert_paths"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise WorkerFailureError("start_failed", f"the checkpoint cannot be read: {error}") from error
