@@ -139,7 +139,7 @@ class _Plan:
 
     @property
     def is_empty(self) -> NDArray[np.bool_]:
-        return ~self.hosted.any(axis=1)
+        return np.asarray(~self.hosted.any(axis=1))
 
     @property
     def has_room(self) -> NDArray[np.bool_]:

@@ -75,11 +75,13 @@ def read_expert_paths(path: Path) -> ExpertPaths:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else type(content).__name__
         raise ValueError(f"{path.name} has the format {found!r}; it must be {FORMAT}.")
-    layers, experts, paths = (content.get(name) for name in ("layers", "experts", "paths"))
+    layers: Any = content.get("layers")
+    experts: Any = content.get("experts")
     if not (_is_list_of(layers, str) and _is_list_of(experts, int) and len(layers) == len(experts)):
         raise ValueError(f"{path.name} must have a name and a number of experts for each layer.")
     if not experts or min(experts) < 1:
         raise ValueError(f"{path.name} has the experts {experts}; each layer must have at least 1.")
+    paths: Any = content.get("paths")
     _check_paths(path.name, paths, experts)
     return ExpertPaths(tuple(layers), tuple(experts), paths)
 
