@@ -64,7 +64,9 @@ def test_layers_without_estimate_stay_even_and_have_no_second_phase():
 
 def test_a_batch_without_tokens_keeps_the_placement():
     rules = PlacementRules(3)
-    assert not plan_second_phase(rules, plan_first_phase(rules, 2, 3, FULL), np.zeros(3, dtype=int)).is_replaced
+    assert not plan_second_phase(
+        rules, plan_first_phase(rules, 2, 3, FULL), np.zeros(3, dtype=int)
+    ).is_replaced
 
 
 def test_random_places_differ_between_layers_and_repeat():
