@@ -26,7 +26,7 @@ from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.leftover_steps import LeftoverSteps
 from workers.runtime.measuring.gradient_times import GradientTimes
-from workers.runtime.mixtures import Mixtures, RoutingOfIteration, without_peers
+from workers.runtime.mixtures import Mixtures, RoutingOfIteration
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
@@ -186,7 +186,7 @@ class IterationRunner:
         """
         loader = self.loader if workers is None else self.loader.first_of(workers)
         batch = loader.load(iteration)
-        with without_peers(self.parts.module):
+        with self.synchronisation.rehearsing():
             loss, _metrics = self._forward(iteration, batch)
             self._backward(self._mixtures.with_balance(loss), batch, averaged=False)
         with blaming_the_function("the optimizer"):
@@ -248,18 +248,22 @@ class IterationRunner:
         """Scale gradients down to the wanted norm; sparse ones by their values."""
         if self._clip_norm is None:
             return
-        gradients = []
-        for parameter in self.parts.module.parameters():
+        gradients, of_experts = [], []
+        for name, parameter in self.parts.module.named_parameters():
             if parameter.grad is None:
                 continue
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 gradients.append(parameter.grad._values())
             else:
-                gradients.append(parameter.grad)
+                (of_experts if name in self.parts.experts.hosts else gradients).append(parameter.grad)
         total = get_total_norm(gradients)
+        if self.parts.experts.hosts:
+            squares = get_total_norm(of_experts).square().to(total)
+            dist.all_reduce(squares, group=self._group)
+            total = (total.square() + squares).sqrt()
         scale = torch.clamp(self._clip_norm / (total + 1e-6), max=1.0)
-        for gradient in gradients:
+        for gradient in (*gradients, *of_experts):
             gradient.mul_(scale.to(gradient.device))
 
     def _step_scheduler(self, loss: float) -> None:

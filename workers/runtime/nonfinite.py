@@ -7,7 +7,7 @@ such losses is part of the training state: it goes on where another generation t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -60,9 +60,12 @@ class NonfiniteWatch:
                 f'{progress.nonfinite_since} on; hyperparameter nonfinite="continue" would let it train on',
             )
 
-    def holds_back(self, progress: Progress, module: nn.Module) -> bool:
+    def holds_back(self, progress: Progress, module: nn.Module, elsewhere: Collection[str] = ()) -> bool:
         """Whether the state now is not to take the place of the last durable one: it may be worthless, and
         the job may end for it.
+
+        Args:
+            elsewhere: names of parameters that this rank does not have.
 
         Weights that only now are not finite show in the next loss; if they do not, nothing depends on them.
         """
@@ -70,7 +73,7 @@ class NonfiniteWatch:
             return False
         if progress.nonfinite_since is not None:
             return True
-        bad = find_nonfinite(module)
+        bad = find_nonfinite(module, elsewhere)
         if not bad:
             return False
         if not self._told_weights:
@@ -99,7 +102,7 @@ class NonfiniteWatch:
             self._tell({"iteration": progress.iteration, **fields})
 
 
-def find_nonfinite(module: nn.Module) -> list[str]:
+def find_nonfinite(module: nn.Module, elsewhere: Collection[str] = ()) -> list[str]:
     """Names of parameters with a NaN or an infinity, and of other tensors of the state with a NaN: masks are
     often infinite on purpose."""
     trained = {name for name, value in module.named_parameters(remove_duplicate=False) if value.requires_grad}
@@ -107,6 +110,7 @@ def find_nonfinite(module: nn.Module) -> list[str]:
     suspects = {
         name: _is_bad(value, infinite=name in trained)
         for name, value in state.items()
+        if name not in elsewhere
         if value.is_floating_point() or value.is_complex()
     }
     # One wait for the device, not one for each tensor.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.distributed as dist
@@ -37,14 +37,15 @@ class ParameterComparison:
         device: torch.device,
         world_size: int,
         group: dist.ProcessGroup | None = None,
+        without: Collection[str] = (),
     ) -> None:
         """All ranks call this together.
 
         Args:
             every: after so many iterations, and after a generation's first; 0: never. last: after so many the
-                job ends.
+                job ends. without: names of parameters that not all ranks have.
         """
-        self._module, self._last = module, last
+        self._module, self._last, self._without = module, last, without
         self._world_size, self._group = world_size, group
         self._begins = True
         self._every = every if world_size > 1 else 0
@@ -62,7 +63,7 @@ class ParameterComparison:
         begins, self._begins = self._begins, False
         if not self._every or not (begins or iterations % self._every == 0 or iterations == self._last):
             return
-        named = dict(self._module.named_parameters())
+        named = {name: each for name, each in self._module.named_parameters() if name not in self._without}
         alike = self._alike(digests_of(named)).tolist()
         for name, same in zip(named, alike, strict=True):
             if not same:

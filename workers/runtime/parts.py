@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,17 +16,28 @@ from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
 from workers.runtime.sample_order import SampleOrder
+from workers.runtime.state.experts import ExpertHosts, ExpertStates
 
 
 @dataclass
 class TrainingParts:
-    """What training consists of, as the function built it."""
+    """What training consists of, as the function built it.
+
+    Attributes:
+        experts: which ranks have which experts, where these are spread.
+    """
 
     function: TrainingFunction
     module: nn.Module
     optimizer: Optimizer
     scheduler: Any | None
     device: torch.device
+    experts: ExpertHosts = field(default_factory=ExpertHosts)
+
+    @property
+    def expert_states(self) -> ExpertStates:
+        """What takes the experts of this rank out of states, and puts them back."""
+        return ExpertStates(self.experts, self.module, self.optimizer)
 
     @property
     def parameter_bytes(self) -> int:

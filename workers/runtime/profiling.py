@@ -224,8 +224,10 @@ class ProfilingGeneration:
             return None
         pause = self._measure_pause(lives, group)
         measured = self._measure_validly(lives, group, seconds)
-        if self.leads and not self._snapshot_seconds:
-            self._measure_side_work(lives.runner.parts, level)
+        if _first_says(not self._snapshot_seconds, group):
+            with lives.runner.synchronisation.whole():
+                if self.leads:
+                    self._measure_side_work(lives.runner.parts, level)
         found = LevelMeasurement(
             gpus=level,
             iterations_per_second=self._charged_rate(measured.iteration_seconds),
@@ -276,7 +278,10 @@ class ProfilingGeneration:
         shard = self._own_shard(runner.parts, level, copy=False)
         self.moves.copied(shard.bytes, time.monotonic())
         homes = homes_of(runner.parts)
-        state = load_state({rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes)
+        experts = runner.parts.expert_states
+        state = load_state(
+            {rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes, experts=experts
+        )
         assert state is not None  # memory does not fail
         restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
         self.moves.copied(state_bytes(runner.parts), time.monotonic())
@@ -381,6 +386,7 @@ class ProfilingGeneration:
                 sparse=sparse,
                 codecs=self._codec_times,
                 links=links,
+                without=runner.parts.experts.hosts,
             )
             if fields is not None:
                 self.connection.event("communication_profile", **fields)

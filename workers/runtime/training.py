@@ -177,6 +177,7 @@ class TrainingGeneration:
             last=assignment.max_iterations,
             device=device,
             world_size=world_size,
+            without=self.parts.experts.hosts,
         )
         self._windows = self._communication_windows() if self.leads else None
         self._paths = PathRecorder(self.parts.module, rank=assignment.rank, world_size=world_size)
@@ -247,7 +248,10 @@ class TrainingGeneration:
         does)."""
         self.connection.phase("loading")
         homes = homes_of(self.parts)
-        source = StateSource(self.assignment, self.goals, self.context.box, homes, self.moves, self._store)
+        experts = self.parts.expert_states
+        source = StateSource(
+            self.assignment, self.goals, self.context.box, homes, experts, self.moves, self._store
+        )
         state = source.take()
         if state is None:
             return False
@@ -330,7 +334,7 @@ class TrainingGeneration:
         every = self.assignment.settings.evaluate_every
         evaluated: dict[str, float] = {}
         if every and progress.iteration % every == 0 and progress.iteration != self.assignment.max_iterations:
-            with self._beside_the_pace():
+            with self._beside_the_pace(), self.synchronisation.whole():
                 evaluated = self.evaluate() if self.leads else {}
         if evaluated or progress.iteration % history_stride(self.assignment.max_iterations) == 0:
             progress.history.append([progress.iteration, {**result.values, **evaluated}])
@@ -390,7 +394,8 @@ class TrainingGeneration:
         """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
         incomplete: then the one before it stays the newest."""
         with self._beside_the_pace():
-            if self._nonfinite.holds_back(self.progress, self.parts.module):
+            elsewhere = self.parts.experts.elsewhere
+            if self._nonfinite.holds_back(self.progress, self.parts.module, elsewhere):
                 return
             begun = time.monotonic()
             self.durable.captured(begun)
@@ -430,8 +435,9 @@ class TrainingGeneration:
             self.connection.phase("suspended", iteration)
             return 0
         self.connection.phase("finishing", iteration)
-        if self.leads:
-            self._store_results(reason)
+        with self.synchronisation.whole():
+            if self.leads:
+                self._store_results(reason)
         self.connection.phase("completed", iteration)
         return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -26,9 +26,18 @@ def profile_fields(
     sparse: Sequence[Mapping[str, Any]],
     codecs: Sequence[Mapping[str, Any]],
     links: Mapping[str, Any] = MappingProxyType({}),
+    without: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """The fields of a `communication_profile`; None of a model that has none, or more than a record holds."""
-    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    """The fields of a `communication_profile`; None of a model that has none, or more than a record holds.
+
+    Args:
+        without: names of parameters that no communication plan is made for.
+    """
+    trained = {
+        name: each
+        for name, each in module.named_parameters()
+        if each.requires_grad and name not in without
+    }
     sizes = {name: each.numel() for name, each in trained.items()}
     if not iterations or not sizes or len(sizes) > limits.TENSORS_OF_A_MODEL:
         return None

@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workers.runtime.process_group import broadcast_bytes
+from workers.runtime.state.delivery import Held, redistribute
+from workers.runtime.state.experts import ExpertStates
 from workers.runtime.state.layout import (
     OwnState,
     Path,
@@ -102,6 +104,7 @@ def load_state(
     *,
     rank: int,
     homes: Mapping[Path, Tensor] = MappingProxyType({}),
+    experts: ExpertStates | None = None,
 ) -> LoadedState | None:
     """The state whose shards the ranks of a group have opened; None where reading one was broken off.
 
@@ -112,6 +115,7 @@ def load_state(
         readers: the rank that reads each shard.
         homes: where tensors of the state are to lie in the end. Those that fit are received there and are
             themselves what the state holds; where reading was broken off, they hold parts of it.
+        experts: says which ranks are to have which experts; None where every rank has all.
 
     Raises:
         ShardError: shards are missing, are of another state, or do not fit together.
@@ -120,7 +124,7 @@ def load_state(
     try:
         layout = read_layout(head["layout"])
         cuts = cut_as(head["format"], layout, len(readers))
-        problem = _misfit(opened, head, layout, cuts)
+        problem = _misfit(opened, head, layout, cuts) or _unknown_expert(opened, experts)
     except (ValueError, KeyError, TypeError) as error:
         raise ShardError(f"the state's layout makes no sense: {error}") from error
     if not agree(problem is None, group):
@@ -135,7 +139,36 @@ def load_state(
         content = put_together(head["rest"], by_path)
     except (ValueError, KeyError, TypeError) as error:
         raise ShardError(f"the state's values make no sense: {error}") from error
+    if experts is not None and experts.hosts.hosts:
+        content = _with_experts(content, transfer.experts(), experts, group)
     return LoadedState(content, transfer.own_states())
+
+
+def _unknown_expert(opened: Mapping[int, OpenShard], experts: ExpertStates | None) -> str | None:
+    """Return why experts that this rank's shards hold cannot be taken, or None."""
+    for number, shard in opened.items():
+        for one in shard.description.get("experts", ()):
+            if experts is None or not experts.wanted_by(tuple(one["path"])):
+                return f"shard {number} holds {one['path']!r} of an expert that this model does not have"
+    return None
+
+
+def _with_experts(
+    content: Mapping[str, Any], held: Held, experts: ExpertStates, group: dist.ProcessGroup | None
+) -> dict[str, Any]:
+    """Return a state with the experts of this rank, whoever has read them. All ranks call this together.
+
+    Raises:
+        ShardError: one is lacking, or there are two of it.
+    """
+    try:
+        mine = redistribute(held, experts.wanted_by, group)
+    except ValueError as error:
+        raise ShardError(str(error)) from error
+    missing = experts.missing(content, mine)
+    if not agree(missing is None, group):
+        raise ShardError(f"no shard holds {missing}" if missing else "another rank's experts are in no shard")
+    return experts.together(content, mine)
 
 
 def _home(entry: TensorEntry, wanted: Tensor | None) -> Tensor:
@@ -216,10 +249,10 @@ def _in_turns(chunks: Sequence[Sequence[_Chunk]]) -> list[_Chunk]:
     return [some[place] for place in range(longest) for some in chunks if place < len(some)]
 
 
-def _own_tensors(description: Mapping[str, Any]) -> dict[Path, Tensor]:
+def _whole_tensors(described: Sequence[Mapping[str, Any]]) -> dict[Path, Tensor]:
     return {
         tuple(one["path"]): torch.empty(tuple(one["shape"]), dtype=torch_dtype(one["dtype"]))
-        for one in description.get("own", ())
+        for one in described
     }
 
 
@@ -237,7 +270,9 @@ class _Transfer:
         self._tensors = tensors
         self._chunks = [list(_chunks(layout, shard, slices)) for shard, slices in enumerate(cuts)]
         self._opened = opened
-        self._own = {number: _own_tensors(shard.description) for number, shard in opened.items()}
+        described = {number: shard.description for number, shard in opened.items()}
+        self._experts = {number: _whole_tensors(one.get("experts", ())) for number, one in described.items()}
+        self._own = {number: _whole_tensors(one.get("own", ())) for number, one in described.items()}
         self._changed = threading.Condition()
         self._filled = dict.fromkeys(opened, 0)
         #: Whether all that this rank reads has come as it was sent.
@@ -308,12 +343,20 @@ class _Transfer:
                 with self._changed:
                     self._filled[number] += 1
                     self._changed.notify_all()
-            for tensor in self._own[number].values():
+            for tensor in (*self._experts[number].values(), *self._own[number].values()):
                 if tensor.numel():
                     shard.read_into(memoryview(flat_bytes(tensor, 0, tensor.numel()).numpy()))
             shard.finish()
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost, and the others would wait
             self._broken_off(number, error)
+
+    def experts(self) -> Held:
+        """Return what this rank has read of experts."""
+        held = Held()
+        for number, shard in self._opened.items():
+            held.tensors |= self._experts[number]
+            held.rests |= shard.description.get("expert_rests", {})
+        return held
 
     def own_states(self) -> list[OwnState]:
         """What came with the shards that this rank has read and is not cut."""

@@ -6,7 +6,6 @@ A file is one `torch.save`; `torch.load(path, weights_only=True)` reads it witho
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import pickle
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.runtime.state.delivery import NO_EXPERTS, Held
 from workers.runtime.state.device_copies import DeviceCopies, copies_from
 from workers.runtime.state.layout import (
     OwnState,
@@ -33,6 +33,7 @@ from workers.runtime.state.layout import (
     flat_bytes,
     take_apart,
 )
+from workers.runtime.state.plain import from_bytes, to_bytes
 
 STATE_FORMAT = 3
 #: Of versions whose shard 0 had rank 0's own part beside as much of the rest as the others.
@@ -59,9 +60,10 @@ class Shard:
 
     Attributes:
         description: plain values. `slices` names each slice's tensor, shape, start and number of elements;
-            shard 0 has `rest`, what the state is without tensors, and `layout` as well. `own` names what the
-            rank has for itself, which is cut for nobody.
-        values: the slices, flat, in the same order; then what is its own.
+            shard 0 has `rest`, what the state is without tensors, and `layout` as well. `experts` names the
+            tensors of experts that the rank stores, whole, and `expert_rests` what the optimizer keeps of
+            them beside tensors. `own` names what the rank has for itself, which is cut for nobody.
+        values: the slices, flat, in the same order; then the experts' tensors; then what is its own.
         lasting: what of the description the next shard has too, as bytes; empty where nobody knows.
         memory: bytes of values, by their places, where an earlier shard has had them too.
         left: places of values that are on a device still; their bytes come through ``copies`` when asked for.
@@ -137,8 +139,9 @@ class ShardCutter:
         self._rank = rank
         self._world_size = world_size
         self._layout: list[TensorEntry] = []
+        self._expert_layout: list[TensorEntry] = []
         self._own_layout: list[TensorEntry] = []
-        self._part = _part((), (), rank, world_size)
+        self._part = _part((), (), (), rank, world_size)
         self._views: list[_View] = []
 
     def cut(
@@ -147,12 +150,14 @@ class ShardCutter:
         *,
         copy: bool,
         own: OwnState = MappingProxyType({}),
+        experts: Held = NO_EXPERTS,
         leave: bool = False,
     ) -> Shard:
         """This rank's shard of a captured state.
 
         Args:
             own: what this rank has for itself.
+            experts: what this rank stores of experts, which the state is without.
             copy: later iterations do not change the shard. Without it, it shares the memory of tensors that
                 are on the CPU.
             leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
@@ -163,7 +168,11 @@ class ShardCutter:
             # Plain, long, and only ever added to.
             rest["history"] = list(state["history"])
         mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
-        self._lay_out(layout, [TensorEntry.of(*one, replicated=False) for one in mine.items()])
+        self._lay_out(
+            layout,
+            [TensorEntry.of(*one, replicated=False) for one in experts.tensors.items()],
+            [TensorEntry.of(*one, replicated=False) for one in mine.items()],
+        )
         description: dict[str, Any] = {
             "format": STATE_FORMAT,
             "generation": state["generation"],
@@ -174,8 +183,11 @@ class ShardCutter:
         }
         if self._rank == 0:
             description["rest"] = deepcopy(rest) if copy else rest
+        if experts.rests:
+            description["expert_rests"] = deepcopy(experts.rests) if copy else experts.rests
         pieces = [(tensors[piece.entry], piece) for piece in self._part.slices]
-        pieces += [(tensor.detach(), Slice(0, 0, tensor.numel())) for tensor in mine.values()]
+        whole = [*experts.tensors.values(), *mine.values()]
+        pieces += [(tensor.detach(), Slice(0, 0, tensor.numel())) for tensor in whole]
         if copy:
             return Shard(description, [_slice(*one, copy=True) for one in pieces], self._part.described)
         values = [view.of(*one, leave=leave) for view, one in zip(self._views, pieces, strict=True)]
@@ -184,13 +196,20 @@ class ShardCutter:
         copies = copies_from(next(iter(devices.values()))) if devices else None
         return Shard(description, values, self._part.described, known, frozenset(devices), copies)
 
-    def _lay_out(self, layout: list[TensorEntry], own_layout: list[TensorEntry]) -> None:
+    def _lay_out(
+        self,
+        layout: list[TensorEntry],
+        expert_layout: list[TensorEntry],
+        own_layout: list[TensorEntry],
+    ) -> None:
         """What the state consists of now. Entries that stayed are the same objects, so that is soon known."""
-        if layout == self._layout and own_layout == self._own_layout:
+        known = (self._layout, self._expert_layout, self._own_layout)
+        if known == (layout, expert_layout, own_layout):
             return
-        self._layout, self._own_layout = layout, own_layout
-        self._part = _part(tuple(layout), tuple(own_layout), self._rank, self._world_size)
-        self._views = [_View() for _ in range(len(self._part.slices) + len(own_layout))]
+        self._layout, self._expert_layout, self._own_layout = layout, expert_layout, own_layout
+        layouts = (tuple(layout), tuple(expert_layout), tuple(own_layout))
+        self._part = _part(*layouts, self._rank, self._world_size)
+        self._views = [_View() for _ in (*self._part.slices, *expert_layout, *own_layout)]
 
 
 class _View:
@@ -236,17 +255,23 @@ def cut_as(state_format: int, layout: Sequence[TensorEntry], shards: int) -> lis
 
 @lru_cache(maxsize=4)
 def _part(
-    layout: tuple[TensorEntry, ...], own_layout: tuple[TensorEntry, ...], rank: int, world_size: int
+    layout: tuple[TensorEntry, ...],
+    expert_layout: tuple[TensorEntry, ...],
+    own_layout: tuple[TensorEntry, ...],
+    rank: int,
+    world_size: int,
 ) -> _Part:
     slices = cut_as(STATE_FORMAT, layout, world_size)[rank]
     description: dict[str, Any] = {
         "layout_digest": digest_of(layout),
         "slices": [_describe(layout[piece.entry], piece) for piece in slices],
-        "own": [{"path": entry.path, "dtype": entry.dtype, "shape": entry.shape} for entry in own_layout],
+        "own": [_describe_whole(entry) for entry in own_layout],
     }
+    if expert_layout:
+        description["experts"] = [_describe_whole(entry) for entry in expert_layout]
     if rank == 0:
         description["layout"] = [entry.to_dict() for entry in layout]
-    return _Part(slices, MappingProxyType(description), _as_bytes(description))
+    return _Part(slices, MappingProxyType(description), to_bytes(description))
 
 
 def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
@@ -257,6 +282,10 @@ def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
         "start": piece.start,
         "count": piece.count,
     }
+
+
+def _describe_whole(entry: TensorEntry) -> dict[str, Any]:
+    return {"path": entry.path, "dtype": entry.dtype, "shape": entry.shape}
 
 
 def _flat(tensor: Tensor, piece: Slice) -> Tensor:
@@ -274,50 +303,13 @@ def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
 def describe_as_bytes(shard: Shard) -> bytes:
     """The description alone, to be sent ahead of the slices."""
     if not shard.lasting:
-        return _as_bytes(shard.description)
+        return to_bytes(shard.description)
     passing = {key: value for key, value in shard.description.items() if key not in _LASTING}
-    return _as_bytes(passing | {"lasting": shard.lasting})
+    return to_bytes(passing | {"lasting": shard.lasting})
 
 
 #: Of a description, what is the same as long as the layout is.
-_LASTING = frozenset({"layout_digest", "slices", "own", "layout"})
-
-
-#: Before a description without tensors, which needs no archive.
-_PLAIN_MARK = b"plain\n"
-
-
-class _NotPlainError(Exception):
-    """Something in a description is more than numbers, strings, lists and dicts."""
-
-
-class _PlainPickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Asked for whatever is not plain."""
-        raise _NotPlainError
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Nothing plain needs code."""
-        raise pickle.UnpicklingError(f"{module}.{name} in a plain description")
-
-
-def _as_bytes(description: Mapping[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    buffer.write(_PLAIN_MARK)
-    try:
-        _PlainPickler(buffer, protocol=4).dump(dict(description))
-    except _NotPlainError:
-        buffer = io.BytesIO()
-        torch.save(dict(description), buffer)
-    return buffer.getvalue()
-
-
-def _from_bytes(content: bytes) -> Any:
-    if content.startswith(_PLAIN_MARK):
-        return _PlainUnpickler(io.BytesIO(content[len(_PLAIN_MARK) :])).load()
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+_LASTING = frozenset({"layout_digest", "slices", "experts", "own", "layout"})
 
 
 def read_description(content: bytes) -> dict[str, Any]:
@@ -327,9 +319,9 @@ def read_description(content: bytes) -> dict[str, Any]:
         ShardError: it is something else.
     """
     try:
-        found = _from_bytes(content)
+        found = from_bytes(content)
         if isinstance(found, dict) and "lasting" in found:
-            lasting = _from_bytes(found.pop("lasting"))
+            lasting = from_bytes(found.pop("lasting"))
             found |= {key: lasting[key] for key in _LASTING & lasting.keys()}
     except _UNREADABLE_DESCRIPTION as error:
         raise ShardError(f"a shard's description cannot be read: {error}") from error
@@ -372,7 +364,8 @@ def read_shard(path: FilePath) -> Shard:
         description = _checked(content)
         values = description.pop("values")
         counts = [(one["dtype"], one["count"]) for one in description["slices"]]
-        counts += [(one["dtype"], math.prod(one["shape"])) for one in description.get("own", ())]
+        whole = [*description.get("experts", ()), *description.get("own", ())]
+        counts += [(one["dtype"], math.prod(one["shape"])) for one in whole]
         _check_values(counts, values)
     except ShardError:
         raise

@@ -22,6 +22,7 @@ from workers.runtime.failures import WorkerFailureError, start_failed
 from workers.runtime.goals import Goals
 from workers.runtime.process_group import broadcast_bytes
 from workers.runtime.state import layout
+from workers.runtime.state.experts import ExpertStates
 from workers.runtime.state.handover import ReceivedShard, open_handover
 from workers.runtime.state.loading import LoadedState, OpenShard, ShardInMemory, agree, load_state
 from workers.runtime.state.memory_points import ShardInStore, open_from_memory
@@ -45,16 +46,18 @@ class StateSource:
         goals: Goals,
         box: Path,
         homes: Mapping[layout.Path, Tensor],
+        experts: ExpertStates,
         moves: StateMoves,
         store: StoreClient | None,
     ) -> None:
-        """`homes`: where the state's tensors are to lie in the end. store: this node's recovery points in
-        memory."""
+        """`homes`: where the state's tensors are to lie in the end. experts: says which ranks have which.
+        store: this node's recovery points in memory."""
         #: When every rank had found what it is to read, by the monotonic clock; None before.
         self.found_at: float | None = None
         self._store = store
         self._moves = moves
         self._homes = homes
+        self._experts = experts
         self._begun = False
         self._assignment = assignment
         self._goals = goals
@@ -64,7 +67,7 @@ class StateSource:
     def take(self) -> LoadedState | None:
         """The state to start from, empty to start from nothing; None when rank 0 was told to give up first.
 
-        Its content is the same on every rank.
+        Its content is the same on every rank, but for spread experts.
 
         Raises:
             WorkerFailureError: `start_failed` when the named state cannot be taken.
@@ -114,7 +117,9 @@ class StateSource:
                 return None
             self._begun = True
             self.found_at = time.monotonic()
-            return load_state(opened, readers, rank=self._assignment.rank, homes=self._homes)
+            return load_state(
+                opened, readers, rank=self._assignment.rank, homes=self._homes, experts=self._experts
+            )
         finally:
             for shard in opened.values():
                 if isinstance(shard, ReceivedShard | ShardInStore):

@@ -110,6 +110,7 @@ class ShardCapture:
         self._generation = generation
         self._global_batch_size = global_batch_size
         parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
+        self._experts = parts.expert_states
         self._cutter = ShardCutter(parameters, rank=rank, world_size=world_size)
 
     def shard(self, progress: Progress, *, copy: bool, own: OwnState, leave: bool = False) -> Shard:
@@ -127,19 +128,21 @@ class ShardCapture:
             self._parts, progress, generation=self._generation, global_batch_size=self._global_batch_size
         )
         with _refusing_what_cannot_be_stored():
-            return self._cutter.cut(state, copy=copy, own=own, leave=leave)
+            shared, experts = self._experts.apart(state)
+            return self._cutter.cut(shared, copy=copy, own=own, experts=experts, leave=leave)
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
     """The model's own tensors by their places in a state: what is received there is loaded already."""
     module = parts.module
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {("model", name): tensor for name, tensor in named}
+    return {("model", name): tensor for name, tensor in named if parts.experts.is_here(name)}
 
 
 def state_bytes(parts: TrainingParts) -> int:
     """Bytes of what a device holds of a state: the model's tensors and the optimizer's."""
-    tensors = [*parts.module.parameters(), *parts.module.buffers()]
+    here = [each for name, each in parts.module.named_parameters() if parts.experts.is_here(name)]
+    tensors = [*here, *parts.module.buffers()]
     for values in parts.optimizer.state.values():
         tensors += [value for value in values.values() if isinstance(value, Tensor)]
     return sum(tensor.nbytes for tensor in tensors if not tensor.is_sparse)
@@ -171,7 +174,7 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
     if not fits:
         raise WorkerFailureError("start_failed", "the checkpoint was written with another global batch size")
     with blaming_the_function("taking the state back"):
-        parts.module.load_state_dict(state["model"])
+        _load_model(parts, state["model"])
         _freeze_as(parts.module, state.get("trained"))
         parts.optimizer.load_state_dict(state["optimizer"])
         if parts.scheduler is not None and state["scheduler"] is not None:
@@ -180,6 +183,23 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
     torch.set_rng_state(state["random"]["torch"])
     random.setstate((version, tuple(numbers), gauss))
     return progress
+
+
+def _load_model(parts: TrainingParts, state: Mapping[str, Tensor]) -> None:
+    """Load what this rank has of the model.
+
+    Raises:
+        RuntimeError: the state is of another model.
+    """
+    elsewhere = parts.experts.elsewhere
+    if not elsewhere:
+        parts.module.load_state_dict(state)
+        return
+    here = {name: tensor for name, tensor in state.items() if name not in elsewhere}
+    found = parts.module.load_state_dict(here, strict=False)
+    missing = [name for name in found.missing_keys if name not in elsewhere]
+    if missing or found.unexpected_keys:
+        raise RuntimeError(f"the state lacks {missing}; the model lacks {found.unexpected_keys}")
 
 
 def _freeze_as(module: nn.Module, trained: Collection[str] | None) -> None:

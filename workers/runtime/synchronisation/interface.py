@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -56,6 +57,16 @@ class GradientSynchroniser(ABC):
     @abstractmethod
     def after_backward(self) -> None:
         """The backward pass is over: when this returns, the gradients are the mean over the ranks."""
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Let the group's first rank run the whole model alone. All ranks call this together."""
+        yield
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """Let this rank run the model alone, where nothing but time and memory counts."""
+        yield
 
     def measured(self) -> CommunicationMeasures | None:
         """What this rank has measured since it was asked last; None of a kind that follows no plan."""

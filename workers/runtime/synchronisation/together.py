@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 
 import torch.distributed as dist
@@ -56,7 +57,8 @@ class Synchronisation:
         if wrapped is None:
             raise _refused("no kind of it wraps the model")
         self.model = wrapped
-        self.usage = GradientUsage(parts.module)
+        spread = {id(parts.module.get_parameter(name)) for name in parts.experts.hosts}
+        self.usage = GradientUsage(parts.module, without=spread)
 
     def begin_alike(self) -> None:
         """Begin from nothing: every rank gets the first one's values, whatever it has made itself.
@@ -92,6 +94,22 @@ class Synchronisation:
         """The model is not trained any more. All ranks of the group call this together."""
         for synchroniser in self._synchronisers.values():
             synchroniser.close()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Let the group's first rank run the whole model alone. All ranks call this together."""
+        with ExitStack() as stack:
+            for synchroniser in self._synchronisers.values():
+                stack.enter_context(synchroniser.whole())
+            yield
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        """Let this rank run the model alone, where nothing but time and memory counts."""
+        with ExitStack() as stack:
+            for synchroniser in self._synchronisers.values():
+                stack.enter_context(synchroniser.rehearsing())
+            yield
 
     def measured(self) -> CommunicationMeasures | None:
         """What this rank has measured since it was asked last, of all kinds that follow a plan; None where

@@ -7,6 +7,8 @@ wait. What no rank used is found with the exchange that ends every iteration any
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 
@@ -17,8 +19,13 @@ _BITS, _TOGETHER = 13, 4
 class GradientUsage:
     """The parameters of a model that got a gradient."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    def __init__(self, module: nn.Module, *, without: Collection[int] = ()) -> None:
+        """`without`: ids of parameters that not all ranks have."""
+        self._parameters = [
+            parameter
+            for parameter in module.parameters()
+            if parameter.requires_grad and id(parameter) not in without
+        ]
         self._weights = torch.tensor([2.0 ** (_BITS * place) for place in range(_TOGETHER)]).double()
         self._missing: list[int] = []
         self._all = self._packed([])

@@ -1,0 +1,42 @@
+"""Finds the experts that ranks can divide among them; the answer is the same on every rank."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from punctual.moe.model import ExpertParameter, expert_parameters
+
+
+def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
+    """Return the parameters of experts that may be spread, by their names in the model's state.
+
+    A layer stays whole on every rank if its experts have buffers, frozen parameters, or parameters that the
+    model uses elsewhere too, or if the model's own `state_dict` names them otherwise. So do all layers of a
+    model that trains nothing but experts, since DDP needs a parameter.
+    """
+    named = expert_parameters(module)
+    owners = {id(each.parameter): (each.layer, each.expert) for each in named.values()}
+    whole = set[str]()
+    state_names = module.state_dict().keys() if named else ()
+    for name, each in named.items():
+        if (
+            not each.parameter.requires_grad
+            or name not in state_names
+            or owners[id(each.parameter)] != (each.layer, each.expert)
+            or _has_buffers(module, each)
+        ):
+            whole.add(each.layer)
+    others_trained = False
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if name in named:
+            continue
+        if id(parameter) in owners:
+            whole.add(owners[id(parameter)][0])
+        others_trained = others_trained or parameter.requires_grad
+    return {name: each for name, each in named.items() if others_trained and each.layer not in whole}
+
+
+def _has_buffers(module: nn.Module, one: ExpertParameter) -> bool:
+    layer = module.get_submodule(one.layer)
+    expert: nn.Module = layer.experts[one.expert]  # type: ignore[index,union-attr]
+    return next(expert.buffers(), None) is not None
