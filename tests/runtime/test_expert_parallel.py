@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.iteration import IterationRunner
+from workers.runtime.state.loading import ShardInMemory, load_state
+from workers.runtime.state.shards import read_shard, write_shard
+from workers.runtime.state.training_state import Progress, ShardCapture, homes_of, restore, state_bytes
 from workers.runtime.synchronisation.expert_parallel import RuntimeExchange
 
 RANKS, WIDTH, ITERATIONS = 2, 6, 4
@@ -44,7 +49,7 @@ class Mixture(TrainingFunction):
         return TensorDataset(points, points.sin().sum(2, keepdim=True))
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.1)
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         points, targets = batch
@@ -55,6 +60,8 @@ class Mixture(TrainingFunction):
         else:
             found = model(points)
         loss = nn.functional.mse_loss(found, targets)
+        if self.hyperparameters.get("penalty"):
+            loss = loss + sum(each.square().sum() for each in model.parameters())
         return loss + balance_loss(model) if self.hyperparameters.get("adds_balance") else loss
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -100,6 +107,52 @@ def exchange_over_emulated_links(box: str) -> tuple[list[list[int]], dict[str, f
     return counts.tolist(), emulation.client.carried()[NETWORK]
 
 
+def store(runner: IterationRunner, path: Path) -> int:
+    """Write this rank's shard of the state; return its bytes of experts."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    capture = ShardCapture(runner.parts, generation=1, global_batch_size=8, rank=rank, world_size=world_size)
+    shard = capture.shard(Progress(ITERATIONS), copy=False, own={})
+    write_shard(shard, path / f"{world_size}-{rank}.pt")
+    return sum(
+        math.prod(one["shape"]) * 4 for one in shard.description["experts"] if one["path"][0] == "model"
+    )
+
+
+def load(path: Path, world_size: int) -> IterationRunner:
+    """Go on from a state that so many ranks have stored."""
+    runner = runner_of(Mixture({}), batch=8)
+    for parameter in runner.parts.module.parameters():
+        parameter.data.zero_()
+    ranks = dist.get_world_size()
+    shards = {
+        number: ShardInMemory(read_shard(path / f"{world_size}-{number}.pt"))
+        for number in range(world_size)
+        if number % ranks == dist.get_rank()
+    }
+    readers = [number % ranks for number in range(world_size)]
+    experts = runner.parts.expert_states
+    homes = homes_of(runner.parts)
+    state = load_state(shards, readers, rank=dist.get_rank(), homes=homes, experts=experts)
+    assert state is not None
+    restore(runner.parts, state.content, global_batch_size=8)
+    runner.synchronisation.load_state(state.own)
+    return runner
+
+
+def move_experts(path: str) -> tuple[float, int, int]:
+    """Go on from one worker's state; store that of two. Return a loss, and this rank's bytes of experts."""
+    runner = load(Path(path), 1)
+    loss = runner.run(ITERATIONS).values["loss"]
+    return loss, store(runner, Path(path)), state_bytes(runner.parts)
+
+
+def penalise_weights() -> str:
+    """Return how a penalty on weights of experts is refused."""
+    with pytest.raises(WorkerFailureError) as caught:
+        Trained(8, {"penalty": True})
+    return caught.value.message
+
+
 def train_all(box: str) -> tuple[Any, ...]:
     """Train every case, evaluate and rehearse on rank 0 alone, break the gate of rank 1."""
     found = {name: Trained(*case) for name, case in CASES.items()}
@@ -137,6 +190,26 @@ def test_mixtures_train_as_on_one_worker(alone: None, tmp_path: Path) -> None:
         assert counts == [[300, 300], [301, 299]]
         # Rows go there and back, 32 bytes each; counts travel beside the links.
         assert carried == pytest.approx({EXPERTS: 32 * (300 + 301), GRADIENTS: 0, STATE: 0}, abs=0.01)
+
+
+def test_experts_and_their_momentum_move_to_other_numbers_of_workers(alone: None, tmp_path: Path) -> None:
+    runner = Trained(8, {}).runner
+    total = store(runner, tmp_path)
+    assert total == 3 * 2 * 6 * 8 * 4
+    expected = runner.run(ITERATIONS).values["loss"], runner.run(ITERATIONS + 1).values["loss"]
+    (first, two, bytes_of_first), (second, one, bytes_of_second) = run_on_ranks(
+        RANKS, move_experts, str(tmp_path)
+    )
+    assert first == second == pytest.approx(expected[0], rel=1e-5)
+    # Parameters and momentum of one expert.
+    assert bytes_of_first - bytes_of_second == 2 * total / 3
+    assert (two, one) == (2 * total / 3, total / 3)
+    assert load(tmp_path, 2).run(ITERATIONS + 1).values["loss"] == pytest.approx(expected[1], rel=1e-5)
+
+
+def test_a_penalty_on_weights_of_experts_is_refused(alone: None) -> None:
+    for message in run_on_ranks(RANKS, penalise_weights):
+        assert "lies on another worker: leave penalties on the weights of experts to the optimizer" in message
 
 
 def test_a_balance_loss_that_a_function_leaves_is_added(alone: None) -> None:

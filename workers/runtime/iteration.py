@@ -248,7 +248,8 @@ class IterationRunner:
         """Scale gradients down to the wanted norm; sparse ones by their values."""
         if self._clip_norm is None:
             return
-        gradients, of_experts = [], []
+        gradients: list[Tensor] = []
+        of_experts: list[Tensor] = []
         for name, parameter in self.parts.module.named_parameters():
             if parameter.grad is None:
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from punctual.moe.model import ExpertParameter, expert_parameters
+from punctual.moe.model import ExpertParameter, expert_parameters, moe_layers
 
 
 def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
@@ -14,7 +14,7 @@ def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
     model uses elsewhere too, or if the model's own `state_dict` names them otherwise. So do all layers of a
     model that trains nothing but experts, since DDP needs a parameter.
     """
-    named = expert_parameters(module)
+    named, layers = expert_parameters(module), moe_layers(module)
     owners = {id(each.parameter): (each.layer, each.expert) for each in named.values()}
     whole = set[str]()
     state_names = module.state_dict().keys() if named else ()
@@ -23,7 +23,7 @@ def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
             not each.parameter.requires_grad
             or name not in state_names
             or owners[id(each.parameter)] != (each.layer, each.expert)
-            or _has_buffers(module, each)
+            or next(layers[each.layer].experts[each.expert].buffers(), None) is not None
         ):
             whole.add(each.layer)
     others_trained = False
@@ -34,9 +34,3 @@ def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
             whole.add(owners[id(parameter)][0])
         others_trained = others_trained or parameter.requires_grad
     return {name: each for name, each in named.items() if others_trained and each.layer not in whole}
-
-
-def _has_buffers(module: nn.Module, one: ExpertParameter) -> bool:
-    layer = module.get_submodule(one.layer)
-    expert: nn.Module = layer.experts[one.expert]  # type: ignore[index,union-attr]
-    return next(expert.buffers(), None) is not None

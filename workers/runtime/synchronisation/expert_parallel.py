@@ -23,6 +23,7 @@ from workers.links.rates import EXPERTS
 from workers.runtime import own_groups
 from workers.runtime.emulated_network import EmulatedGroup
 from workers.runtime.parts import TrainingParts
+from workers.runtime.returned import refused
 from workers.runtime.spread_experts import spread_experts
 from workers.runtime.state.delivery import Held, redistribute
 from workers.runtime.state.experts import ExpertHosts, free
@@ -95,11 +96,22 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._free()
 
     def after_backward(self) -> None:
-        """Turn sums over the ranks into means."""
-        if self._ranks > 1:
-            for parameter in {id(each.parameter): each.parameter for each in self._spread.values()}.values():
-                if parameter.grad is not None:
-                    parameter.grad /= self._ranks
+        """Turn sums over the ranks into means.
+
+        Raises:
+            WorkerFailureError: an expert of another rank has a gradient.
+        """
+        if self._parts is None or self._ranks == 1:
+            return
+        for name, parameter in self._parts.module.named_parameters():
+            if name not in self._spread or parameter.grad is None:
+                continue
+            if not self._parts.experts.is_here(name):
+                raise refused(
+                    f"train() computes with the parameter {name!r}, which lies on another worker: leave "
+                    "penalties on the weights of experts to the optimizer (weight_decay)"
+                )
+            parameter.grad /= self._ranks
 
     def state(self) -> dict[str, Tensor]:
         """Experts are a part of the state itself."""
