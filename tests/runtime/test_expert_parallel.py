@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
@@ -49,10 +50,14 @@ class Mixture(TrainingFunction):
         return TensorDataset(points, points.sin().sum(2, keepdim=True))
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.hyperparameters.get("averages"):
+            self.average = AveragedModel(model)
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         points, targets = batch
+        if self.hyperparameters.get("averages"):
+            self.average.update_parameters(model)
         if self.hyperparameters.get("broken"):
             points = points * torch.nan if dist.get_rank() == 1 else points
         if self.hyperparameters.get("checkpointed"):
@@ -81,7 +86,10 @@ class Trained:
     def told(self) -> tuple[list[dict[str, float]], list[Tensor]]:
         """Return the metrics of each iteration, and the first rank's whole model. All ranks call this."""
         with self.runner.synchronisation.whole():
-            return self.values, [each.detach().clone() for each in self.runner.parts.module.parameters()]
+            found = dict(self.runner.parts.module.named_parameters())
+            average = getattr(self.runner.parts.function, "average", None)
+            found |= {} if average is None else dict(average.named_parameters())
+            return self.values, [each.detach().clone() for each in found.values()]
 
 
 #: Batch size and hyperparameters. Two workers have unequal parts of 7 samples, and one of them none of 1.
@@ -89,6 +97,7 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "even": (8, {}),
     "uneven": (7, {"gate": "adaptive"}),
     "one sample": (1, {}),
+    "averages": (8, {"averages": True}),
     "frozen": (8, {"frozen": True}),
     "checkpointed": (8, {"checkpointed": True}),
 }

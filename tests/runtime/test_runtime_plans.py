@@ -107,7 +107,7 @@ class Biases(GradientSynchroniser):
     def __init__(self, choices: Mapping[str, Any]) -> None:
         self.seen: list[str] = choices["seen"]
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         return {name: each for name, each in left.items() if name.endswith("bias")}
 
     def wrap(
@@ -168,7 +168,7 @@ from workers.runtime.synchronisation.kinds import KINDS
 class Residuals(GradientSynchroniser):
     def __init__(self, choices):
         self.left_over = torch.full((2, 3), float(choices["of_each_rank"])) * (1 + dist.get_rank())
-    def takes(self, module, left):
+    def takes(self, parts, left):
         return {}
     def wrap(self, parts, group, parameters):
         return None

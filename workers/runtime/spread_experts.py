@@ -5,15 +5,18 @@ from __future__ import annotations
 from torch import nn
 
 from punctual.moe.model import ExpertParameter, expert_parameters, moe_layers
+from workers.runtime.parts import TrainingParts
 
 
-def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
+def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
     """Return the parameters of experts that may be spread, by their names in the model's state.
 
     A layer stays whole on every rank if its experts have buffers, frozen parameters, or parameters that the
     model uses elsewhere too, or if the model's own `state_dict` names them otherwise. So do all layers of a
-    model that trains nothing but experts, since DDP needs a parameter.
+    model that trains nothing but experts, since DDP needs a parameter, and if the function keeps a copy of
+    layers, such as an average of the model: it would read experts of other ranks.
     """
+    module = parts.module
     named, layers = expert_parameters(module), moe_layers(module)
     owners = {id(each.parameter): (each.layer, each.expert) for each in named.values()}
     whole = set[str]()
@@ -33,4 +36,13 @@ def spread_experts(module: nn.Module) -> dict[str, ExpertParameter]:
         if id(parameter) in owners:
             whole.add(owners[id(parameter)][0])
         others_trained = others_trained or parameter.requires_grad
-    return {name: each for name, each in named.items() if others_trained and each.layer not in whole}
+    if not others_trained or _keeps_layers(parts):
+        return {}
+    return {name: each for name, each in named.items() if each.layer not in whole}
+
+
+def _keeps_layers(parts: TrainingParts) -> bool:
+    """Return whether the function has mixture-of-experts layers that are not those of the model."""
+    kept = [each for each in vars(parts.function).values() if isinstance(each, nn.Module)]
+    known = {id(layer) for layer in moe_layers(parts.module).values()}
+    return any(id(layer) not in known for module in kept for layer in moe_layers(module).values())

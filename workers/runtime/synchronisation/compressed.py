@@ -49,7 +49,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         self._groups: PlacementGroups | None = None
         self._lossless = False
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Those of the plan, in their order, and those without elements.
 
         Raises:

@@ -25,7 +25,7 @@ class DenseSynchroniser(GradientSynchroniser):
         self._gradients_in_buckets = bool(choices["gradients_in_buckets"])
         self._model: DistributedModel | None = None
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """All of them."""
         return dict(left)
 

@@ -51,9 +51,9 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._group: dist.ProcessGroup | None = None
         self._ranks = 1
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of spread experts."""
-        self._spread = spread_experts(module)
+        self._spread = spread_experts(parts)
         return {name: parameter for name, parameter in left.items() if name in self._spread}
 
     def wrap(

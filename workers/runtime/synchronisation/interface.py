@@ -26,7 +26,7 @@ class GradientSynchroniser(ABC):
         """Take what the runtime plan chose. Raises KeyError and ValueError where it makes no sense."""
 
     @abstractmethod
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Which trained parameters it takes charge of, by name, of those that nobody else has taken."""
 
     @abstractmethod

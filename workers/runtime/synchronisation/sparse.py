@@ -30,9 +30,9 @@ class SparseSynchroniser(GradientSynchroniser):
         self._group: dist.ProcessGroup | None = None
         self._world_size = 1
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """The trained embedding tables with `sparse=True`."""
-        tables = tables_of_rows(module)
+        tables = tables_of_rows(parts.module)
         return {name: parameter for name, parameter in left.items() if id(parameter) in tables}
 
     def wrap(

@@ -47,7 +47,7 @@ class Synchronisation:
         left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
         wrapped = None
         for synchroniser in self._synchronisers.values():
-            taken = synchroniser.takes(parts.module, left)
+            taken = synchroniser.takes(parts, left)
             left = {name: parameter for name, parameter in left.items() if name not in taken}
             wrapped = synchroniser.wrap(parts, group, taken) or wrapped
             if plan.lossless and not synchroniser.lossless:

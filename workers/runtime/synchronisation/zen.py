@@ -48,7 +48,7 @@ class ZenSynchroniser(GradientSynchroniser):
         assert self._gradients is not None
         return self._gradients
 
-    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Those of the plan.
 
         Raises:
@@ -58,7 +58,7 @@ class ZenSynchroniser(GradientSynchroniser):
         lacking = sorted(set(names) - set(left))
         if lacking:
             raise _refused(f"the model has no gradient {lacking[0]!r}")
-        tables = tables_of_rows(module)
+        tables = tables_of_rows(parts.module)
         self._rows = frozenset(name for name in names if id(left[name]) in tables)
         return {name: left[name] for name in names}
 
