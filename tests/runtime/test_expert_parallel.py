@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,21 @@ RANKS, WIDTH, ITERATIONS = 2, 6, 4
 GATES: Mapping[str, Gate] = {"top2": TopK(2), "adaptive": Adaptive(0.2)}
 
 
+class Averaged(nn.Module):
+    """A model with an average of its weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.average = model, copy.deepcopy(model).requires_grad_(False)
+
+    def forward(self, points: Tensor) -> Tensor:
+        found: Tensor = self.model(points)
+        if self.training:
+            for average, each in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                average.data.lerp_(each.data, 0.5)
+        return found
+
+
 class Mixture(TrainingFunction):
     """A layer that drops rows, between two linear ones. Hyperparameters change it."""
 
@@ -43,20 +59,28 @@ class Mixture(TrainingFunction):
         layer = MoELayer(WIDTH, 8, experts=3, gate=gate, capacity_factor=0.8, balance_weight=0.5)
         if self.hyperparameters.get("frozen"):
             layer.experts.requires_grad_(False)
-        return nn.Sequential(nn.Linear(4, WIDTH), layer, nn.Linear(WIDTH, 1))
+        model = nn.Sequential(nn.Linear(4, WIDTH), layer, nn.Linear(WIDTH, 1))
+        return Averaged(model) if self.hyperparameters.get("averages") == "in the model" else model
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.average.state_dict() if hasattr(self, "average") else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if hasattr(self, "average"):
+            self.average.load_state_dict(state)
 
     def init_dataset(self) -> TensorDataset:
         points = torch.randn(64, 5, 4, generator=torch.Generator().manual_seed(1))
         return TensorDataset(points, points.sin().sum(2, keepdim=True))
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        if self.hyperparameters.get("averages"):
+        if self.hyperparameters.get("averages") == "beside it":
             self.average = AveragedModel(model)
         return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def train(self, batch: Any, model: nn.Module) -> Any:
         points, targets = batch
-        if self.hyperparameters.get("averages"):
+        if hasattr(self, "average"):
             self.average.update_parameters(model)
         if self.hyperparameters.get("broken"):
             points = points * torch.nan if dist.get_rank() == 1 else points
@@ -97,7 +121,8 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "even": (8, {}),
     "uneven": (7, {"gate": "adaptive"}),
     "one sample": (1, {}),
-    "averages": (8, {"averages": True}),
+    "average in the model": (8, {"averages": "in the model"}),
+    "average beside it": (8, {"averages": "beside it"}),
     "frozen": (8, {"frozen": True}),
     "checkpointed": (8, {"checkpointed": True}),
 }

@@ -11,10 +11,10 @@ from workers.runtime.parts import TrainingParts
 def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
     """Return the parameters of experts that may be spread, by their names in the model's state.
 
-    A layer stays whole on every rank if its experts have buffers, frozen parameters, or parameters that the
-    model uses elsewhere too, or if the model's own `state_dict` names them otherwise. So do all layers of a
-    model that trains nothing but experts, since DDP needs a parameter, and if the function keeps a copy of
-    layers, such as an average of the model: it would read experts of other ranks.
+    A layer stays whole on every rank if its experts have buffers or parameters that the model uses elsewhere
+    too, or if the model's own `state_dict` names them otherwise. So do all layers of a model that trains
+    nothing but experts, since DDP needs a parameter. So do all layers if some are frozen, or are kept by the
+    function: they may be copies, such as an average of the model, which would read experts of other ranks.
     """
     module = parts.module
     named, layers = expert_parameters(module), moe_layers(module)
@@ -23,12 +23,11 @@ def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
     state_names = module.state_dict().keys() if named else ()
     for name, each in named.items():
         if (
-            not each.parameter.requires_grad
-            or name not in state_names
+            name not in state_names
             or owners[id(each.parameter)] != (each.layer, each.expert)
             or next(layers[each.layer].experts[each.expert].buffers(), None) is not None
         ):
-            whole.add(each.layer)
+            whole |= {each.layer, owners[id(each.parameter)][0]}
     others_trained = False
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if name in named:
@@ -36,7 +35,8 @@ def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
         if id(parameter) in owners:
             whole.add(owners[id(parameter)][0])
         others_trained = others_trained or parameter.requires_grad
-    if not others_trained or _keeps_layers(parts):
+    has_frozen = any(not each.parameter.requires_grad for each in named.values())
+    if not others_trained or has_frozen or _keeps_layers(parts):
         return {}
     return {name: each for name, each in named.items() if each.layer not in whole}
 
