@@ -65,7 +65,7 @@ class Mixture(TrainingFunction):
     def state_dict(self) -> dict[str, Any]:
         return self.average.state_dict() if hasattr(self, "average") else {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if hasattr(self, "average"):
             self.average.load_state_dict(state)
 
