@@ -111,10 +111,29 @@ def open_group(description: str, group: dist.ProcessGroup | None = None) -> dist
         description: what the group carries, as those ask who tell traffic apart.
         group: the whole generation if None.
     """
+    made = open_subgroup(description, range(dist.get_world_size(group)), group)
+    assert made is not None
+    return made
+
+
+def open_subgroup(
+    description: str, members: Sequence[int], group: dist.ProcessGroup | None = None
+) -> dist.ProcessGroup | None:
+    """Make a group of some ranks of another one; None on ranks that are not in it. All ranks of `group` call
+    this together.
+
+    Args:
+        description: what the new group carries, as those ask who tell traffic apart.
+        members: ranks of `group`, ascending.
+        group: the whole generation if None.
+    """
     everybody = dist.group.WORLD if group is None else group
     with _names_of_their_own(everybody):
         ranks = dist.get_process_group_ranks(everybody)
-        return dist.new_group(list(ranks), use_local_synchronization=True, group_desc=description)
+        inside = [ranks[member] for member in members]
+        if dist.get_rank() not in inside:
+            return None
+        return dist.new_group(inside, use_local_synchronization=True, group_desc=description)
 
 
 @contextmanager

@@ -17,13 +17,14 @@ class ExpertPacking:
     """Which device hosts which experts of a layer.
 
     Devices form expert-parallel groups of consecutive ranks. Each group hosts all experts, and tokens stay in
-    their group. Every expert has one replica per group; replicas all-reduce their gradients.
+    their group. Every expert has one replica per group; replicas all-reduce their gradients. A device hosts a
+    run of experts. Run lengths differ by at most one; with fewer experts than devices, some are empty.
 
     Attributes:
         experts: experts of the layer.
         devices: devices of the job.
-        factor: packing factor m, a power of two: the number of groups. With as many experts as devices,
-            each device hosts m experts.
+        factor: packing factor m: the number of groups. With as many experts as devices, each device hosts m
+            experts.
     """
 
     experts: int
@@ -34,33 +35,26 @@ class ExpertPacking:
         for name in ("experts", "devices", "factor"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.factor & (self.factor - 1):
-            raise ValueError(f"factor is {self.factor}; it must be a power of two")
         if self.devices % self.factor:
             raise ValueError(f"factor is {self.factor}; it must divide the {self.devices} devices")
-        if self.experts % self.group_size:
-            raise ValueError(
-                f"experts is {self.experts}; it must be a multiple of a group's {self.group_size} devices"
-            )
 
     @property
     def group_size(self) -> int:
         """Devices of an expert-parallel group."""
         return self.devices // self.factor
 
-    @property
-    def experts_per_device(self) -> int:
-        """Experts that each device hosts."""
-        return self.experts // self.group_size
-
     def experts_of(self, device: int) -> range:
         """Return the experts that a device hosts."""
-        first = device % self.group_size * self.experts_per_device
-        return range(first, first + self.experts_per_device)
+        slot = device % self.group_size
+        return range(self._first_of(slot), self._first_of(slot + 1))
+
+    def _first_of(self, slot: int) -> int:
+        """Return the first expert of a place in the groups, rounded up."""
+        return -(-slot * self.experts // self.group_size)
 
     def hosts(self, expert: int) -> range:
         """Return the devices that host an expert: one in each group."""
-        return range(expert // self.experts_per_device, self.devices, self.group_size)
+        return range(expert * self.group_size // self.experts, self.devices, self.group_size)
 
     def groups(self) -> tuple[range, ...]:
         """Return the devices of each expert-parallel group."""

@@ -10,7 +10,7 @@ class ExpertPlacement:
     """The hosts of a layer's experts. An expert has one host or several; a rank hosts any number of experts.
 
     Attributes:
-        hosts: for each expert its ranks, ascending. The first one stores the expert.
+        hosts: for each expert its ranks, ascending.
         ranks: size of the process group.
     """
 

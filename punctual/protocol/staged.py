@@ -12,6 +12,8 @@ import sys
 #: Of this repository: files, or folders with all their modules.
 STAGED = (
     "communication",
+    "moe/__init__.py",
+    "moe/lina",
     "punctual",
     "recovery/__init__.py",
     "recovery/costs",

@@ -27,6 +27,7 @@ def runner_of(
     seed: int = 0,
     synchronisers: Sequence[Mapping[str, Any]] = (),
     family: str = "dense",
+    clip_norm: float | None = None,
 ) -> IterationRunner:
     """What runs the function's iterations on all ranks of this process group."""
     parts = build_parts(function, CPU, seed)
@@ -52,6 +53,6 @@ def runner_of(
         world_size=world_size,
         rank=rank,
         seed=seed,
-        clip_norm=None,
+        clip_norm=clip_norm,
         pace=None,
     )

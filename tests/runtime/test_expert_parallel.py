@@ -30,7 +30,7 @@ from workers.runtime.iteration import IterationRunner
 from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.shards import read_shard, write_shard
 from workers.runtime.state.training_state import Progress, ShardCapture, homes_of, restore, state_bytes
-from workers.runtime.synchronisation.expert_parallel import RuntimeExchange
+from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 
 RANKS, WIDTH, ITERATIONS = 2, 6, 4
 GATES: Mapping[str, Gate] = {"top2": TopK(2), "adaptive": Adaptive(0.2)}

@@ -249,18 +249,24 @@ class IterationRunner:
         if self._clip_norm is None:
             return
         gradients: list[Tensor] = []
+        # Of this rank's experts, and of those among them that no other rank counts too.
         of_experts: list[Tensor] = []
+        counted: list[Tensor] = []
+        experts = self.parts.experts
         for name, parameter in self.parts.module.named_parameters():
             if parameter.grad is None:
                 continue
             if parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.coalesce()
                 gradients.append(parameter.grad._values())
+            elif name in experts.hosts:
+                of_experts.append(parameter.grad)
+                counted += [parameter.grad] if experts.is_owned(name) else []
             else:
-                (of_experts if name in self.parts.experts.hosts else gradients).append(parameter.grad)
+                gradients.append(parameter.grad)
         total = get_total_norm(gradients)
-        if self.parts.experts.hosts:
-            squares = get_total_norm(of_experts).square().to(total)
+        if experts.hosts:
+            squares = get_total_norm(counted).square().to(total)
             dist.all_reduce(squares, group=self._group)
             total = (total.square() + squares).sqrt()
         scale = torch.clamp(self._clip_norm / (total + 1e-6), max=1.0)

@@ -1,5 +1,5 @@
 """The part of a state that belongs to experts that are spread over the ranks: the parameters of each expert
-and what the optimizer keeps of them. The first host of an expert stores them whole in its shard."""
+and what the optimizer keeps of them. One host of an expert stores them whole in its shard."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,18 +16,20 @@ from workers.runtime.state.delivery import Held
 from workers.runtime.state.layout import Path, put_together, take_apart
 
 
-@dataclass(frozen=True)
+@dataclass
 class ExpertHosts:
-    """The hosts of parameters that belong to spread experts.
+    """The hosts of parameters that belong to spread experts. They change when experts move; the names do not.
 
     Attributes:
-        hosts: ranks by the parameter's name in the model's state, ascending; the first one stores it. All
-            ranks have the parameters that are not named here.
+        hosts: ranks by the parameter's name in the model's state; the first one stores it. All ranks have the
+            parameters that are not named here.
         rank: this rank.
+        group: in which experts travel; the whole generation if None.
     """
 
     hosts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rank: int = 0
+    group: dist.ProcessGroup | None = None
 
     def is_here(self, name: str) -> bool:
         """Return whether this rank has the parameter."""
@@ -81,8 +84,12 @@ class ExpertStates:
 
     def wanted_by(self, path: Path) -> tuple[int, ...]:
         """Return the hosts of what is at a place; none for what no expert of this model has."""
-        name = path[1] if path[0] == "model" else self._numbered.get(path[2], "")
-        return self.hosts.hosts.get(name, ())
+        return self.hosts.hosts.get(self.name_at(path), ())
+
+    def name_at(self, path: Path) -> str:
+        """Return the name of the parameter to which belongs what is at a place; empty if it is none of an
+        expert."""
+        return str(path[1]) if path[0] == "model" else self._numbered.get(path[2], "")
 
     def missing(self, content: Mapping[str, Any], held: Held) -> str | None:
         """Return the name of a parameter of this rank that is in neither; None if all are there."""

@@ -140,7 +140,7 @@ def load_state(
     except (ValueError, KeyError, TypeError) as error:
         raise ShardError(f"the state's values make no sense: {error}") from error
     if experts is not None and experts.hosts.hosts:
-        content = _with_experts(content, transfer.experts(), experts, group)
+        content = _with_experts(content, transfer.experts(), experts)
     return LoadedState(content, transfer.own_states())
 
 
@@ -153,14 +153,13 @@ def _unknown_expert(opened: Mapping[int, OpenShard], experts: ExpertStates | Non
     return None
 
 
-def _with_experts(
-    content: Mapping[str, Any], held: Held, experts: ExpertStates, group: dist.ProcessGroup | None
-) -> dict[str, Any]:
+def _with_experts(content: Mapping[str, Any], held: Held, experts: ExpertStates) -> dict[str, Any]:
     """Return a state with the experts of this rank, whoever has read them. All ranks call this together.
 
     Raises:
         ShardError: one is lacking, or there are two of it.
     """
+    group = experts.hosts.group
     try:
         mine = redistribute(held, experts.wanted_by, group)
     except ValueError as error:

@@ -1,8 +1,9 @@
 """Expert parallelism: each rank has some experts of each mixture-of-experts layer, and tokens travel to them.
 
-The gradient of an expert is computed where all its rows come together, so it is the sum over ranks already.
-Layers whose experts cannot be spread (`spread_experts`) stay whole on every rank; their ranks exchange counts
-of tokens alone.
+Ranks form groups that host all experts together. The gradient of an expert is computed where all rows of a
+group come together; summed over its hosts, one in each group, it is the sum over all ranks. Layers whose
+experts cannot be spread (`spread_experts`) stay whole on every rank; their ranks exchange counts of tokens
+alone.
 """
 
 from __future__ import annotations
@@ -11,44 +12,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.hooks.groups import open_group
-from punctual.moe import ExpertPlacement, GroupExchange, LocalExchange, MoELayer, moe_layers
-from punctual.moe.exchange import ComputeExpert
+from moe.lina.packing import ExpertPacking
+from punctual.moe import ExpertPlacement, LocalExchange, MoELayer, moe_layers
+from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter
-from workers.links.rates import EXPERTS
+from punctual.protocol.limits import PLAN_REFUSED
+from workers.links.rates import EXPERTS, STATE
 from workers.runtime import own_groups
-from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.returned import refused
 from workers.runtime.spread_experts import spread_experts
-from workers.runtime.state.delivery import Held, redistribute
 from workers.runtime.state.experts import ExpertHosts, free
+from workers.runtime.state.moving_experts import move_experts, send_parameters
+from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, RuntimeExchange
+from workers.runtime.synchronisation.expert_gradients import HostGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
-from workers.runtime.synchronisation.sparse import first_ones_values
 
 
 class ExpertParallelSynchroniser(GradientSynchroniser):
     """Takes the parameters of spread experts; gives each `MoELayer` an exchange among the ranks.
 
-    Choices: `hosts`, by the name of a layer the ranks of each of its experts; without it, the ranks have runs
-    of experts (`ExpertPlacement.even`).
+    Choices: `packing`, the number of hosts of each expert (default 1), which divides the number of ranks.
+
+    Attributes:
+        placements: by the name of each layer, the hosts of its experts.
     """
 
+    placements: Mapping[str, ExpertPlacement]
+
     def __init__(self, choices: Mapping[str, Any]) -> None:
-        unknown = set(choices) - {"hosts"}
+        unknown = set(choices) - {"packing"}
         if unknown:
             raise ValueError(f"there is nothing to choose about {min(unknown)!r}")
-        self._hosts: Mapping[str, Sequence[Sequence[int]]] = dict(choices.get("hosts", {}))
+        self._packing = int(choices.get("packing", 1))
+        self.placements = {}
         self._layers: dict[str, MoELayer] = {}
         self._spread: dict[str, ExpertParameter] = {}
-        self._placements: dict[str, ExpertPlacement] = {}
         self._parts: TrainingParts | None = None
-        self._everybody: dist.ProcessGroup | None = None
-        self._group: dist.ProcessGroup | None = None
+        self._rows: dist.ProcessGroup | None = None
+        self._opened: list[dist.ProcessGroup] = []
         self._ranks = 1
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
@@ -62,56 +69,130 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        """Connect the layers in a group of their own: layers may run in the backward pass too, if they are
-        checkpointed, while DDP sends gradients. All ranks have all experts until their values are known."""
-        self._parts, self._everybody = parts, group
-        self._ranks = dist.get_world_size(group)
+        """Connect the layers, and free the experts of other ranks. The first rank has all of them until their
+        values are known.
+
+        Raises:
+            WorkerFailureError: the packing does not fit to the number of ranks.
+        """
+        self._parts, self._ranks = parts, dist.get_world_size(group)
         self._layers = moe_layers(parts.module)
+        self._hosts = HostGroups(group)
         if not self._layers:
             return
-        self._placements = {name: self._placement(name) for name in self._layers}
-        hosts = {name: self._placements[each.layer].hosts[each.expert] for name, each in self._spread.items()}
-        parts.experts = ExpertHosts(hosts, dist.get_rank(group))
-        if self._ranks == 1:
-            return
-        self._group = open_group(EXPERTS, group)
-        own_groups.own(self._group)
-        for name, layer in self._layers.items():
-            layer.exchange = RuntimeExchange(self._placements[name], self._group)
+        try:
+            placements = self.packed(self._packing)
+        except ValueError as error:
+            raise WorkerFailureError(
+                PLAN_REFUSED, f"the runtime plan cannot be followed: packing of experts: {error}"
+            ) from error
+        parts.experts = ExpertHosts({}, dist.get_rank(group), group)
+        if self._ranks > 1:
+            # Of its own: layers may run in the backward pass too, if they are checkpointed, while DDP sends
+            # gradients.
+            self._rows = self._open(EXPERTS, group)
+            if self._spread:
+                parts.experts.group = self._open(STATE, group)
+        self._place(placements)
+        parts.experts.hosts = self._hosts_by_parameter()
+        if parts.experts.rank:
+            self._free()
 
-    def _placement(self, name: str) -> ExpertPlacement:
-        experts = len(self._layers[name].experts)
-        if all(each.layer != name for each in self._spread.values()):
-            return ExpertPlacement((tuple(range(self._ranks)),) * experts, self._ranks)
-        if name not in self._hosts:
-            return ExpertPlacement.even(experts, self._ranks)
-        hosts = tuple(tuple(map(int, ranks)) for ranks in self._hosts[name])
-        if len(hosts) != experts or any(len(ranks) > 1 for ranks in hosts):
-            raise ValueError(f"{name} needs one host for each of its {experts} experts, not {hosts}")
-        return ExpertPlacement(hosts, self._ranks)
+    def _open(self, description: str, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+        opened = open_group(description, group)
+        own_groups.own(opened)
+        self._opened.append(opened)
+        return opened
+
+    def packed(self, packing: int) -> dict[str, ExpertPlacement]:
+        """Return the placements of all layers where each expert has so many hosts.
+
+        Raises:
+            ValueError: it does not divide the number of ranks.
+        """
+        spread = {each.layer for each in self._spread.values()}
+        return {
+            name: _packed(len(layer.experts), self._ranks, packing if name in spread else self._ranks)
+            for name, layer in self._layers.items()
+        }
+
+    def move_to(self, placements: Mapping[str, ExpertPlacement]) -> None:
+        """Move experts, and what the optimizer keeps of them, to other hosts.
+
+        All ranks call this together, between two iterations, with the same placements.
+
+        Args:
+            placements: by the name of each layer whose experts move.
+
+        Raises:
+            ValueError: a layer is unknown or is not spread, or the placement is for another one.
+        """
+        assert self._parts is not None
+        spread = {each.layer for each in self._spread.values()}
+        for name, placement in placements.items():
+            if name not in spread:
+                raise ValueError(f"experts of {name!r} are not spread; those of {sorted(spread)} are")
+            if len(placement.hosts) != len(self._layers[name].experts) or placement.ranks != self._ranks:
+                raise ValueError(f"{placement} is not for the experts of {name!r} on {self._ranks} ranks")
+        self._place({**self.placements, **placements})
+        move_experts(self._parts, self._hosts_by_parameter())
+
+    def _place(self, placements: Mapping[str, ExpertPlacement]) -> None:
+        """Send rows by these placements from now on."""
+        self.placements = placements
+        if self._rows is None:
+            return
+        spread = {each.layer for each in self._spread.values()}
+        self._hosts.open(hosts for name in sorted(spread) for hosts in placements[name].hosts)
+        for name, layer in self._layers.items():
+            layer.exchange = self.exchange_for(placements[name], self._rows)
+
+    def exchange_for(self, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
+        """Return what carries a layer's rows."""
+        return RuntimeExchange(placement, group)
+
+    def _hosts_by_parameter(self) -> dict[str, tuple[int, ...]]:
+        """Return the hosts of each parameter. They take turns at storing, so that shards are of one size."""
+        found = {}
+        for name, each in self._spread.items():
+            hosts = self.placements[each.layer].hosts[each.expert]
+            turn = each.expert % len(hosts)
+            found[name] = hosts[turn:] + hosts[:turn]
+        return found
 
     def begin_alike(self) -> None:
-        """Give the hosts of each expert the first rank's values; free the experts of other ranks."""
-        first_ones_values([each.parameter for each in self._spread.values()], self._everybody)
+        """Give the hosts of each expert the first rank's values."""
+        if self._parts is not None and self._ranks > 1 and self._spread:
+            experts = self._parts.experts
+            send_parameters(
+                self._parts,
+                () if experts.rank else self._spread,
+                lambda name: [rank for rank in experts.hosts[name] if rank],
+            )
         self._free()
 
     def after_backward(self) -> None:
-        """Turn sums over the ranks into means.
+        """Turn gradients into means over the ranks.
 
         Raises:
             WorkerFailureError: an expert of another rank has a gradient.
         """
         if self._parts is None or self._ranks == 1:
             return
+        experts = self._parts.experts
+        gradients = []
         for name, parameter in self._parts.module.named_parameters():
             if name not in self._spread or parameter.grad is None:
                 continue
-            if not self._parts.experts.is_here(name):
+            if not experts.is_here(name):
                 raise refused(
                     f"train() computes with the parameter {name!r}, which lies on another worker: leave "
                     "penalties on the weights of experts to the optimizer (weight_decay)"
                 )
-            parameter.grad /= self._ranks
+            gradients.append((experts.hosts[name], parameter.grad))
+        self._hosts.sum_gradients(gradients)
+        for _, gradient in gradients:
+            gradient /= self._ranks
 
     def state(self) -> dict[str, Tensor]:
         """Experts are a part of the state itself."""
@@ -128,21 +209,15 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Give the first rank all experts, so it can run the model alone. All ranks call this together."""
-        if self._ranks == 1 or not self._spread:
+        if self._parts is None or self._ranks == 1 or not self._spread:
             yield
             return
-        assert self._parts is not None
         experts = self._parts.experts
-        owned = {
-            ("model", name): each.parameter.detach().cpu()
-            for name, each in self._spread.items()
-            if experts.is_owned(name)
-        }
-        found = redistribute(Held(dict(owned)), lambda _path: (0,), self._everybody)
-        for path, tensor in found.tensors.items():
-            if path not in owned:
-                parameter = self._spread[path[1]].parameter
-                parameter.data = tensor.to(parameter.device)
+        send_parameters(
+            self._parts,
+            [name for name in self._spread if experts.is_owned(name)],
+            lambda name: () if 0 in experts.hosts[name] else (0,),
+        )
         try:
             yield
         finally:
@@ -155,7 +230,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         rank = 0 if self._parts is None else self._parts.experts.rank
         exchanges = {name: layer.exchange for name, layer in self._layers.items()}
         for name, layer in self._layers.items():
-            layer.exchange = RehearsedExchange(self._placements[name].hosted_by(rank))
+            layer.exchange = RehearsedExchange(self.placements[name].hosted_by(rank))
         try:
             yield
         finally:
@@ -163,40 +238,17 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 layer.exchange = exchanges[name]
 
     def close(self) -> None:
-        """Disconnect the layers; take the group down."""
+        """Disconnect the layers; take the groups down."""
         for layer in self._layers.values():
             layer.exchange = LocalExchange()
-        if self._group is not None:
-            own_groups.disown(self._group)
-            dist.destroy_process_group(self._group)
+        if self._parts is not None:
+            self._hosts.close()
+        own_groups.disown(*self._opened)
+        for group in self._opened:
+            dist.destroy_process_group(group)
+        self._opened.clear()
 
 
-class RuntimeExchange(GroupExchange):
-    """An exchange whose counts travel beside emulated links, as whatever the platform itself has to tell."""
-
-    def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup) -> None:
-        super().__init__(placement, group)
-        self._emulated = group if isinstance(group, EmulatedGroup) else None
-
-    def gather(self, numbers: Tensor) -> Tensor:
-        """Gather the numbers of all ranks."""
-        if self._emulated is None:
-            return super().gather(numbers)
-        gathered = numbers.new_zeros(self._emulated.size(), len(numbers))
-        gathered[self.rank] = numbers
-        self._emulated.bookkeeping(gathered).wait()
-        return gathered
-
-
-class RehearsedExchange(LocalExchange):
-    """Computes as many rows as this rank has, with the experts that it has."""
-
-    def __init__(self, hosted: Sequence[int]) -> None:
-        self._hosted = hosted
-
-    def exchange(self, rows: Tensor, counts: Tensor, compute: ComputeExpert) -> Tensor:
-        """Divide the rows evenly among the experts."""
-        if not self._hosted:
-            return rows
-        parts = rows.tensor_split(len(self._hosted))
-        return torch.cat([compute(expert, part) for expert, part in zip(self._hosted, parts, strict=True)])
+def _packed(experts: int, ranks: int, packing: int) -> ExpertPlacement:
+    packed = ExpertPacking(experts, ranks, packing)
+    return ExpertPlacement(tuple(tuple(packed.hosts(expert)) for expert in range(experts)), ranks)

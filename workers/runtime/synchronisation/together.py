@@ -60,6 +60,10 @@ class Synchronisation:
         spread = {id(parts.module.get_parameter(name)) for name in parts.experts.hosts}
         self.usage = GradientUsage(parts.module, without=spread)
 
+    def of_kind(self, kind: str) -> GradientSynchroniser | None:
+        """The synchroniser of a kind; None where the plan has none."""
+        return self._synchronisers.get(kind)
+
     def begin_alike(self) -> None:
         """Begin from nothing: every rank gets the first one's values, whatever it has made itself.
 
