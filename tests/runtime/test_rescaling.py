@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.runtime.conftest import REGRESSION, emulated, regression
+from tests.runtime.conftest import FUNCTIONS, REGRESSION, emulated, regression
+from tests.runtime.functions.mixture import Mixture
 from workers.links.rates import WITHIN_SERVER, ServerLinks
 from workers.runtime.local_agent import Generation, LocalAgent
 from workers.runtime.local_ports import LOOPBACK, free_port
@@ -24,13 +26,17 @@ LARGE_STATE = Path(__file__).parents[2] / "benchmarks/large_state.py"
 PACE = emulated(fixed_seconds=0.25)
 
 
-def _unscaled(agent: LocalAgent, assignment: dict[str, Any]) -> Message:
-    generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
+def _unscaled(agent: LocalAgent, assignment: dict[str, Any], source: Path = REGRESSION) -> Message:
+    generation = agent.start_generation(source, assignment, 1).wait_until_ready()
     return generation.train_from_nothing().report()
 
 
 def _rescaled(
-    agent: LocalAgent, assignment: dict[str, Any], worlds: Sequence[int], every: int
+    agent: LocalAgent,
+    assignment: dict[str, Any],
+    worlds: Sequence[int],
+    every: int,
+    source: Path = REGRESSION,
 ) -> tuple[Message, list[Message]]:
     """Hand over about every so many iterations; returns the report and each generation's first event. All but
     the last generation are paced."""
@@ -38,9 +44,7 @@ def _rescaled(
     events = []
     for place, world_size in enumerate(worlds):
         device = {"device": PACE} if place + 1 < len(worlds) else {}
-        coming = agent.start_generation(
-            REGRESSION, {**assignment, **device, "generation": place + 1}, world_size
-        )
+        coming = agent.start_generation(source, {**assignment, **device, "generation": place + 1}, world_size)
         coming.wait_until_ready()
         if current is None:
             coming.train_from_nothing()
@@ -81,6 +85,42 @@ def test_two_three_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) ->
     boundaries = [event["iteration"] for event in events]
     assert boundaries == sorted(set(boundaries))
     assert all(event["pause_seconds"] > 0 for event in events)
+
+
+def test_experts_move_with_their_job(agent: LocalAgent) -> None:
+    """From two workers to four, which have three experts, then to three and to one. The function runs its
+    model after every iteration, and some iterations are evaluated: both need all experts."""
+    source = FUNCTIONS / "mixture.py"
+    assignment = regression(
+        iterations=24,
+        batch=10,
+        function={"entry": "mixture:Mixture"},
+        hyperparameters={"gradient_clip_norm": 0.5, "evaluate_every": 2},
+    )
+    unscaled = _unscaled(agent, assignment, source)
+    rescaled, _ = _rescaled(agent, assignment, [2, 4, 3, 1], every=1, source=source)
+    _assert_same_training(rescaled, unscaled)
+
+
+def test_a_durable_state_has_all_experts(agent: LocalAgent) -> None:
+    """A suspended job goes on on another number of workers; PyTorch alone reads its weights."""
+    source = FUNCTIONS / "mixture.py"
+    assignment = regression(iterations=8, batch=10, function={"entry": "mixture:Mixture"})
+    unscaled = _unscaled(agent, assignment, source)
+    slow = {**assignment, "device": PACE}
+    first = agent.start_generation(source, slow, 2).wait_until_ready()
+    first.train_from_nothing().wait_for_iteration(2)
+    first.goal("suspend")
+    state = first.checkpoint_files()
+    second = agent.start_generation(source, {**assignment, "generation": 2}, 4).wait_until_ready()
+    report = second.train_from_checkpoint(state).report()
+    _assert_same_training(report, unscaled)
+    weights = torch.load(second.leader.box / "out/final/weights.pt", weights_only=True)
+    model = Mixture({}).init_model()
+    model.load_state_dict(weights)
+    model.eval()
+    loss = Mixture({}).evaluate(model)["loss_of_all"]
+    assert loss == pytest.approx(unscaled["final"]["loss_of_all"], rel=TOLERANCE)
 
 
 def test_a_rank_without_a_sample_of_its_own_changes_nothing(agent: LocalAgent) -> None:

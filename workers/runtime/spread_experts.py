@@ -1,4 +1,4 @@
-"""Finds the experts that ranks can divide among them; the answer is the same on every rank."""
+"""Finds the experts that ranks can divide among them, and functions that keep them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from workers.runtime.parts import TrainingParts
 
 
 def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
-    """Return the parameters of experts that may be spread, by their names in the model's state.
+    """Return the parameters of experts that may be spread, by their names in the model's state; the same on
+    every rank.
 
     A layer stays whole on every rank if its experts have buffers or parameters that the model uses elsewhere
     too, or if the model's own `state_dict` names them otherwise. So do all layers of a model that trains
@@ -43,6 +44,17 @@ def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
 
 def _keeps_layers(parts: TrainingParts) -> bool:
     """Return whether the function has mixture-of-experts layers that are not those of the model."""
-    kept = [each for each in vars(parts.function).values() if isinstance(each, nn.Module)]
     known = {id(layer) for layer in moe_layers(parts.module).values()}
-    return any(id(layer) not in known for module in kept for layer in moe_layers(module).values())
+    return any(
+        id(layer) not in known for module in _kept_modules(parts) for layer in moe_layers(module).values()
+    )
+
+
+def keeps_spread_experts(parts: TrainingParts) -> bool:
+    """Return whether the function has a module with experts that are spread, such as the model itself."""
+    spread = {id(parts.module.get_parameter(name)) for name in parts.experts.hosts}
+    return any(id(each) in spread for module in _kept_modules(parts) for each in module.parameters())
+
+
+def _kept_modules(parts: TrainingParts) -> list[nn.Module]:
+    return [each for each in vars(parts.function).values() if isinstance(each, nn.Module)]

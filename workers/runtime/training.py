@@ -23,7 +23,7 @@ from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
 from workers.runtime.data_comparison import compare_generations, compare_workers, fetch_first_samples
 from workers.runtime.emulated_network import Emulation, build_emulation
-from workers.runtime.evaluation import alone, evaluate
+from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
@@ -61,6 +61,7 @@ from workers.runtime.state.training_state import (
     restore,
     state_bytes,
 )
+from workers.runtime.stopping import function_stops
 from workers.runtime.synchronisation.together import Synchronisation
 
 _log = logging.getLogger(__name__)
@@ -347,13 +348,13 @@ class TrainingGeneration:
         reason = None
         values = {**result.values, **evaluated}
         target = self.assignment.target
-        if self.leads:
-            if target is not None and target.reached(values):
-                reason = "target"
-            elif overrides(self.context.function, "should_stop"):
-                with blaming_the_function("should_stop()"), alone(self.parts.module):
-                    reason = "should_stop" if self.context.function.should_stop(values) else None
-        if target is not None or overrides(self.context.function, "should_stop"):
+        if self.leads and target is not None and target.reached(values):
+            reason = "target"
+        may_stop = overrides(self.context.function, "should_stop")
+        asked = values if self.leads and reason is None else None
+        if may_stop and function_stops(self.parts, self.synchronisation, asked):
+            reason = "should_stop"
+        if target is not None or may_stop:
             reason = self._agree(reason)
         if reason is not None:
             return reason
