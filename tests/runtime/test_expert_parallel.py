@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.iteration import IterationRunner
-from workers.runtime.state.loading import ShardInMemory, load_state
+from workers.runtime.state.loading import OpenShard, ShardInMemory, load_state
 from workers.runtime.state.shards import read_shard, write_shard
 from workers.runtime.state.training_state import Progress, ShardCapture, homes_of, restore, state_bytes
 from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
@@ -154,16 +154,20 @@ def store(runner: IterationRunner, path: Path) -> int:
 
 def load(path: Path, world_size: int) -> IterationRunner:
     """Go on from a state that so many ranks have stored."""
-    runner = runner_of(Mixture({}), batch=8)
-    for parameter in runner.parts.module.parameters():
-        parameter.data.zero_()
     ranks = dist.get_world_size()
     shards = {
         number: ShardInMemory(read_shard(path / f"{world_size}-{number}.pt"))
         for number in range(world_size)
         if number % ranks == dist.get_rank()
     }
-    readers = [number % ranks for number in range(world_size)]
+    return go_on_from(shards, [number % ranks for number in range(world_size)])
+
+
+def go_on_from(shards: Mapping[int, OpenShard], readers: Sequence[int]) -> IterationRunner:
+    """Load a state whose shards these ranks read."""
+    runner = runner_of(Mixture({}), batch=8)
+    for parameter in runner.parts.module.parameters():
+        parameter.data.zero_()
     experts = runner.parts.expert_states
     homes = homes_of(runner.parts)
     state = load_state(shards, readers, rank=dist.get_rank(), homes=homes, experts=experts)

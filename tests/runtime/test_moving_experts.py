@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +15,23 @@ from torch.utils.data import TensorDataset
 from punctual import TrainingFunction
 from punctual.moe import MoELayer, TopK
 from tests.communication.hooks.ranks import run_on_ranks
-from tests.runtime.in_process import runner_of
+from tests.runtime.conftest import emulated
+from tests.runtime.in_process import CPU, runner_of
+from workers.links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
+from workers.runtime.assignment import Places
+from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.iteration import IterationRunner
+from workers.runtime.local_agent import runtime_plan
+from workers.runtime.parts import build_parts
 from workers.runtime.state.experts import ExpertStates
 from workers.runtime.state.training_state import state_bytes
 from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
+from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.synchronisation.together import Synchronisation
 
 WIDTH, ITERATIONS = 6, 3
+MOVES = 10
 #: Packing factors, each for some iterations.
 FACTORS = (1, 2, 4, 1)
 
@@ -132,6 +142,55 @@ def test_repacked_experts_train_as_on_one_worker(alone: None) -> None:
         for first, *others in hosts.values():
             assert len(others) == factor - 1
             assert all(torch.equal(*pair) for other in others for pair in zip(first, other, strict=True))
+
+
+def move_over_emulated_links(box: str) -> dict[str, float]:
+    """Move experts to and fro; return the bytes by class that the network carried of them."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    emulation = Emulation(
+        ServerLinks.from_message(emulated()["links"]), Places((0, 1), (0, 0)), Path(box, str(rank))
+    )
+    register(emulation)
+    store = dist.FileStore(f"{box}/emulated", ranks)
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=ranks)
+    runner = begin()
+    before = emulation.client.carried()[NETWORK]
+    synchroniser = synchroniser_of(runner)
+    for _ in range(MOVES):
+        synchroniser.move_to(synchroniser.packed(2))
+        synchroniser.move_to(synchroniser.packed(1))
+        with runner.synchronisation.whole():
+            pass
+    after = emulation.client.carried()[NETWORK]
+    runner.synchronisation.close()
+    return {traffic: after[traffic] - before[traffic] for traffic in after}
+
+
+def test_experts_on_the_move_count_as_state(tmp_path: Path) -> None:
+    expert_bytes = 4 * (2 * WIDTH * 8 + WIDTH + 8)
+    # The second rank has 2 and 1 experts, which go to the first when packed, and to run the model there.
+    for number, carried in enumerate(run_on_ranks(2, move_over_emulated_links, str(tmp_path))):
+        assert carried[STATE] >= (0.9 * MOVES * 6 * expert_bytes if number else 0)
+        assert carried[EXPERTS] == carried[GRADIENTS] == 0
+
+
+def wrap_only() -> int:
+    """Wrap a model; return the bytes of its experts that this rank has before it starts."""
+    parts = build_parts(Mixture({}), CPU, seed=0)
+    synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts)
+    named = dict(parts.module.named_parameters())
+    found = sum(named[name].untyped_storage().nbytes() for name in parts.experts.hosts)
+    synchronisation.close()
+    return found
+
+
+def test_only_the_first_rank_has_all_experts_before_the_start() -> None:
+    expert_bytes = 4 * (2 * WIDTH * 8 + WIDTH + 8)
+    first, second = run_on_ranks(2, wrap_only)
+    assert first == 7 * expert_bytes
+    # Beside the second rank's experts there is a number in place of each tensor of the others.
+    assert second == 3 * expert_bytes + 4 * 4 * 4
 
 
 def begin_packed(packing: int) -> list[float]:

@@ -24,7 +24,7 @@ from workers.runtime.connection import AgentConnection
 from workers.runtime.data_comparison import compare_generations, compare_workers, fetch_first_samples
 from workers.runtime.emulated_network import Emulation, build_emulation
 from workers.runtime.evaluation import evaluate
-from workers.runtime.failures import blaming_the_function, start_failed
+from workers.runtime.failures import start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
