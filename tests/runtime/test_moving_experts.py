@@ -25,12 +25,15 @@ from workers.runtime.iteration import IterationRunner
 from workers.runtime.local_agent import runtime_plan
 from workers.runtime.parts import build_parts
 from workers.runtime.state.experts import ExpertStates
-from workers.runtime.state.training_state import state_bytes
+from workers.runtime.state.loading import ShardInMemory, load_state
+from workers.runtime.state.training_state import Progress, ShardCapture, state_bytes
 from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
-WIDTH, ITERATIONS = 6, 3
+WIDTH, HIDDEN, ITERATIONS = 6, 8, 3
+#: Of two matrices.
+EXPERT_BYTES = 4 * 2 * WIDTH * HIDDEN
 MOVES = 10
 #: Packing factors, each for some iterations.
 FACTORS = (1, 2, 4, 1)
@@ -41,7 +44,7 @@ class Mixture(TrainingFunction):
 
     def init_model(self) -> nn.Module:
         def layer(experts: int) -> MoELayer:
-            return MoELayer(WIDTH, 8, experts, TopK(2), capacity_factor=0.9, balance_weight=0.5)
+            return MoELayer(WIDTH, HIDDEN, experts, TopK(2), capacity_factor=0.9, balance_weight=0.5)
 
         return nn.Sequential(nn.Linear(4, WIDTH), layer(4), layer(3), nn.Linear(WIDTH, 1))
 
@@ -168,11 +171,31 @@ def move_over_emulated_links(box: str) -> dict[str, float]:
 
 
 def test_experts_on_the_move_count_as_state(tmp_path: Path) -> None:
-    expert_bytes = 4 * (2 * WIDTH * 8 + WIDTH + 8)
     # The second rank has 2 and 1 experts, which go to the first when packed, and to run the model there.
     for number, carried in enumerate(run_on_ranks(2, move_over_emulated_links, str(tmp_path))):
-        assert carried[STATE] >= (0.9 * MOVES * 6 * expert_bytes if number else 0)
+        assert carried[STATE] >= (0.9 * MOVES * 6 * EXPERT_BYTES if number else 0)
         assert carried[EXPERTS] == carried[GRADIENTS] == 0
+
+
+def reload_alone() -> bool:
+    """Let the first of two ranks load its own state in a group of its own, as in a measurement; return
+    whether it has all experts."""
+    group = dist.new_group([0])
+    if dist.get_rank():
+        return False
+    parts = build_parts(Mixture({}), CPU, seed=0)
+    synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts, group)
+    synchronisation.begin_alike()
+    capture = ShardCapture(parts, generation=0, global_batch_size=8, rank=0, world_size=1)
+    shard = ShardInMemory(capture.shard(Progress(), copy=True, own={}))
+    state = load_state({0: shard}, [0], group, rank=0, experts=parts.expert_states)
+    assert state is not None
+    synchronisation.close()
+    return parts.experts.hosts.keys() <= state.content["model"].keys()
+
+
+def test_experts_are_loaded_by_fewer_ranks_than_there_are() -> None:
+    assert run_on_ranks(2, reload_alone) == [True, False]
 
 
 def wrap_only() -> int:
@@ -186,11 +209,10 @@ def wrap_only() -> int:
 
 
 def test_only_the_first_rank_has_all_experts_before_the_start() -> None:
-    expert_bytes = 4 * (2 * WIDTH * 8 + WIDTH + 8)
     first, second = run_on_ranks(2, wrap_only)
-    assert first == 7 * expert_bytes
+    assert first == 7 * EXPERT_BYTES
     # Beside the second rank's experts there is a number in place of each tensor of the others.
-    assert second == 3 * expert_bytes + 4 * 4 * 4
+    assert second == 3 * EXPERT_BYTES + 4 * 2 * 4
 
 
 def begin_packed(packing: int) -> list[float]:
