@@ -61,9 +61,10 @@ def test_a_plan_names_no_gradients_without_elements() -> None:
     synchroniser = CompressedSynchroniser({"plan": {}, "gradients": names, "momentum": 0})
     module = nn.Linear(2, 2)
     module.register_parameter("empty", nn.Parameter(torch.zeros(0)))
-    assert list(synchroniser.takes(module, dict(module.named_parameters()))) == [*names, "empty"]
+    parts = training_parts(module)
+    assert list(synchroniser.takes(parts, dict(module.named_parameters()))) == [*names, "empty"]
     with pytest.raises(WorkerFailureError, match="bias is on one side alone"):
-        synchroniser.takes(module, {"weight": module.weight})
+        synchroniser.takes(parts, {"weight": module.weight})
 
 
 def test_what_was_not_sent_is_a_part_of_the_state(agent: LocalAgent) -> None:
