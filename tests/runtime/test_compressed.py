@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,9 +15,11 @@ from communication.plan import Prediction
 from communication.profiles.codec import Device
 from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
+from punctual import TrainingFunction
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.local_agent import LocalAgent, runtime_plan
+from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 
 #: Of the regression's model, in order of readiness.
@@ -61,7 +63,9 @@ def test_a_plan_names_no_gradients_without_elements() -> None:
     synchroniser = CompressedSynchroniser({"plan": {}, "gradients": names, "momentum": 0})
     module = nn.Linear(2, 2)
     module.register_parameter("empty", nn.Parameter(torch.zeros(0)))
-    parts = training_parts(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    function = cast("TrainingFunction", None)
+    parts = TrainingParts(function, module, optimizer, None, torch.device("cpu"))
     assert list(synchroniser.takes(parts, dict(module.named_parameters()))) == [*names, "empty"]
     with pytest.raises(WorkerFailureError, match="bias is on one side alone"):
         synchroniser.takes(parts, {"weight": module.weight})

@@ -34,9 +34,7 @@ def profile_fields(
         without: names of parameters that no communication plan is made for.
     """
     trained = {
-        name: each
-        for name, each in module.named_parameters()
-        if each.requires_grad and name not in without
+        name: each for name, each in module.named_parameters() if each.requires_grad and name not in without
     }
     sizes = {name: each.numel() for name, each in trained.items()}
     if not iterations or not sizes or len(sizes) > limits.TENSORS_OF_A_MODEL:
