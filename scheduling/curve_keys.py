@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from punctual.protocol.hyperparameters import SPEED_NEUTRAL
+from scheduling.core.runtime_plans.expert_families import UNPLANNED
 
 
 def data_digest(data: Sequence[Mapping[str, Any]]) -> str:
@@ -18,6 +19,11 @@ def data_digest(data: Sequence[Mapping[str, Any]]) -> str:
 def key_of_family(function: str, plan_family: str) -> str:
     """The key of a function's curve (`function_key_on`) under plans of a family."""
     return _digest([function, plan_family])
+
+
+def keys_without_plan(function: str) -> list[str]:
+    """The keys of a function's curves without plans of gradients: it has one of these."""
+    return [key_of_family(function, family) for family in UNPLANNED]
 
 
 class Trains(Protocol):

@@ -25,6 +25,7 @@ class AnswerCode(StrEnum):
     OFFER_ACCEPTED = "offer_accepted"
     PROMISE_NOT_RESTORED = "promise_not_restored"
     CANNOT_BE_PLANNED = "cannot_be_planned"
+    MODEL_DOES_NOT_FIT = "model_does_not_fit"
     NOT_PROFILED_IN_TIME = "not_profiled_in_time"
     AWAITS_LEVELS = "awaits_levels"
     AWAITS_PLAN = "awaits_plan"

@@ -6,8 +6,10 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from punctual.bundles.errors import BundleError
+from punctual.bundles.experts import read_expert_counts
 from punctual.bundles.source import FunctionClass, find_function, importable, module_name, parse_modules
 from punctual.names import normalised
 
@@ -79,7 +81,7 @@ def read_function(files: Mapping[str, bytes], entry: str | None) -> tuple[str, F
             "entry",
             f"{function.entry} could be several files; zip the contents of {root} without the folder.",
         )
-    return root, function
+    return root, replace(function, experts=read_expert_counts(modules))
 
 
 def _root_of(files: Mapping[str, bytes]) -> str:

@@ -63,6 +63,8 @@ class FunctionClass:
     description: str
     speed_neutral: tuple[str, ...]
     worker_counts: tuple[int, ...]
+    #: Of its mixture-of-experts layers (`read_expert_counts`).
+    experts: tuple[int, ...] | None = None
 
 
 def module_name(path: str) -> str:
@@ -156,7 +158,7 @@ def _classes(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[Cla
             for alias in statement.names:
                 names[alias.asname or alias.name] = f"{origin}.{alias.name}"
         elif isinstance(statement, ast.ClassDef):
-            bases = tuple(_resolve(base, names) for base in statement.bases)
+            bases = tuple(resolve_name(base, names) for base in statement.bases)
             methods = frozenset(_defined(statement))
             names[statement.name] = f"{module}.{statement.name}"
             description = _storable(ast.get_docstring(statement) or "")[:MAXIMUM_DESCRIPTION_CHARACTERS]
@@ -174,7 +176,8 @@ def _origin(module: str, statement: ast.ImportFrom, *, is_package: bool) -> str:
     return ".".join([*parts[: max(0, kept)], *([statement.module] if statement.module else [])])
 
 
-def _resolve(base: ast.expr, names: Mapping[str, str]) -> str:
+def resolve_name(base: ast.expr, names: Mapping[str, str]) -> str:
+    """The dotted name of a base or an attribute, with imports resolved."""
     parts: list[str] = []
     node = base.value if isinstance(base, ast.Subscript) else base
     while isinstance(node, ast.Attribute):

@@ -26,6 +26,7 @@ from punctual.protocol.fields import (
     Text,
     TrainSeconds,
 )
+from punctual.protocol.mixtures import Mixture
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=rf"^[A-Za-z0-9+/=_:.-]{{0,{limits.DIGEST_CHARACTERS}}}$")]
@@ -187,6 +188,7 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
     "copy_traffic": CopyTraffic,
     "communication_profile": CommunicationProfile,
     "communication_window": CommunicationWindow,
+    "mixture": Mixture,
     "nonfinite": Nonfinite,
     "failed": Failed,
 }

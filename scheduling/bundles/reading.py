@@ -14,7 +14,8 @@ from scheduling.bundles.requirements import Requirements, read_requirements
 
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
-    """What is known of a bundle. ``digest`` is the SHA-256 of its bytes; ``entry`` is ``module:Class``."""
+    """What is known of a bundle. ``digest`` is the SHA-256 of its bytes; ``entry`` is ``module:Class``;
+    ``experts`` are the numbers of its mixture-of-experts layers (`read_expert_counts`)."""
 
     digest: str
     size_bytes: int
@@ -22,6 +23,7 @@ class BundleFacts:
     description: str
     speed_neutral: tuple[str, ...]
     worker_counts: tuple[int, ...]
+    experts: tuple[int, ...] | None
     requirements: Requirements | None
     files: tuple[BundleFile, ...]
 
@@ -55,6 +57,7 @@ def read_bundle(content: bytes, filename: str, entry: str | None, limits: Bundle
         description=function.description,
         speed_neutral=function.speed_neutral,
         worker_counts=function.worker_counts,
+        experts=function.experts,
         requirements=None if requirements is None else read_requirements(requirements),
         files=tuple(BundleFile(path, len(data)) for path, data in sorted(contents.items())),
     )

@@ -49,6 +49,8 @@ class FunctionVersion(models.Model):
     speed_neutral = models.JSONField(default=list)
     #: Numbers of workers on which it runs; empty: powers of two.
     worker_counts = models.JSONField(default=list)
+    #: Numbers of experts of its layers, as its source says; empty where it does not say, null without layers.
+    experts = models.JSONField(null=True, default=None)
     description = models.TextField(blank=True)
     requirements_digest = models.CharField(max_length=64, blank=True)
     #: Of the bundle, up to a thousand with long paths: whoever reads many rows defers it.
@@ -102,6 +104,8 @@ class ScalingCurve(models.Model):
     #: Of the runtime plans that its levels were measured under.
     plan_family = models.CharField(max_length=100, default=PlanFamily.DENSE.value)
     hyperparameters = models.JSONField(default=dict)
+    #: Sizes of the model's mixture-of-experts layers as a worker reported them (`Mixture`); null without.
+    mixture = models.JSONField(null=True, default=None)
     state = models.CharField(max_length=10, choices=CurveState.choices, default=CurveState.UNKNOWN)
     complete = models.BooleanField(default=False)
     failure = models.TextField(blank=True)

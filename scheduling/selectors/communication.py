@@ -8,8 +8,9 @@ from typing import Any
 
 from communication.library.codec_names import FAITHFUL
 from scheduling.choices import GenerationState, Purpose
+from scheduling.core.runtime_plans.expert_families import gradients_of
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import function_key_on, key_of_family
+from scheduling.curve_keys import function_key_on, keys_without_plan
 from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job
 from scheduling.selectors.link_profiles import known_links
 
@@ -23,7 +24,9 @@ def communication_of(job: Job) -> dict[str, Any]:
     kind = job.curve.gpu_kind if job.curve else ""
     key = function_key_on(job, kind)
     generation = _shown_generation(job)
-    plans = GradientPlan.objects.filter(profile__key=key, family=family).select_related("profile")
+    plans = GradientPlan.objects.filter(profile__key=key, family=gradients_of(family)).select_related(
+        "profile"
+    )
     rows = [_level(plan) for plan in plans.order_by("profile__gpus")]
     followed = None
     if generation is not None and generation.communication:
@@ -94,8 +97,7 @@ def _measured_seconds(generation: Generation | None, plan: GradientPlan | None) 
 
 def _seconds_without(key: str, gpus: int) -> float | None:
     """Of an iteration without a plan, as it was measured on so many GPUs; None where it was not."""
-    dense = key_of_family(key, PlanFamily.DENSE.value)
-    level = CurveLevel.objects.filter(curve__key=dense, gpus=gpus).first()
+    level = CurveLevel.objects.filter(curve__key__in=keys_without_plan(key), gpus=gpus).first()
     return None if level is None else 1.0 / level.iterations_per_second
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduling.choices import GenerationState, Lossy, Purpose
+from scheduling.core.runtime_plans.expert_families import with_gradients
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name
 from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
@@ -46,6 +47,7 @@ def _of_other_families(job: Job, curve: ScalingCurve) -> dict[str, list[CurveLev
     families = {PlanFamily.DENSE.value, *map(str, PlanFamily)}
     if job.lossy == Lossy.ALLOWED:
         families.add(family_name(lossy=True, codecs=job.codecs))
+    families = {with_gradients(curve.plan_family, family) for family in families}
     function = function_key_on(job, curve.gpu_kind)
     keys = {key_of_family(function, family): family for family in sorted(families - {curve.plan_family})}
     found = ScalingCurve.objects.filter(key__in=keys).prefetch_related("levels").order_by("plan_family")

@@ -21,6 +21,7 @@ from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
+from scheduling.services.expert_levels import worker_counts_of
 from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
@@ -31,6 +32,7 @@ from scheduling.services.plan_watch import could_not_follow, level_measured
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recovering import advance_recoveries
 from scheduling.services.recovery_points import take_shard
+from scheduling.services.reported_mixtures import note_mixture
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
 from scheduling.services.unfit_levels import level_did_not_fit, measuring_ended
@@ -244,7 +246,7 @@ def _profile_done(
     retire(generation, RetireReason.MEASURED, str(event.get("reason")))
     measured = CurveLevel.objects.filter(curve=curve).exists()
     top = (generation.profile or {}).get("levels", [0])[-1]
-    declared = job.function_version.worker_counts
+    declared = worker_counts_of(job.function_version, curve, job.global_batch_size)
     reached = max(measurable_levels(job.global_batch_size, job.global_batch_size * 2, declared), default=0)
     complete = event["reason"] == "no_gain" or (event["reason"] == "all_levels" and top >= reached)
     ScalingCurve.objects.filter(pk=curve.pk).update(
@@ -377,6 +379,13 @@ def _communication_window(
     note_window(generation, event, happened_at)
 
 
+def _mixture(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """The sizes of a model with experts that is about to be measured."""
+    note_mixture(job, generation, event, cluster)
+
+
 def _nonfinite(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
@@ -406,6 +415,7 @@ HANDLERS: dict[str, Handler] = {
     "copy_traffic": _copy_traffic,
     "communication_profile": _communication_profile,
     "communication_window": _communication_window,
+    "mixture": _mixture,
     "nonfinite": _nonfinite,
     "failed": _failed,
     "refused": _refused,

@@ -25,6 +25,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.models.functions import versions_of_many
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
+from scheduling.services.expert_levels import unfit_workers, worker_counts_of
 from scheduling.services.kinds import (
     KindRefusal,
     all_reasons,
@@ -200,8 +201,9 @@ class _Known:
         if key not in self._to_come:
             counts, usable = self._servers_of(curve.gpu_kind)
             above = max(self.top_level(curve), self._levels_on(curve.gpu_kind)[1].get(curve.pk, 0))
-            declared = row.function_version.worker_counts
-            self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above, declared)
+            above = max(above, unfit_workers(self._cluster, curve))
+            allowed = worker_counts_of(row.function_version, curve, row.global_batch_size)
+            self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above, allowed)
         return self._to_come[key]
 
     def _servers_of(self, kind: str) -> tuple[list[int], np.ndarray]:

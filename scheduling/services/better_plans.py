@@ -24,7 +24,7 @@ from scheduling.choices import (
     Lossy,
     Purpose,
 )
-from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.core.runtime_plans.expert_families import UNPLANNED
 from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
 from scheduling.models.functions import NOT_VOID, UNREAD_OF_VERSION
@@ -144,15 +144,16 @@ def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
         state__in=PLANNED_STATES,
         promised=False,
         paused_by_owner=False,
-        curve__plan_family=PlanFamily.DENSE.value,
+        curve__plan_family__in=UNPLANNED,
         curve__state=CurveState.READY,
     ).select_related("curve", "function_version", "project")
     jobs = jobs.exclude(generations__in=_measurements()).defer(UNREAD_OF_VERSION)
     for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
         assert job.curve is not None
         function = function_key_on(job, job.curve.gpu_kind)
-        family = family_of_newcomer(function, lossy=job.lossy == Lossy.ALLOWED, codecs=job.codecs)
-        if family != PlanFamily.DENSE:
+        unplanned = job.curve.plan_family
+        family = family_of_newcomer(function, unplanned, lossy=job.lossy == Lossy.ALLOWED, codecs=job.codecs)
+        if family != unplanned:
             yield job, family
 
 

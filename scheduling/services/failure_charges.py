@@ -34,6 +34,7 @@ from scheduling.core.plans.reserve import seconds_to_place_again
 from scheduling.core.question.curves import lowered
 from scheduling.core.question.quantities import duration_text
 from scheduling.core.question.snapshot import ScalingCurve
+from scheduling.core.runtime_plans.expert_families import gradients_of
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Job
@@ -218,7 +219,7 @@ class FailureCharges:
             storing_seconds=storing,
             iteration_seconds=iteration,
         )
-        if measured is not None and measured.plan_family != PlanFamily.DENSE:
+        if measured is not None and gradients_of(measured.plan_family) != PlanFamily.DENSE:
             slack += fallback_seconds(pause or DEFAULT_PAUSE_SECONDS)
         safe, durable = (
             lost_work_seconds(seconds, storing, iteration)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduling.choices import CurveState
+from scheduling.core.runtime_plans.expert_families import with_gradients
 from scheduling.core.runtime_plans.plan import PlanFamily, family_name
 from scheduling.curve_keys import function_key_on, key_of_family
 from scheduling.models import CurveLevel, GradientProfile, Job, ScalingCurve
@@ -13,7 +14,7 @@ from scheduling.models.functions import NOT_VOID
 from scheduling.services.gradient_profiles import ask_for_family, has_winning_plan
 
 
-def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> str:
+def family_of_newcomer(function: str, unplanned: str, *, lossy: bool, codecs: Sequence[str]) -> str:
     """The family of a function's plans for a job that allows so much.
 
     Without gradients that were measured, or a plan that is predicted to win, it is that of no plan. Once
@@ -21,26 +22,28 @@ def family_of_newcomer(function: str, *, lossy: bool, codecs: Sequence[str]) -> 
 
     Args:
         function: the key of the function with its hyperparameters (`curve_keys.function_key_on`).
+        unplanned: the function's family without gradient plans.
     """
     if not GradientProfile.objects.filter(key=function).exists():
-        return PlanFamily.DENSE
+        return unplanned
     family = family_name(lossy=lossy, codecs=codecs)
     if family not in tuple(PlanFamily):
         ask_for_family(function, family)
     if not has_winning_plan(function, family):
-        return PlanFamily.DENSE
-    return PlanFamily.DENSE.value if _lost(function, family) else family
+        return unplanned
+    planned = with_gradients(unplanned, family)
+    return unplanned if _lost(function, unplanned, planned) else planned
 
 
-def _lost(function: str, family: str) -> bool:
+def _lost(function: str, unplanned: str, family: str) -> bool:
     """Whether the family's curve was measured and is slower than that of no plan on the most GPUs that both
     were measured on. Void levels tell nothing."""
-    keys = {key_of_family(function, one): one for one in (PlanFamily.DENSE.value, family)}
+    keys = {key_of_family(function, one): one for one in (unplanned, family)}
     rates: dict[str, dict[int, float]] = {one: {} for one in keys.values()}
     levels = CurveLevel.objects.filter(NOT_VOID, curve__key__in=keys, curve__state=CurveState.READY)
     for key, gpus, rate in levels.values_list("curve__key", "gpus", "iterations_per_second"):
         rates[keys[key]][gpus] = rate
-    dense, planned = rates[PlanFamily.DENSE.value], rates[family]
+    dense, planned = rates[unplanned], rates[family]
     common = max(dense.keys() & planned.keys(), default=None)
     return common is not None and planned[common] < dense[common]
 

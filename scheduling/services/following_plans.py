@@ -1,6 +1,6 @@
 """The communication plans that generations follow, found when they are made.
 
-Jobs of the family `dense`, which are all where no gradients were measured, cost no query.
+Jobs without gradient plans, which are all where no gradients were measured, cost no query.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from scheduling.core.runtime_plans.choosing import (
     choose_runtime_plan,
     uniform_shape,
 )
+from scheduling.core.runtime_plans.expert_families import (
+    gradients_of,
+    packing_of,
+    with_gradients,
+    without_gradient_plan,
+)
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan
 from scheduling.curve_keys import function_key_on
 from scheduling.models import GradientPlan, Job
@@ -27,12 +33,15 @@ class FollowedPlans:
         """`measured`: by job id the family that is measured, where it is not that of the job's curve."""
         keys = {}
         families = set()
+        self._unplanned: dict[str, str] = {}
         for job, kind in jobs:
             of_curve = PlanFamily.DENSE.value if job.curve is None else job.curve.plan_family
             family = (measured or {}).get(job.pk, of_curve)
-            if family != PlanFamily.DENSE:
-                keys[job.pk] = (function_key_on(job, kind), family)
-                families.add(family)
+            gradients = gradients_of(family)
+            self._unplanned[job.pk] = without_gradient_plan(family)
+            if gradients != PlanFamily.DENSE:
+                keys[job.pk] = (function_key_on(job, kind), gradients)
+                families.add(gradients)
         self._keys = keys
         self._plans: dict[tuple[str, str], list[GradientPlan]] = defaultdict(list)
         if keys:
@@ -43,9 +52,10 @@ class FollowedPlans:
                 self._plans[plan.profile.key, plan.family].append(plan)
 
     def family(self, job: Job) -> str:
-        """The job's family, where plans of it were made for its function; else that of no plan."""
+        """The job's family, where plans of it were made for its function; else that of no gradient plan."""
         place = self._keys.get(job.pk)
-        return place[1] if place is not None and place in self._plans else PlanFamily.DENSE.value
+        unplanned = self._unplanned.get(job.pk, PlanFamily.DENSE.value)
+        return with_gradients(unplanned, place[1]) if place in self._plans and place else unplanned
 
     def plan(self, job: Job, servers: Sequence[Hashable]) -> GradientPlan | None:
         """That a generation on these servers follows; None for none."""
@@ -57,12 +67,14 @@ class FollowedPlans:
 
     def runtime_plan(self, job: Job, servers: Sequence[Hashable], levels: Sequence[int] = ()) -> RuntimePlan:
         """Of a generation whose ranks are on ``servers``, or of a measurement of ``levels``."""
+        family = self.family(job)
+        levels_differ = self._of(job) or packing_of(family) is not None
         return choose_runtime_plan(
             servers,
-            self.family(job),
+            family,
             _orders(self.plan(job, servers)),
             {level: _orders(self.plan(job, servers[:level])) for level in levels if level <= len(servers)}
-            if self._of(job)
+            if levels_differ
             else None,
         )
 

@@ -64,6 +64,7 @@ def _store(
         entry=facts.entry,
         speed_neutral=list(facts.speed_neutral),
         worker_counts=list(facts.worker_counts),
+        experts=None if facts.experts is None else list(facts.experts),
         description=facts.description,
         requirements_digest=facts.requirements.digest if facts.requirements else "",
         files=[{"path": file.path, "size_bytes": file.size_bytes} for file in facts.files],

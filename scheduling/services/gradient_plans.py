@@ -19,7 +19,7 @@ from communication.profiles.placement import PlacementShape
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import key_of_family
+from scheduling.curve_keys import keys_without_plan
 from scheduling.link_drift import link_moved
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, Job
 from scheduling.selectors.link_profiles import known_links
@@ -65,8 +65,8 @@ def make_plans(most: int = MOST_PROFILES) -> int:
 
 def _decide_waiting(function: str) -> None:
     """Have the newcomers decided that waited for plans of a function's gradients (`plan_chances.py`)."""
-    key = key_of_family(function, PlanFamily.DENSE.value)
-    waiting = Job.objects.filter(curve__key=key, state__in=UNDECIDED_STATES, awaits_levels=True)
+    keys = keys_without_plan(function)
+    waiting = Job.objects.filter(curve__key__in=keys, state__in=UNDECIDED_STATES, awaits_levels=True)
     for cluster_id in set(waiting.values_list("cluster", flat=True)):
         with transaction.atomic():
             cluster = lock_cluster(cluster_id)
@@ -137,7 +137,7 @@ def _memory_left(profile: GradientProfile) -> int | None:
     if device_bytes is None:
         return None
     level = CurveLevel.objects.filter(
-        curve__key=key_of_family(profile.key, PlanFamily.DENSE.value), gpus=profile.gpus
+        curve__key__in=keys_without_plan(profile.key), gpus=profile.gpus
     ).first()
     left = device_bytes - (0 if level is None else level.memory_bytes)
     # In steps: a peak that is a little higher than the last one is no reason to plan anew.

@@ -21,6 +21,7 @@ from projects.prepared import PreparedInsert, PreparedRows
 from projects.redis_connection import redis_client
 from scheduling.choices import JobEventKind, JobState, Lossy, ServiceClass, VoidReason
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
+from scheduling.core.runtime_plans.expert_families import with_experts
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import data_digest, function_key_on, key_of_family
 from scheduling.life_cycle.steps import PAUSED
@@ -93,12 +94,15 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
     function = function_key_on(request, gpu_kind)
-    family = PlanFamily.DENSE.value
+    dense = PlanFamily.DENSE.value
+    unplanned = dense if version.experts is None else with_experts(dense)
+    family = unplanned
     key = key_of_family(function, family)
     curve = _CURVE.first(key, function)
     if curve is None or curve.gradients_known:  # type: ignore[attr-defined]
-        family = family_of_newcomer(function, lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
-        if family != PlanFamily.DENSE:
+        is_lossy = request.lossy == Lossy.ALLOWED
+        family = family_of_newcomer(function, unplanned, lossy=is_lossy, codecs=request.codecs)
+        if family != unplanned:
             key = key_of_family(function, family)
             curve = _CURVE.first(key, function)
     return (

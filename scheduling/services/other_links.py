@@ -11,6 +11,7 @@ from communication.combined.choosing import choose
 from communication.combined.plan import CandidatePlan
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
+from scheduling.core.runtime_plans.expert_families import gradients_of
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, ScalingCurve
 from scheduling.selectors.link_profiles import known_links
 from scheduling.services.gradient_choices import question_of
@@ -38,7 +39,7 @@ def levels_on(
         asked = None if profile is None else _question(profile, family, server_size, here)
         if profile is None or asked is None:
             continue
-        now = _predicted_now(profile, curve.plan_family, asked)
+        now = _predicted_now(profile, gradients_of(curve.plan_family), asked)
         then = _seconds(choose(replace(asked, links=there)).chosen)
         level.iterations_per_second *= now / then
         found.append(level)

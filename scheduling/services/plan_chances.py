@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scheduling.choices import Lossy
-from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.core.runtime_plans.expert_families import UNPLANNED
 from scheduling.curve_keys import function_key_on
 from scheduling.models import GradientProfile, Job
 from scheduling.services.families import curve_of_family, family_of_newcomer
@@ -46,10 +46,11 @@ class PlanChances:
     def of(self, row: Job) -> PlanChance | None:
         """Return the job's chance; None where it has none beyond its curve."""
         key = self._keys[row.pk]
-        if row.curve is None or row.curve.plan_family != PlanFamily.DENSE or key not in self._measured:
+        if row.curve is None or row.curve.plan_family not in UNPLANNED or key not in self._measured:
             return None
-        family = family_of_newcomer(key, lossy=row.lossy == Lossy.ALLOWED, codecs=row.codecs)
-        if family != PlanFamily.DENSE:
+        unplanned = row.curve.plan_family
+        family = family_of_newcomer(key, unplanned, lossy=row.lossy == Lossy.ALLOWED, codecs=row.codecs)
+        if family != unplanned:
             return PlanChance(family)
         unplanned = GradientProfile.objects.filter(key=key, planned_from="").values_list("gpus", flat=True)
         coming = (shape_of_level(gpus, self._server_size) for gpus in unplanned)

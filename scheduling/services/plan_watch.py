@@ -17,8 +17,9 @@ from django.utils import timezone
 
 from communication.zen.drift import WindowReport, reason_to_fall_back
 from scheduling.choices import GenerationState, Goal, JobState, Purpose
+from scheduling.core.runtime_plans.expert_families import gradients_of
 from scheduling.core.runtime_plans.plan import PlanFamily
-from scheduling.curve_keys import function_key_on, key_of_family
+from scheduling.curve_keys import function_key_on, keys_without_plan
 from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetric
 from scheduling.models.functions import NOT_VOID
 from scheduling.services.renewing import renew
@@ -71,7 +72,7 @@ def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_s
 
     The level stays as it was measured: without the plan the job is no slower than that.
     """
-    if generation.runtime_plan.get("family", PlanFamily.DENSE) == PlanFamily.DENSE:
+    if gradients_of(generation.runtime_plan.get("family", PlanFamily.DENSE)) == PlanFamily.DENSE:
         return
     for plan in _plans(job, generation, [gpus]):
         if plan.carried_out:
@@ -84,7 +85,7 @@ def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_s
 def could_not_follow(job: Job, generation: Generation, message: str) -> None:
     """Workers did not start under a plan: it is not tried again."""
     levels = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
-    if generation.runtime_plan.get("family", PlanFamily.DENSE) == PlanFamily.DENSE:
+    if gradients_of(generation.runtime_plan.get("family", PlanFamily.DENSE)) == PlanFamily.DENSE:
         return
     for plan in _plans(job, generation, [*levels, generation.world_size]):
         if plan.carried_out:
@@ -98,15 +99,15 @@ def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[Gradie
     found = GradientPlan.objects.filter(
         profile__key=function_key_on(job, first.gpu.kind),
         profile__gpus__in=gpus,
-        family=generation.runtime_plan["family"],
+        family=gradients_of(generation.runtime_plan["family"]),
     )
     return list(found.select_related("profile"))
 
 
 def _rate_without_plan(plan: GradientPlan) -> float | None:
     """Iterations a second as they were measured without a plan; None where they were not, or in vain."""
-    key = key_of_family(plan.profile.key, PlanFamily.DENSE.value)
-    level = CurveLevel.objects.filter(NOT_VOID, curve__key=key, gpus=plan.profile.gpus).first()
+    keys = keys_without_plan(plan.profile.key)
+    level = CurveLevel.objects.filter(NOT_VOID, curve__key__in=keys, gpus=plan.profile.gpus).first()
     return None if level is None else level.iterations_per_second
 
 

@@ -48,6 +48,7 @@ from scheduling.services.profiling import (
 )
 from scheduling.services.quota_waits import note_quota_waits
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.reported_mixtures import decline_unfit
 from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.slots import frozen_until, slot_and_wake
 from scheduling.services.snapshots import MOST_NEWCOMERS, Pool, cluster_policy, pool_kinds, pool_snapshot
@@ -270,6 +271,7 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
         settled = [mark_late(cluster, now, MOST_SETTLED)]
         changed = expire_offers(cluster, now)
         if undecided:
+            settled.append(decline_unfit(cluster, now, MOST_SETTLED))
             settled.append(decline_overdue(cluster, now, MOST_SETTLED))
             changed += end_waiting(cluster, now)
         changed += settle_broken_off(cluster)

@@ -22,6 +22,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curve_made_on, curve_on
+from scheduling.services.expert_levels import unfit_workers, worker_counts_of
 from scheduling.services.isolating import FAILURES
 from scheduling.services.measuring_turns import made_way_lately
 from scheduling.services.quotas import profiling_refusal
@@ -104,10 +105,11 @@ class RoomToMeasure:
         assert on_own is not None
         measured_curve = on_own if kind is None else curve_on(job, kind)
         unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
-        declared = job.function_version.worker_counts
+        unfit = max(unfit, unfit_workers(self.cluster, measured_curve))
+        counts = worker_counts_of(job.function_version, measured_curve or on_own, job.global_batch_size)
 
         def levels_on(gpus: int) -> list[int]:
-            possible = measurable_levels(job.global_batch_size, gpus, declared)
+            possible = measurable_levels(job.global_batch_size, gpus, counts)
             return [level for level in possible if level > max(above, unfit)]
 
         # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.

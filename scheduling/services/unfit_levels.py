@@ -16,6 +16,7 @@ from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services.expert_levels import worker_counts_of
 from scheduling.services.generations import retire
 from scheduling.services.records import planning_fact_changed, record
 from scheduling.services.wakeups import wake
@@ -69,7 +70,8 @@ def level_did_not_fit(
     generation.save(update_fields=["profile", "retired_because", "retire_reason"])
     record(job, "profiled", f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
     gpus = Gpu.objects.measurable(cluster, curve.gpu_kind).count()
-    levels = measurable_levels(job.global_batch_size, gpus, job.function_version.worker_counts)
+    counts = worker_counts_of(job.function_version, curve, job.global_batch_size)
+    levels = measurable_levels(job.global_batch_size, gpus, counts)
     larger = [level for level in levels if level > unfit]
     if known:
         state = CurveState.READY

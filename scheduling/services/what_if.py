@@ -24,6 +24,7 @@ from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
+from scheduling.services.expert_levels import why_no_level
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.gradient_plans import server_size
 from scheduling.services.isolating import FAILURES, answered_now, words_on
@@ -69,7 +70,11 @@ def what_if(
     for kind in kinds:
         curve = curve_for(request, kind)
         if curve.state != CurveState.READY:
-            unknown.append(kind)
+            unfit = why_no_level(cluster, request.function_version, curve, request.global_batch_size)
+            if unfit is None:
+                unknown.append(kind)
+            else:
+                refusals.append((kind, declined(AnswerCode.MODEL_DOES_NOT_FIT, unfit)))
             continue
         found = list(curve.levels.all())
         if link_bytes_per_second is not None:

@@ -54,7 +54,7 @@ class SimulatedWorker:
 @dataclass
 class SimulatedAgent:
     """`speed`: iterations a second by number of GPUs, told when profiled; `memory`: what a worker then takes
-    of the host; `state_bytes`: what the state takes."""
+    of the host; `state_bytes`: what the state takes; `mixture`: the sizes of its model with experts."""
 
     agent: Agent
     speed: Mapping[int, float]
@@ -64,6 +64,7 @@ class SimulatedAgent:
     desired_version: int = 0
     memory: Mapping[int, int] = field(default_factory=dict)
     state_bytes: int = 0
+    mixture: Mapping[str, Any] | None = None
     #: What its last report showed.
     reported: tuple[int, dict[tuple[str, int, int], str]] | None = None
 
@@ -143,6 +144,7 @@ class SimulatedAgent:
             or agent.server.state != ServerState.UP
             or self.reported != self.shown()
             or self.events
+            or any(worker.phase == "profiling" for worker in self.workers.values())
             or any(
                 POINTS.get(place[:2], worker.stored) != worker.stored
                 for place, worker in self.workers.items()
@@ -254,6 +256,11 @@ class SimulatedAgent:
 
     def _profile(self, worker: SimulatedWorker) -> None:
         if worker.phase == "completed":
+            return
+        if self.mixture is not None and worker.phase != "profiling":
+            worker.phase = "profiling"
+            if worker.rank == 0:
+                self.event(worker, "mixture", **self.mixture)
             return
         worker.phase = "completed"
         if worker.rank == 0:

@@ -382,7 +382,7 @@ def test_where_nothing_was_measured_one_query_is_all_it_costs(
     servers: tuple[Server, Server], django_assert_num_queries: Any
 ) -> None:
     with django_assert_num_queries(1):
-        assert family_of_newcomer("0" * 64, lossy=True, codecs=("fp16",)) == PlanFamily.DENSE
+        assert family_of_newcomer("0" * 64, "dense", lossy=True, codecs=("fp16",)) == PlanFamily.DENSE
 
 
 def running(

@@ -30,6 +30,7 @@ from workers.runtime.measuring.gradient_densities import GradientDensities, spar
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.link_times import link_fields
 from workers.runtime.measuring.lives import Lives, copies_of
+from workers.runtime.measuring.mixture_sizes import mixture_fields
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.parts import (
     TrainingParts,
@@ -129,7 +130,7 @@ class ProfilingGeneration:
         self.dataset = build_dataset(self.context.function, assignment.seed)
         first_samples = fetch_first_samples(self.dataset, assignment.seed)
         function, _ = copies_of(self.context.function, self.dataset)
-        check_portable(build_parts(function, self.device, assignment.seed))
+        self._check_and_tell(build_parts(function, self.device, assignment.seed))
         self.emulation = build_emulation(assignment, self.context.box)
         self.moves = StateMoves(self.emulation, assignment.device.place)
         open_process_group(assignment, self.emulation)
@@ -145,6 +146,13 @@ class ProfilingGeneration:
             self.connection.event("profile_done", reason=reason, **extra)
         self.connection.phase("completed")
         return 0
+
+    def _check_and_tell(self, parts: TrainingParts) -> None:
+        """Tell the sizes of a model with experts: on which numbers of workers it fits follows from them."""
+        check_portable(parts)
+        sizes = mixture_fields(parts) if self.leads else None
+        if sizes is not None:
+            self.connection.event("mixture", **sizes)
 
     def _measurable(self, level: int) -> bool:
         """Only levels of this block that divide the global batch are ever planned with."""

@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from scheduling.core.runtime_plans.expert_families import packing_of, packing_on
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, Synchroniser
 
-#: Synchronisers of experts and sparse embeddings come first, since the others take all remaining gradients.
-FIRST = (Synchroniser("expert_parallel"), Synchroniser("sparse"))
-WITHOUT_PLAN = (
-    *FIRST,
-    # One copy of the gradients less, in time and in memory.
-    Synchroniser("dense", (("gradients_in_buckets", True),)),
-)
+#: One copy of the gradients less, in time and in memory.
+DENSE = Synchroniser("dense", (("gradients_in_buckets", True),))
 #: Planners of `communication/` whose plans the training runtime carries out.
 CARRIED_OUT = ("dense", "zen", "cupcake", "espresso", "combined")
 
@@ -34,14 +30,13 @@ class GradientOrders:
     rest: Mapping[str, Any] | None
     gradients: tuple[str, ...]
 
-    @property
-    def synchronisers(self) -> tuple[Synchroniser, ...]:
-        """That carry it out."""
+    def synchronisers(self, packing: int | None) -> tuple[Synchroniser, ...]:
+        """Return those that carry it out. `packing`: workers that host each expert; None: the runtime's."""
         first = () if self.sparse is None else (Synchroniser("zen", (("plan", self.sparse),)),)
         if self.rest is None:
-            return (*first, *WITHOUT_PLAN)
+            return (*first, *_without_plan(packing))
         choices = (("plan", self.rest), ("gradients", list(self.gradients)), ("momentum", 0.0))
-        return (*first, *FIRST, Synchroniser("compressed", choices))
+        return (*first, *_first(packing), Synchroniser("compressed", choices))
 
 
 def choose_plan_family() -> PlanFamily:
@@ -63,12 +58,18 @@ def choose_runtime_plan(
             none. at_levels: the same of each level of a measurement.
     """
     levels = sorted((at_levels or {}).items())
-    planned = any(one is not None for _, one in levels)
+    packing = packing_of(family)
+    planned = packing is not None or any(one is not None for _, one in levels)
+
+    def synchronisers(ranks: int, orders: GradientOrders | None) -> tuple[Synchroniser, ...]:
+        here = None if packing is None else packing_on(ranks, packing)
+        return _without_plan(here) if orders is None else orders.synchronisers(here)
+
     return RuntimePlan(
         family=str(family),
         shape=Shape.PACKED if len(set(servers)) <= 1 else Shape.SPREAD,
-        synchronisers=_synchronisers(orders),
-        at_levels=tuple((ranks, _synchronisers(one)) for ranks, one in levels) if planned else (),
+        synchronisers=synchronisers(len(servers), orders),
+        at_levels=tuple((ranks, synchronisers(ranks, one)) for ranks, one in levels) if planned else (),
     )
 
 
@@ -81,5 +82,11 @@ def uniform_shape(servers: Sequence[Hashable]) -> tuple[int, int] | None:
     return len(runs), runs[0]
 
 
-def _synchronisers(orders: GradientOrders | None) -> tuple[Synchroniser, ...]:
-    return WITHOUT_PLAN if orders is None else orders.synchronisers
+def _first(packing: int | None) -> tuple[Synchroniser, ...]:
+    """Those of experts and sparse embeddings come first, since the others take all remaining gradients."""
+    choices = () if packing is None else (("packing", packing),)
+    return (Synchroniser("expert_parallel", choices), Synchroniser("sparse"))
+
+
+def _without_plan(packing: int | None) -> tuple[Synchroniser, ...]:
+    return (*_first(packing), DENSE)

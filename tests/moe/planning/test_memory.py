@@ -1,0 +1,54 @@
+"""Numbers of workers that hold a model with experts, and what binds."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from moe.planning.memory import (
+    ExpertLayer,
+    Memory,
+    ModelSizes,
+    WorkerMemory,
+    fewest_workers,
+    find_binding,
+)
+
+SIZES = ModelSizes(parameter_bytes=68, dense_state_bytes=16, layers=(ExpertLayer(8, 20), ExpertLayer(4, 24)))
+
+
+@pytest.mark.parametrize(
+    ("workers", "packing", "needed"),
+    [(1, 1, 272), (2, 1, 144), (3, 1, 124), (4, 1, 80), (8, 1, 60), (16, 1, 60), (8, 2, 80), (2, 2, 272)],
+)
+def test_the_fullest_worker_has_its_part_of_each_layer(workers: int, packing: int, needed: int) -> None:
+    assert SIZES.needed_bytes(Memory.DEVICE, workers, packing) == needed
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "fewest"),
+    [(272, inf, 1), (271, inf, 2), (80, inf, 4), (79, inf, 8), (60, 68, 8), (59, inf, None), (inf, 67, None)],
+)
+def test_the_fewest_workers_are_those_whose_shares_suffice(
+    device: float, host: float, fewest: int | None
+) -> None:
+    assert fewest_workers(SIZES, WorkerMemory(device, host)) == fewest
+
+
+def test_the_shortest_memory_binds() -> None:
+    assert find_binding(SIZES, WorkerMemory(100, 60), workers=1) is Memory.DEVICE
+    assert find_binding(SIZES, WorkerMemory(250, 30), workers=1) is Memory.HOST
+    assert find_binding(SIZES, WorkerMemory(272, 68), workers=1) is None
+
+
+def test_states_of_emulated_gpus_are_in_host_memory() -> None:
+    emulated = ModelSizes(68, 16, SIZES.layers, on_host=True)
+    assert emulated.needed_bytes(Memory.HOST, 2) == 144
+    assert fewest_workers(emulated, WorkerMemory(inf, 70)) == 8
+
+
+def test_a_model_without_experts_fits_on_one_worker_or_none() -> None:
+    dense = ModelSizes(50, 100, ())
+    assert fewest_workers(dense, WorkerMemory(100, inf)) == 1
+    assert fewest_workers(dense, WorkerMemory(99, inf)) is None
