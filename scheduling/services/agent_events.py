@@ -20,8 +20,8 @@ from scheduling.life_cycle.instructions import Fail
 from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
-from scheduling.services.generations import let_go, retire
 from scheduling.services.expert_levels import worker_counts_of
+from scheduling.services.generations import let_go, retire
 from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
@@ -32,8 +32,8 @@ from scheduling.services.plan_watch import could_not_follow, level_measured
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recovering import advance_recoveries
 from scheduling.services.recovery_points import take_shard
-from scheduling.services.reported_mixtures import note_mixture
 from scheduling.services.report_refusals import RefusedEvent, note
+from scheduling.services.reported_mixtures import note_mixture
 from scheduling.services.scoring import score_promise
 from scheduling.services.unfit_levels import level_did_not_fit, measuring_ended
 from scheduling.services.wakeups import wake

@@ -12,7 +12,7 @@ from cluster.models import Cluster
 from punctual.protocol.mixtures import Mixture
 from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
 from scheduling.core.question.quantities import gpus_text
-from scheduling.models import Generation, Job, ScalingCurve
+from scheduling.models import Generation, Job
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.declining import decline_all
 from scheduling.services.expert_levels import unfit_workers, why_no_level

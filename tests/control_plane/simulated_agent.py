@@ -44,6 +44,8 @@ class SimulatedWorker:
     stored: tuple[int, str] | None = None
     #: Since when it has been ready; None before.
     ready_at: datetime | None = None
+    #: Since when it has measured; None before.
+    measures_since: datetime | None = None
 
     def ready_age_seconds(self) -> float | None:
         if self.ready_at is None and self.phase not in ("starting", "preparing"):
@@ -54,7 +56,8 @@ class SimulatedWorker:
 @dataclass
 class SimulatedAgent:
     """`speed`: iterations a second by number of GPUs, told when profiled; `memory`: what a worker then takes
-    of the host; `state_bytes`: what the state takes; `mixture`: the sizes of its model with experts."""
+    of the host; `state_bytes`: what the state takes; `mixture`: the sizes of its model with experts;
+    `measuring_seconds`: until a measurement reports its levels."""
 
     agent: Agent
     speed: Mapping[int, float]
@@ -65,6 +68,7 @@ class SimulatedAgent:
     memory: Mapping[int, int] = field(default_factory=dict)
     state_bytes: int = 0
     mixture: Mapping[str, Any] | None = None
+    measuring_seconds: float = 0.0
     #: What its last report showed.
     reported: tuple[int, dict[tuple[str, int, int], str]] | None = None
 
@@ -144,7 +148,7 @@ class SimulatedAgent:
             or agent.server.state != ServerState.UP
             or self.reported != self.shown()
             or self.events
-            or any(worker.phase == "profiling" for worker in self.workers.values())
+            or any(map(self._has_measured, self.workers.values()))
             or any(
                 POINTS.get(place[:2], worker.stored) != worker.stored
                 for place, worker in self.workers.items()
@@ -254,13 +258,19 @@ class SimulatedAgent:
                 POINTS[key] = (worker.iteration, reason)
             worker.iteration = POINTS[key][0]
 
+    def _has_measured(self, worker: SimulatedWorker) -> bool:
+        since = worker.measures_since if worker.phase == "profiling" else None
+        return since is not None and timezone.now() >= since + timedelta(seconds=self.measuring_seconds)
+
     def _profile(self, worker: SimulatedWorker) -> None:
         if worker.phase == "completed":
             return
-        if self.mixture is not None and worker.phase != "profiling":
-            worker.phase = "profiling"
-            if worker.rank == 0:
+        if worker.measures_since is None:
+            worker.phase, worker.measures_since = "profiling", timezone.now()
+            if self.mixture is not None and worker.rank == 0:
                 self.event(worker, "mixture", **self.mixture)
+                return
+        if not self._has_measured(worker):
             return
         worker.phase = "completed"
         if worker.rank == 0:

@@ -1,5 +1,5 @@
-"""A function with experts: measured on the numbers of workers that its experts and memory allow, promised, and
-trained there through growth, shrinking and a lost server."""
+"""A function with experts: measured on the numbers of workers that its experts and memory allow, promised,
+and trained there through growth, shrinking and a lost server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import Agent, Cluster, Gpu
+from cluster.models import Cluster, Gpu, Server
 from scheduling.choices import GenerationState, JobState, PromiseOutcome, Purpose
 from scheduling.models import CurveLevel, FunctionVersion, Generation, Job, ScalingCurve
 from scheduling.services.jobs import request_of
@@ -113,22 +113,25 @@ def test_workers_that_cannot_hold_the_model_are_no_level(
 
 
 @pytest.mark.parametrize(
-    ("reported", "said"),
+    ("reported", "memory", "needed", "then"),
     [
         (
             sizes(dense=4 * GIB, experts=6, each=8 * GIB),
-            "device memory binds. With 3 workers, the most here, each needs at least 20 GiB and has 15 GiB; with 6 "
-            "workers each would need 12 GiB.",
+            "device memory",
+            "20 GiB and has 15 GiB",
+            "with 6 workers each would need 12 GiB",
         ),
         (
             sizes(dense=16 * GIB, experts=6, each=GIB),
-            "device memory binds. With 3 workers, the most here, each needs at least 18 GiB and has 15 GiB; on any "
-            "number of workers it needs 17 GiB for each.",
+            "device memory",
+            "18 GiB and has 15 GiB",
+            "on any number of workers it needs 17 GiB for each",
         ),
         (
             sizes(dense=GIB, experts=6, each=GIB, parameters=40 * GIB),
-            "host memory binds. With 3 workers, the most here, each needs at least 40 GiB and has 30 GiB; on any "
-            "number of workers it needs 40 GiB for each.",
+            "host memory",
+            "40 GiB and has 30 GiB",
+            "on any number of workers it needs 40 GiB for each",
         ),
     ],
 )
@@ -137,15 +140,20 @@ def test_a_model_that_fits_nowhere_is_declined_with_what_binds(
     submit: Submit,
     mixture: FunctionVersion,
     reported: Mapping[str, Any],
-    said: str,
+    memory: str,
+    needed: str,
+    then: str,
 ) -> None:
     agents = nodes(4, memory_bytes=15 * GIB, mixture=reported)
-    Agent.objects.get().server.__class__.objects.update(worker_memory_bytes=30 * GIB)
+    Server.objects.update(worker_memory_bytes=30 * GIB)
     job = submit(version=mixture, batch=72, seconds=900)
     settle(*agents, rounds=30)
     job.refresh_from_db()
     assert (job.state, verdict(job).reason_code) == (JobState.DECLINED, "model_does_not_fit")
-    assert said in verdict(job).reason
+    assert verdict(job).reason == (
+        f"The model does not fit: {memory} binds. With 3 workers, the most here, each needs at least "
+        f"{needed}; {then}."
+    )
     assert not CurveLevel.objects.exists()
 
     measured = Generation.objects.count()

@@ -62,7 +62,7 @@ def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
 @pytest.mark.parametrize(
     ("made", "share"),
     [
-        (lambda parameters: Adam(parameters), 2.0),
+        (Adam, 2.0),
         (lambda parameters: Adam(parameters, amsgrad=True), 3.0),
         (lambda parameters: SGD(parameters, lr=0.1), 0.0),
         (lambda parameters: SGD(parameters, lr=0.1, momentum=0.9), 1.0),

@@ -1,0 +1,65 @@
+"""Blocks of GPUs are the cheapest places for an all-to-all: no rule of their own is needed for experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from moe.planning.all_to_all import ExchangeLinks, all_to_all_seconds
+from scheduling.core.decide import replan
+from tests.core.building import job, snapshot
+from tests.plugins.examples import examples
+
+#: A GPU's way to others of its server is far faster than its share of the server's network interface.
+LINKS = ExchangeLinks(within_bytes_per_second=100e9, between_bytes_per_second=12.5e9)
+SERVER, SERVERS = 8, 4
+
+
+def shapes(workers: int, free: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """All ways in which workers could lie on the servers' free GPUs."""
+    if not free:
+        if workers == 0:
+            yield ()
+        return
+    for here in range(min(workers, free[0]) + 1):
+        for rest in shapes(workers - here, free[1:]):
+            yield (here, *rest)
+
+
+def seconds(shape: Sequence[int]) -> float:
+    return all_to_all_seconds([workers for workers in shape if workers], 1e6, LINKS)
+
+
+@hypothesis_settings(max_examples=examples(0.3))
+@given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([2, 4, 8]))
+def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -> None:
+    rng = Random(seed)
+    running, taken = [], set()
+    for number in range(rng.randrange(10)):
+        gpus = rng.choice([1, 2, 4])
+        first = rng.randrange(SERVER * SERVERS // gpus) * gpus
+        block = tuple(range(first, first + gpus))
+        if taken.isdisjoint(block):
+            taken.update(block)
+            running.append(
+                job(
+                    f"running{number}", 100.0, measured={gpus: 1.0}, newcomer=False, gpus_now=gpus,
+                    placement=block,
+                )
+            )  # fmt: skip
+    asked = snapshot((SERVER,) * SERVERS, *running, job("newcomer", 100.0, measured={size: 1.0}))
+    places = replan(asked).placements
+    if "newcomer" not in places or not places["newcomer"]:
+        return
+    held = {address for one in running for address in places.get(one.id, one.placement)}
+    free = [
+        sum(address not in held for address in range(SERVER * server, SERVER * (server + 1)))
+        for server in range(SERVERS)
+    ]
+    chosen = [sum(address // SERVER == server for address in places["newcomer"]) for server in range(SERVERS)]
+    assert sum(chosen) == size
+    assert seconds(chosen) == min(map(seconds, shapes(size, free)))
