@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.api.test_bundles import SOURCE, facts, zipped
+from tests.api.conftest import SOURCE
+from tests.api.test_bundles import facts, zipped
 
 IMPORT = "from punctual.moe import MoELayer\n"
 

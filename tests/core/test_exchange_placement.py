@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moe.planning.all_to_all import ExchangeLinks, all_to_all_seconds
 from scheduling.core.decide import replan
+from scheduling.core.question.snapshot import JobSnapshot
 from tests.core.building import job, snapshot
 from tests.plugins.examples import examples
 
@@ -38,7 +39,8 @@ def seconds(shape: Sequence[int]) -> float:
 @given(seed=st.integers(0, 2**32 - 1), size=st.sampled_from([2, 4, 8]))
 def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -> None:
     rng = Random(seed)
-    running, taken = [], set()
+    running: list[JobSnapshot] = []
+    taken: set[int] = set()
     for number in range(rng.randrange(10)):
         gpus = rng.choice([1, 2, 4])
         first = rng.randrange(SERVER * SERVERS // gpus) * gpus

@@ -11,9 +11,12 @@ from torch.optim import SGD, Adam, Optimizer
 
 from punctual.moe import MoELayer
 from punctual.protocol.events import FROM_WORKERS
+from tests.runtime.conftest import EXAMPLES, regression
 from tests.runtime.training_in_process import Changing
+from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.mixture_sizes import mixture_fields, optimizer_share
 from workers.runtime.parts import TrainingParts
+from workers.runtime.try_function import find_entry
 
 #: Of a layer of width 8 with experts of 16: each has two matrices of 8 by 16, in single precision.
 EXPERT_BYTES, GATE_BYTES, HEAD_BYTES = 2 * 8 * 16 * 4, 8 * 6 * 4, 8 * 4
@@ -81,10 +84,27 @@ class OwnOptimizer(Optimizer):
         super().__init__(parameters, {"model": None, "lr": 1.0})
         self.model = model.weight
 
-    def step(self, closure: object = None) -> None:  # type: ignore[override]
+    def step(self, closure: object = None) -> None:
         pass
 
 
 def test_an_optimizer_of_another_form_counts_as_keeping_nothing() -> None:
     model = nn.Linear(2, 2)
     assert optimizer_share(OwnOptimizer(list(model.parameters()), model)) == 0.0
+
+
+def test_a_measurement_tells_sizes_before_its_first_level(agent: LocalAgent) -> None:
+    source = EXAMPLES / "moe_language_model.py"
+    small = {"width": 16, "hidden": 16, "layers": 1, "experts": 6, "passages": 64}
+    assignment = regression(
+        function={"entry": find_entry(source)},
+        hyperparameters=small,
+        batch=8,
+        purpose="profiling",
+        profile={"levels": [1], "seconds_per_level": 0.1, "max_seconds": 300},
+    )
+    generation = agent.start_generation(source, assignment, 1)
+    generation.leader.wait_for_event("profile_done")
+    told = generation.leader.of_kind("event")
+    assert [event["kind"] for event in told][0] == "mixture"
+    assert [layer["experts"] for layer in told[0]["layers"]] == [6]
