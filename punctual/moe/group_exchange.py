@@ -6,7 +6,8 @@ the experts, and back. The backward pass does the same two in reverse. The code 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,22 @@ from torch import Tensor
 from punctual.moe.exchange import ComputeExpert, ExpertExchange, compute_experts
 from punctual.moe.placement import ExpertPlacement
 
+#: `GroupExchange.transfer`.
+_Transfer = Callable[[Tensor, list[int], list[int]], Tensor]
+
 
 class GroupExchange(ExpertExchange):
     """Sends rows to the ranks of a process group by an expert placement.
 
     Let no other collective use the same group during a backward pass: ranks may launch them in another order.
+
+    Attributes:
+        placement: which ranks host which experts.
+        group: the process group; None is the default one.
+        timer: opened around each all-to-all.
     """
+
+    timer: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:
         """Take a group, the default one if None.
@@ -34,7 +45,8 @@ class GroupExchange(ExpertExchange):
         if placement.ranks != ranks:
             raise ValueError(f"the placement is for {placement.ranks} ranks; the group has {ranks}.")
         self.share = 1 / ranks
-        self._group = group
+        self.placement = placement
+        self.group = group
         self._rank: int = dist.get_rank(group)
         self._routes = _Routes.of(placement, self._rank)
 
@@ -45,8 +57,8 @@ class GroupExchange(ExpertExchange):
 
     def gather(self, numbers: Tensor) -> Tensor:
         """Gather the numbers of all ranks in one small collective."""
-        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(gathered, numbers, group=self._group)
+        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(gathered, numbers, group=self.group)
         return torch.stack(gathered).cpu()
 
     def exchange(self, rows: Tensor, counts: Tensor, compute: ComputeExpert) -> Tensor:
@@ -82,33 +94,35 @@ class GroupExchange(ExpertExchange):
         # Every rank takes part in the backward pass, also if its own rows need no gradient.
         if torch.is_grad_enabled() and not rows.requires_grad:
             rows = rows.detach().requires_grad_()
-        exchanged: Tensor = _AllToAll.apply(rows, self._group, sent, received)
+        exchanged: Tensor = _AllToAll.apply(rows, self.transfer, sent, received)
         return exchanged
+
+    def transfer(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """Return the rows that this rank receives, by source rank, in one all-to-all.
+
+        Args:
+            rows: (rows, width), by destination rank.
+            sent, received: number of rows to and from each rank.
+        """
+        found = rows.new_empty(sum(received), rows.shape[1])
+        with self.timer():
+            dist.all_to_all_single(found, rows.contiguous(), received, sent, group=self.group)
+        return found
 
 
 class _AllToAll(torch.autograd.Function):
     """An uneven all-to-all forward, and the reverse one backward."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, group: dist.ProcessGroup | None, sent: list[int], received: list[int]
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, transfer: _Transfer, sent: list[int], received: list[int]) -> Tensor:
         """Return the rows that this rank receives, by source rank."""
-        ctx.group, ctx.sent, ctx.received = group, sent, received
-        return _all_to_all(rows, group, sent, received)
+        ctx.transfer, ctx.sent, ctx.received = transfer, sent, received
+        return transfer(rows, sent, received)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the gradients of the rows that this rank sent."""
-        return _all_to_all(gradients[0], ctx.group, ctx.received, ctx.sent), None, None, None
-
-
-def _all_to_all(
-    rows: Tensor, group: dist.ProcessGroup | None, sent: list[int], received: list[int]
-) -> Tensor:
-    found = rows.new_empty(sum(received), rows.shape[1])
-    dist.all_to_all_single(found, rows.contiguous(), received, sent, group=group)
-    return found
+        return ctx.transfer(gradients[0], ctx.received, ctx.sent), None, None, None
 
 
 @dataclass(frozen=True)

@@ -46,32 +46,64 @@ class RoutingCounts:
         return int(self.dropped.sum()) / max(int(self.rows.sum()), 1)
 
 
-class LayerRecords:
-    """What one layer records. Reading a value removes it."""
+class _Tally:
+    """Counts and balance losses of forward passes until one reader takes them."""
 
     def __init__(self, experts: int) -> None:
         self._experts = experts
-        self._losses: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
-        #: Whether a training pass ran without gradients since the losses were read.
-        self.had_pass_without_gradients = False
-        self._counts = self._no_counts()
+        self._begin()
+
+    def _begin(self) -> None:
+        none = torch.zeros(self._experts, dtype=torch.int64)
+        self._counts = RoutingCounts(0, 0, none, none.clone())
         self._balance_sum: Tensor | None = None
         self._balances = 0
         #: Called in each forward pass with the best expert of each place, and whether the place has a token.
         self.on_choices: Callable[[Tensor, Tensor], None] | None = None
 
-    def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
+    def add_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
         """Add the counts of one forward pass."""
         self._counts.tokens += tokens
         self._counts.multi_expert_tokens += multi_expert_tokens
         self._counts.rows += rows
         self._counts.dropped += dropped
 
-    def note_balance(self, balance: Tensor) -> None:
-        """Add the balance loss of one forward pass in training mode, without gradient."""
+    def add_balance(self, balance: Tensor) -> None:
+        """Add the balance loss of one forward pass."""
         self._balances += 1
         # Read from the device only when asked for.
         self._balance_sum = balance if self._balance_sum is None else self._balance_sum + balance
+
+    def take(self) -> RoutingCounts:
+        """Return what was added since the last call."""
+        counts = self._counts
+        if self._balance_sum is not None:
+            counts.balance_loss = self._balance_sum.item() / self._balances
+        self._begin()
+        return counts
+
+
+class LayerRecords:
+    """What one layer records. Reading a value removes it.
+
+    Counts have two readers: `routing_counts`, and the runtime that trains the model.
+    """
+
+    def __init__(self, experts: int) -> None:
+        self._losses: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
+        #: Whether a training pass ran without gradients since the losses were read.
+        self.had_pass_without_gradients = False
+        self._counts, self._runtime_counts = _Tally(experts), _Tally(experts)
+
+    def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
+        """Add the counts of one forward pass."""
+        for tally in (self._counts, self._runtime_counts):
+            tally.add_counts(tokens, multi_expert_tokens, rows, dropped)
+
+    def note_balance(self, balance: Tensor) -> None:
+        """Add the balance loss of one forward pass in training mode, without gradient."""
+        for tally in (self._counts, self._runtime_counts):
+            tally.add_balance(balance)
 
     def note_loss(self, loss: Tensor) -> None:
         """Keep a weighted balance loss, with its gradient, until it is added to the loss."""
@@ -93,12 +125,8 @@ class LayerRecords:
 
     def take_counts(self) -> RoutingCounts:
         """Return the counts since they were read last."""
-        counts = self._counts
-        if self._balance_sum is not None:
-            counts.balance_loss = self._balance_sum.item() / self._balances
-        self._counts, self._balance_sum, self._balances = self._no_counts(), None, 0
-        return counts
+        return self._counts.take()
 
-    def _no_counts(self) -> RoutingCounts:
-        none = torch.zeros(self._experts, dtype=torch.int64)
-        return RoutingCounts(0, 0, none, none.clone())
+    def take_runtime_counts(self) -> RoutingCounts:
+        """Return the counts since the runtime read them last, whoever read them otherwise."""
+        return self._runtime_counts.take()

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from punctual.protocol import limits
 from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
+from punctual.protocol.experts import ExpertRouting
 from punctual.protocol.fields import (
     Age,
     ArtifactName,
@@ -189,6 +190,7 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
     "communication_profile": CommunicationProfile,
     "communication_window": CommunicationWindow,
     "mixture": Mixture,
+    "expert_routing": ExpertRouting,
     "nonfinite": Nonfinite,
     "failed": Failed,
 }

@@ -85,6 +85,11 @@ class AgentConnection:
             self._events[identifier] = message
             self._post(message)
 
+    def is_heard(self, kind: str) -> bool:
+        """Whether the agent has all events of a kind."""
+        with self._changed:
+            return all(message["event"]["kind"] != kind for message in self._events.values())
+
     def file(self, path: str, **fields: Any) -> None:
         """Ask the agent to store a file or folder of the box durably."""
         message: Message = {"file": {"path": path, **fields}}

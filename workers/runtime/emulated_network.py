@@ -101,6 +101,9 @@ class EmulatedGroup(dist.ProcessGroup):
 
     What they carry is gradients, and state where they are broadcasts. A group whose description is the name
     of a class of traffic carries just that: experts' tokens go all-to-all, but so do gradients.
+
+    Attributes:
+        last: when the last collective that has ended began and ended, in emulated time.
     """
 
     def __init__(self, inner: dist.ProcessGroupGloo, ranks: Sequence[int], emulation: Emulation) -> None:
@@ -113,6 +116,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self._between_servers = len({emulation.places.servers[rank] for rank in ranks}) > 1
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._at = emulation.clock.at
+        self.last = (self._at, self._at)
         self._collectives = 0
         self._owed: dict[tuple[tuple[str, ...], str], int] = {}
         threading.Thread(target=self._work_for_ever, name="emulated-group", daemon=True).start()
@@ -252,6 +256,7 @@ class EmulatedGroup(dist.ProcessGroup):
                     self._emulation.noted(began, self._at)
                 self._emulation.received_at = max(self._emulation.received_at, self._at)
                 told.ended_at = self._at
+                self.last = (began, self._at)
             except BaseException as error:  # noqa: BLE001 - it is raised where the collective is waited for
                 raised.append(error)
             asked.set_result(raised)

@@ -26,6 +26,7 @@ from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.leftover_steps import LeftoverSteps
 from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.row_times import RowTimes
 from workers.runtime.mixtures import Mixtures, RoutingOfIteration
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
@@ -58,6 +59,7 @@ class IterationResult:
         seconds: the whole iteration, waiting for other ranks and an emulated device's padding included.
         train_seconds: the function's forward and backward pass alone.
         votes: what the ranks said of recovery points in memory.
+        routing: what became of the tokens of the global batch.
     """
 
     control: Control
@@ -66,6 +68,7 @@ class IterationResult:
     train_seconds: float
     global_indices: Tensor
     votes: Votes
+    routing: RoutingOfIteration
 
 
 class IterationRunner:
@@ -99,6 +102,8 @@ class IterationRunner:
         self.traffic: CopyTraffic | None = None
         #: Learns when gradients are ready, where that is measured.
         self.times: GradientTimes | None = None
+        #: Learns when rows of experts travel, where that is measured.
+        self.rows: RowTimes | None = None
         self._trained = TrainedParameters(parts, group, world_size)
         self._leftover = LeftoverSteps(parts)
         self._undeclared = UndeclaredState(parts, tells=rank == 0)
@@ -123,6 +128,8 @@ class IterationRunner:
             self.traffic.begins()
         if self.times is not None:
             self.times.begins()
+        if self.rows is not None:
+            self.rows.begins()
         batch = self.loader.load(iteration)
         self.model.begin_iteration()
         self._mixtures.begin_iteration(batch.weight / self._world_size)
@@ -131,6 +138,8 @@ class IterationRunner:
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
+        if self.rows is not None:
+            self.rows.backward_begins()
         self._trained.check()
         self.synchronisation.before_backward(whole_loss)
         self._backward(whole_loss, batch, averaged=True)
@@ -160,7 +169,7 @@ class IterationRunner:
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
         self._forget_gradients()
-        control, votes, values = exchange.result()
+        control, votes, values, routing = exchange.result()
         self._step_scheduler(values["loss"])
         self._undeclared.iteration_done()
         train_seconds = self._clock.seconds()
@@ -171,8 +180,16 @@ class IterationRunner:
             self.traffic.ends()
         if self.times is not None:
             self.times.ends()
+        if self.rows is not None:
+            self.rows.ends()
         return IterationResult(
-            control, values, time.perf_counter() - started, train_seconds, batch.global_indices, votes
+            control,
+            values,
+            time.perf_counter() - started,
+            train_seconds,
+            batch.global_indices,
+            votes,
+            routing,
         )
 
     def rehearse(self, iteration: int, *, workers: int | None = None) -> None:
@@ -344,8 +361,9 @@ class Exchange:
         if work is not None:
             work.wait()
 
-    def result(self) -> tuple[Control, Votes, dict[str, float]]:
-        """Rank 0's control flag, what all ranks have voted, and loss and metrics of the global batch.
+    def result(self) -> tuple[Control, Votes, dict[str, float], RoutingOfIteration]:
+        """Rank 0's control flag, what all ranks have voted, and of the global batch loss and metrics, and
+        what became of its tokens.
 
         Raises:
             WorkerFailureError: ranks returned different metrics.
@@ -367,8 +385,9 @@ class Exchange:
         world_size = self._world_size
         votes = Votes(int(ready) == world_size, spoiled > 0, int(safe) == world_size, lacking > 0, busy > 0)
         means = [total / samples for total in totals]
-        metrics = self._routing.metrics(means[1 + METRIC_SLOTS :])
-        return Control(int(control)), votes, metrics | dict(zip(names, means, strict=False))
+        routing = self._routing.with_balances(means[1 + METRIC_SLOTS :])
+        values = routing.metrics() | dict(zip(names, means, strict=False))
+        return Control(int(control)), votes, values, routing
 
 
 class TrainClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -28,6 +28,7 @@ class Mixtures:
             return
         balance_loss(self._module)
         routing_counts(self._module)
+        self._take_counts()
         for layer in self._layers.values():
             if not isinstance(layer.exchange, LocalExchange):
                 layer.exchange.share = share
@@ -38,7 +39,10 @@ class Mixtures:
 
     def take_routing(self) -> RoutingOfIteration:
         """Return what became of the iteration's tokens."""
-        return RoutingOfIteration(list(routing_counts(self._module).values()) if self._layers else [])
+        return RoutingOfIteration(self._take_counts())
+
+    def _take_counts(self) -> list[RoutingCounts]:
+        return [layer.records.take_runtime_counts() for layer in self._layers.values()]
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class RoutingOfIteration:
     """What became of the tokens of an iteration.
 
     Attributes:
-        counts: by layer. The balance losses are this rank's; the rest is the same on all ranks.
+        counts: by layer. The balance losses are this rank's until `with_balances`; the rest is the same on
+            all ranks.
     """
 
     counts: Sequence[RoutingCounts]
@@ -56,23 +61,23 @@ class RoutingOfIteration:
         """This rank's balance losses, by layer."""
         return [each.balance_loss for each in self.counts]
 
-    def metrics(self, balances: Sequence[float]) -> dict[str, float]:
-        """Return the metrics of all layers together; none where no layer ran, or the function took its
-        counts.
+    def with_balances(self, balances: Sequence[float]) -> RoutingOfIteration:
+        """Return the same with the balance losses of the global batch, by layer."""
+        counts = zip(self.counts, balances, strict=True)
+        return RoutingOfIteration([replace(one, balance_loss=balance) for one, balance in counts])
 
-        Args:
-            balances: balance losses of the global batch, by layer.
-        """
-        ran = [(one, balance) for one, balance in zip(self.counts, balances, strict=True) if one.tokens]
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of all layers together; none where no layer ran."""
+        ran = [each for each in self.counts if each.tokens]
         if not ran:
             return {}
-        rows = sum(int(one.rows.sum()) for one, _ in ran)
+        rows = sum(int(each.rows.sum()) for each in ran)
         return {
-            "moe/balance_loss": sum(balance for _, balance in ran) / len(ran),
-            "moe/dropped_share": sum(int(one.dropped.sum()) for one, _ in ran) / max(rows, 1),
-            "moe/largest_load": max(_largest_load(one) for one, _ in ran),
-            "moe/two_expert_share": sum(one.multi_expert_tokens for one, _ in ran)
-            / sum(one.tokens for one, _ in ran),
+            "moe/balance_loss": sum(each.balance_loss for each in ran) / len(ran),
+            "moe/dropped_share": sum(int(each.dropped.sum()) for each in ran) / max(rows, 1),
+            "moe/largest_load": max(_largest_load(each) for each in ran),
+            "moe/two_expert_share": sum(each.multi_expert_tokens for each in ran)
+            / sum(each.tokens for each in ran),
         }
 
 

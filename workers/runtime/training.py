@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from punctual.function import TrainingFunction
+from punctual.moe import moe_layers
 from recovery.store.allowances import LONGEST_COPY_SECONDS
 from recovery.store.client import StoreClient
 from recovery.traffic.modes import TrafficMode
@@ -29,6 +30,8 @@ from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
 from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.routing import RoutingReports
+from workers.runtime.measuring.row_times import RowTimes
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.pace import Pace
@@ -182,6 +185,7 @@ class TrainingGeneration:
         )
         self._windows = self._communication_windows() if self.leads else None
         self._paths = PathRecorder(self.parts.module, rank=assignment.rank, world_size=world_size)
+        self._routing = self._routing_reports() if self.leads else None
         self._capture = ShardCapture(
             self.parts,
             generation=assignment.generation,
@@ -218,6 +222,19 @@ class TrainingGeneration:
             runner.times,
             self.assignment.runtime_plan.digest,
             lambda fields: self.connection.event("communication_window", **fields),
+        )
+
+    def _routing_reports(self) -> RoutingReports | None:
+        """What tells where tokens go; None of a model without mixture-of-experts layers."""
+        module = self.parts.module
+        if not moe_layers(module):
+            return None
+        self.runner.rows = RowTimes(module, self.parts.device, self.runner.pace)
+        return RoutingReports(
+            module,
+            self.runner.rows,
+            lambda fields: self.connection.event("expert_routing", **fields),
+            lambda: self.connection.is_heard("expert_routing"),
         )
 
     def _copy_traffic(self, store: StoreClient, share: float, emulation: Emulation | None) -> CopyTraffic:
@@ -298,6 +315,9 @@ class TrainingGeneration:
             )
             evaluated = self._account(result)
             reason = self._reason_to_stop(result, evaluated)
+            if self._routing is not None:
+                counts = result.routing.counts
+                self._routing.iteration_done(self.progress.iteration, counts, is_last=reason is not None)
             self.reports.iteration_done(self.progress.iteration, result, evaluated, urgent=reason is not None)
             if not self._reported_first:
                 self._reported_first = True

@@ -1,0 +1,151 @@
+"""Counts of tokens and times of all-to-alls reach the agent, bounded, whoever else reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, RoutingCounts, moe_layers, routing_counts
+from punctual.protocol import limits
+from punctual.protocol.experts import ExpertRouting
+from punctual.protocol.reports import check
+from tests.communication.hooks.ranks import run_on_ranks
+from tests.runtime.conftest import emulated
+from tests.runtime.in_process import runner_of
+from tests.runtime.test_expert_parallel import RANKS, Mixture
+from workers.links.rates import EXPERTS, ServerLinks
+from workers.runtime.assignment import Places
+from workers.runtime.emulated_network import BACKEND, Emulation, register
+from workers.runtime.iteration import IterationRunner
+from workers.runtime.measuring.routing import RoutingReports, reportable
+from workers.runtime.measuring.row_times import WARM_UP_ITERATIONS, RowTimes, union_seconds
+
+CPU = torch.device("cpu")
+
+
+class Reading(Mixture):
+    """A function that reads the counts itself."""
+
+    def train(self, batch: Any, model: nn.Module) -> Any:
+        loss = super().train(batch, model)
+        (counts,) = routing_counts(model).values()
+        assert counts.tokens == 40
+        return loss
+
+
+def told_by(
+    runner: IterationRunner, iterations: int, decision: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Return the records of some iterations, checked as agents check them."""
+    told: list[dict[str, Any]] = []
+    module = runner.parts.module
+    runner.rows = RowTimes(module, CPU, None)
+    reports = RoutingReports(module, runner.rows, told.append)
+    if decision is not None:
+        reports.decided(decision)
+    for iteration in range(iterations):
+        counts = runner.run(iteration).routing.counts
+        reports.iteration_done(iteration + 1, counts, is_last=iteration + 1 == iterations)
+    checked = [check(ExpertRouting, fields) for fields in told]
+    assert [problem for _, problem in checked] == [""] * len(told)
+    return [fields for fields, _ in checked if fields is not None]
+
+
+def test_counts_that_train_reads_reach_the_agent_too(alone: None) -> None:
+    (record,) = told_by(runner_of(Reading({})), 5)
+    (layer,) = record["layers"]
+    assert (record["iteration"], record["iterations"], record["timing"]) == (5, 5, None)
+    assert (layer["name"], layer["tokens"], layer["two_expert_tokens"]) == ("1", 5 * 40, 5 * 40)
+    assert sum(layer["rows"]) == 2 * 5 * 40
+    assert sum(layer["dropped"]) >= 5 * (80 - 3 * 22)
+    assert 1.0 <= layer["balance_loss"] < 2.0
+    assert layer["hosts"] == [[], [], []]
+
+
+def test_metrics_are_there_though_train_reads_its_counts(alone: None) -> None:
+    assert runner_of(Reading({})).run(0).values["moe/two_expert_share"] == 1
+
+
+DECISION = {
+    "iteration": 3, "from_factor": 1, "to_factor": 2, "ffn_seconds": 0.01, "all_to_all_seconds": 0.02,
+    "reason": "expert computation is shorter than the all-to-all",
+}  # fmt: skip
+
+
+def spread_and_trained(box: str) -> tuple[dict[str, Any], bool]:
+    """Train with experts on both ranks; return rank 0's record, and whether an emulated all-to-all was timed
+    by the emulated clock."""
+    runner = runner_of(Mixture({}))
+    (layer,) = moe_layers(runner.parts.module).values()
+    layer.exchange = GroupExchange(ExpertPlacement(((0,), (0, 1), (1,)), RANKS), dist.new_group())
+    (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, DECISION)
+    return record, timed_by_emulated_clock(box)
+
+
+def timed_by_emulated_clock(box: str) -> bool:
+    links = ServerLinks.from_message(emulated()["links"])
+    emulation = Emulation(links, Places((0, 1), (0, 0)), Path(box))
+    register(emulation)
+    group = dist.new_group(backend=BACKEND, group_desc=EXPERTS)
+    layer = MoELayer(8, 8, experts=2)
+    layer.exchange = GroupExchange(ExpertPlacement(((0,), (1,)), RANKS), group)
+    times = RowTimes(layer, CPU, None)
+    times._left_cold = 0
+    times.begins()
+    layer(torch.randn(64, 8))
+    spans = [(begin, end) for _, begin, end in times._spans]
+    return len(spans) == 2 and spans[-1] == group.last  # type: ignore[attr-defined]
+
+
+def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> None:
+    for record, is_emulated in run_on_ranks(RANKS, spread_and_trained, str(tmp_path)):
+        timing = record["timing"]
+        assert record["layers"][0]["hosts"] == [[0], [], [1]]
+        assert record["decisions"] == [DECISION]
+        # Two there and back in each of two passes.
+        assert (timing["iterations"], len(timing["spans"])) == (2, 4)
+        assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]
+        assert sum(span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]) == 2
+        assert is_emulated
+
+
+def counts_of(experts: int, rows: int = 1) -> RoutingCounts:
+    return RoutingCounts(rows, 0, torch.full((experts,), rows), torch.zeros(experts, dtype=torch.int64))
+
+
+def test_the_first_layers_that_fit_are_reported() -> None:
+    counts = {"a\nb": counts_of(2), "large": counts_of(limits.EXPERTS_OF_A_LAYER + 1)}
+    counts |= {f"{number}": counts_of(2) for number in range(limits.MOE_LAYERS_OF_A_MODEL + 3)}
+    assert list(reportable(counts)) == [f"{number}" for number in range(limits.MOE_LAYERS_OF_A_MODEL)]
+
+
+def test_a_record_is_bounded_and_kept_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, heard, told = [0.0], [False], list[dict[str, Any]]()
+    monkeypatch.setattr("workers.runtime.measuring.routing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(limits, "MOE_LAYERS_OF_A_MODEL", 2)
+    experts = 8
+    layers = [MoELayer(2, 2, experts=experts) for _ in range(3)]
+    model = nn.Sequential(*layers)
+    reports = RoutingReports(model, RowTimes(model, CPU, None), told.append, lambda: heard[0])
+    for iteration in (1, 2):
+        now[0] += 60
+        reports.iteration_done(iteration, [counts_of(experts, 10**8)] * len(layers), is_last=False)
+        heard[0] = True
+    (record,) = told
+    fields, problem = check(ExpertRouting, record)
+    assert fields is not None, problem
+    assert (fields["iterations"], len(fields["layers"]), fields["other_layers"]) == (2, 2, 1)
+    assert fields["layers"][1]["rows"] == [2 * 10**8] * experts
+    monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
+    reports.iteration_done(3, [counts_of(experts)] * len(layers), is_last=True)
+    assert len(told) == 1
+
+
+def test_overlapping_all_to_alls_count_once() -> None:
+    assert union_seconds([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]) == 4.0

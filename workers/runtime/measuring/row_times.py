@@ -1,0 +1,153 @@
+"""When rows of experts travel in an iteration, as one rank sees it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from punctual.moe import GroupExchange, moe_layers
+from punctual.protocol import limits
+from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.pace import Pace
+
+#: Not timed: memory is found, connections are made.
+WARM_UP_ITERATIONS = 3
+#: Timed between two records. On a GPU each one waits for the device.
+TIMED_ITERATIONS = 8
+
+
+@dataclass(frozen=True)
+class IterationRows:
+    """All-to-alls of one iteration, in seconds from its beginning.
+
+    Attributes:
+        seconds: of the iteration. backward: when the backward pass began.
+        spans: layer, beginning and end of each all-to-all.
+    """
+
+    seconds: float
+    backward: float
+    spans: tuple[tuple[int, float, float], ...]
+
+    @property
+    def all_to_all(self) -> float:
+        """Seconds in which rows were on their way."""
+        return union_seconds((begin, end) for _, begin, end in self.spans)
+
+
+class RowTimes:
+    """Times the all-to-alls of the first iterations after each reading.
+
+    On a GPU by its own clock, on an emulated device in emulated time.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
+        self._layers = list(moe_layers(module).values())
+        self._cuda, self._pace = device.type == "cuda", pace
+        self._left_cold = WARM_UP_ITERATIONS
+        self._is_timed = False
+        self._begin: Any = None
+        self._backward: Any = None
+        self._spans: list[tuple[int, Any, Any]] = []
+        self._timed: list[IterationRows] = []
+
+    def begins(self) -> None:
+        """Begin an iteration."""
+        self._is_timed = not self._left_cold and len(self._timed) < TIMED_ITERATIONS
+        self._left_cold = max(0, self._left_cold - 1)
+        for number, layer in enumerate(self._layers):
+            exchange = layer.exchange
+            if isinstance(exchange, GroupExchange):
+                exchange.timer = (
+                    partial(self._transfer, number, exchange.group) if self._is_timed else nullcontext
+                )
+        if self._is_timed:
+            self._spans = []
+            self._begin = self._backward = self._now()
+
+    def backward_begins(self) -> None:
+        """Note that the backward pass begins."""
+        if self._is_timed:
+            self._backward = self._now()
+
+    def ends(self) -> None:
+        """End the iteration. Iterations without all-to-alls are not kept."""
+        if not self._is_timed or not self._spans:
+            return
+        end = self._now()
+        if self._cuda:
+            end.synchronize()
+        seconds = max(0.0, self._since(end))
+
+        def within(moment: Any) -> float:
+            return min(max(0.0, self._since(moment)), seconds)
+
+        spans = sorted((within(begin), within(end), layer) for layer, begin, end in self._spans)
+        ordered = tuple((layer, begin, max(begin, end)) for begin, end, layer in spans)
+        self._timed.append(IterationRows(seconds, within(self._backward), ordered))
+
+    def take(self) -> list[IterationRows]:
+        """Return the iterations that were timed since the last call."""
+        timed, self._timed = self._timed, []
+        return timed
+
+    @contextmanager
+    def _transfer(self, layer: int, group: Any) -> Iterator[None]:
+        begin = self._now()
+        yield
+        span = group.last if isinstance(group, EmulatedGroup) else (begin, self._now())
+        self._spans.append((layer, *span))
+
+    def _now(self) -> Any:
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+        return time.perf_counter() if self._pace is None else self._pace.clock.at
+
+    def _since(self, moment: Any) -> float:
+        if self._cuda:
+            return float(self._begin.elapsed_time(moment)) / 1000
+        return float(moment - self._begin)
+
+
+def timing_fields(timed: Sequence[IterationRows], places: Sequence[int | None]) -> dict[str, Any] | None:
+    """Return a record's `timing` of some iterations; None if there are none.
+
+    Args:
+        places: by layer its place in the record; None for a layer that is not in it.
+    """
+    if not timed:
+        return None
+    last = timed[-1]
+    spans = [
+        {"layer": places[layer], "begin_seconds": begin, "end_seconds": end}
+        for layer, begin, end in last.spans
+        if places[layer] is not None
+    ]
+    iteration_seconds = fmean(each.seconds for each in timed)
+    return {
+        "iterations": len(timed),
+        "iteration_seconds": iteration_seconds,
+        "all_to_all_seconds": min(iteration_seconds, fmean(each.all_to_all for each in timed)),
+        "seconds": last.seconds,
+        "backward_seconds": last.backward,
+        "spans": spans[: limits.SPANS_OF_A_WINDOW],
+    }
+
+
+def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the time in which at least one of the spans (begin, end) goes on."""
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
