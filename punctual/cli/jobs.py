@@ -13,6 +13,7 @@ from rich.live import Live
 
 from punctual.cli import options, output, session
 from punctual.cli.communication import say_communication
+from punctual.cli.experts import say_experts
 from punctual.cli.follow import INTERRUPTED, ending, event_line
 from punctual.cli.verdicts import say_verdict
 from punctual.client import Job
@@ -125,6 +126,9 @@ def job(
     communication: Annotated[
         bool, typer.Option("--communication", help="Show how its gradients are sent, and why so.")
     ] = False,
+    experts: Annotated[
+        bool, typer.Option("--experts", help="Show how its experts are used, and where they live.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show one job: verdict, plan, progress, and what happened last."""
@@ -132,6 +136,9 @@ def job(
         found = client.job(job_id)
         if communication:
             say_communication(found.communication(), as_json=as_json)
+            return
+        if experts:
+            say_experts(found.experts(), as_json=as_json)
             return
         if as_json:
             output.print_json(found.raw)

@@ -218,6 +218,10 @@ class Job(JobFacts):
         document = self.client.transport.get(f"{self.path}communication/")
         return document if isinstance(document, dict) else {}
 
+    def experts(self) -> dict[str, Any]:
+        """How its mixture-of-experts layers use their experts, and where each expert lives."""
+        return dict(self.client.transport.get(f"{self.path}experts/"))
+
     def plan(self) -> dict[str, Any]:
         """Planned GPUs over time beside those it really had."""
         document = self.client.transport.get(f"{self.path}plan/")

@@ -52,6 +52,7 @@ urlpatterns = [
         job_records.CommunicationView.as_view(),
         name="job-communication",
     ),
+    path("jobs/<job:job_id>/experts/", job_records.ExpertsView.as_view(), name="job-experts"),
     path("jobs/<job:job_id>/curve/", job_records.CurveView.as_view(), name="job-curve"),
     path("what-if/", jobs.WhatIfView.as_view(), name="what-if"),
     path("cluster/", cluster.ClusterView.as_view(), name="cluster"),

@@ -52,6 +52,19 @@ class JobMetric(models.Model):
         constraints = [models.UniqueConstraint(fields=["job", "generation", "iteration"], name="metric_once")]
 
 
+class JobExperts(models.Model):
+    """What a job's workers reported of its mixture-of-experts layers (docs/protocols.md 2.11)."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="experts")
+    #: Of the newest record.
+    generation = models.PositiveIntegerField(default=0)
+    iteration = models.PositiveBigIntegerField(default=0)
+    latest = models.JSONField(default=dict)
+    #: Of the whole job, thinned; and the last packing decisions.
+    history = models.JSONField(default=list, blank=True)
+    decisions = models.JSONField(default=list, blank=True)
+
+
 class LogChunk(models.Model):
     """A piece of one worker's output. ``offset`` counts bytes, so that a repeated piece is recognised."""
 

@@ -21,6 +21,7 @@ from scheduling.life_cycle.steps import WORKER_GONE
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.expert_levels import worker_counts_of
+from scheduling.services.expert_routing import note_routing
 from scheduling.services.generations import let_go, retire
 from scheduling.services.gradient_profiles import note_profile, note_window
 from scheduling.services.host_memory import memory_of_all, raised, smallest_share, to_reserve
@@ -386,6 +387,13 @@ def _mixture(
     note_mixture(job, generation, event, cluster)
 
 
+def _expert_routing(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """Where the tokens of the job's mixture-of-experts layers went of late."""
+    note_routing(job, generation, event, happened_at)
+
+
 def _nonfinite(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
@@ -416,6 +424,7 @@ HANDLERS: dict[str, Handler] = {
     "communication_profile": _communication_profile,
     "communication_window": _communication_window,
     "mixture": _mixture,
+    "expert_routing": _expert_routing,
     "nonfinite": _nonfinite,
     "failed": _failed,
     "refused": _refused,

@@ -96,6 +96,7 @@ LINES = [
     Line("job-artifact", "get", MEMBERS),
     Line("job-plan", "get", MEMBERS),
     Line("job-communication", "get", MEMBERS),
+    Line("job-experts", "get", MEMBERS),
     Line("job-curve", "get", MEMBERS),
     Line("cluster", "get", ANYONE),
     Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),

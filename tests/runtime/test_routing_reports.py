@@ -44,9 +44,8 @@ def told_by(
 ) -> list[dict[str, Any]]:
     """Return the records of some iterations, checked as agents check them."""
     told: list[dict[str, Any]] = []
-    module = runner.parts.module
-    runner.rows = RowTimes(module, CPU, None)
-    reports = RoutingReports(module, runner.rows, told.append)
+    runner.rows.watching = True
+    reports = RoutingReports(runner.parts.module, runner.rows, told.append)
     if decision is not None:
         reports.decided(decision)
     for iteration in range(iterations):
@@ -96,7 +95,7 @@ def timed_by_emulated_clock(box: str) -> bool:
     layer = MoELayer(8, 8, experts=2)
     layer.exchange = GroupExchange(ExpertPlacement(((0,), (1,)), RANKS), group)
     times = RowTimes(layer, CPU, None)
-    times._left_cold = 0
+    times.watching, times._left_cold = True, 0
     times.begins()
     layer(torch.randn(64, 8))
     spans = [(begin, end) for _, begin, end in times._spans]

@@ -102,8 +102,7 @@ class IterationRunner:
         self.traffic: CopyTraffic | None = None
         #: Learns when gradients are ready, where that is measured.
         self.times: GradientTimes | None = None
-        #: Learns when rows of experts travel, where that is measured.
-        self.rows: RowTimes | None = None
+        self.rows = RowTimes(parts.module, parts.device, pace)
         self._trained = TrainedParameters(parts, group, world_size)
         self._leftover = LeftoverSteps(parts)
         self._undeclared = UndeclaredState(parts, tells=rank == 0)
@@ -128,8 +127,7 @@ class IterationRunner:
             self.traffic.begins()
         if self.times is not None:
             self.times.begins()
-        if self.rows is not None:
-            self.rows.begins()
+        self.rows.begins()
         batch = self.loader.load(iteration)
         self.model.begin_iteration()
         self._mixtures.begin_iteration(batch.weight / self._world_size)
@@ -138,8 +136,7 @@ class IterationRunner:
         backward_began = time.monotonic()
         if self.times is not None:
             self.times.backward_begins()
-        if self.rows is not None:
-            self.rows.backward_begins()
+        self.rows.backward_begins()
         self._trained.check()
         self.synchronisation.before_backward(whole_loss)
         self._backward(whole_loss, batch, averaged=True)
@@ -180,8 +177,7 @@ class IterationRunner:
             self.traffic.ends()
         if self.times is not None:
             self.times.ends()
-        if self.rows is not None:
-            self.rows.ends()
+        self.rows.ends()
         return IterationResult(
             control,
             values,

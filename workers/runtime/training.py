@@ -31,7 +31,6 @@ from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.routing import RoutingReports
-from workers.runtime.measuring.row_times import RowTimes
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.pace import Pace
@@ -229,7 +228,7 @@ class TrainingGeneration:
         module = self.parts.module
         if not moe_layers(module):
             return None
-        self.runner.rows = RowTimes(module, self.parts.device, self.runner.pace)
+        self.runner.rows.watching = True
         return RoutingReports(
             module,
             self.runner.rows,

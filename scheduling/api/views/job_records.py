@@ -19,11 +19,13 @@ from projects.api.filters import read_filters
 from projects.api.pagination import ByIteration
 from scheduling.api import job_serializers as shapes
 from scheduling.api.communication_serializers import CommunicationSerializer
+from scheduling.api.expert_serializers import ExpertsSerializer
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
 from scheduling.selectors.artifacts import artifact_get, artifact_open, pieces
 from scheduling.selectors.communication import communication_of
+from scheduling.selectors.experts import experts_of
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import planned_finish_at, planned_pieces
 from scheduling.selectors.jobs import job_get, training_history
@@ -241,3 +243,18 @@ class CommunicationView(ApiView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         return Response(CommunicationSerializer(communication_of(job_get(self.user, job_id))).data)
+
+
+@extend_schema(tags=["job records"])
+class ExpertsView(ApiView):
+    """Mixture-of-experts layers."""
+
+    queryset = JobEvent.objects.none()
+
+    @extend_schema(
+        operation_id="job_experts",
+        summary="Show how a job's experts are used, and where they live",
+        responses=ExpertsSerializer,
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        return Response(ExpertsSerializer(experts_of(job_get(self.user, job_id))).data)

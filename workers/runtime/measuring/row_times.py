@@ -44,12 +44,13 @@ class IterationRows:
 
 
 class RowTimes:
-    """Times the all-to-alls of the first iterations after each reading.
+    """Times the all-to-alls of the first iterations after each reading, while `watching`.
 
     On a GPU by its own clock, on an emulated device in emulated time.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
+        self.watching = False
         self._layers = list(moe_layers(module).values())
         self._cuda, self._pace = device.type == "cuda", pace
         self._left_cold = WARM_UP_ITERATIONS
@@ -61,6 +62,8 @@ class RowTimes:
 
     def begins(self) -> None:
         """Begin an iteration."""
+        if not self.watching:
+            return
         self._is_timed = not self._left_cold and len(self._timed) < TIMED_ITERATIONS
         self._left_cold = max(0, self._left_cold - 1)
         for number, layer in enumerate(self._layers):

@@ -1,0 +1,129 @@
+"""`job ID --experts`: how a job's mixture-of-experts layers use their experts, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from punctual.cli import output
+
+_LAYERS = ("LAYER", "TOKENS", "TWO EXPERTS", "DROPPED", "BALANCE LOSS", "LOAD OF EACH EXPERT (1: EVEN)")
+_HOMES = ("LAYER", "EXPERTS", "WORKERS")
+_DECISIONS = ("ITERATION", "PACKING", "EXPERTS COMPUTE", "ALL-TO-ALL", "REASON")
+#: Of a layer with more experts the most and the least used ones are named.
+_LISTED_EXPERTS, _NAMED_EXPERTS = 16, 4
+_NAMED_WORKERS = 8
+
+
+def say_experts(told: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what `GET /jobs/{id}/experts/` returns."""
+    if as_json:
+        output.print_json(told)
+        return
+    if not told["layers"] and not told["other_layers"]:
+        output.say("Its workers have reported no mixture-of-experts layers.")
+        return
+    output.print_facts(_facts(told))
+    output.print_table(_LAYERS, [_layer(layer) for layer in told["layers"]], right=_LAYERS[1:5], empty="")
+    if told["other_layers"]:
+        output.say(f"{told['other_layers']} more layers are not reported: they are too many or too large.")
+    _say_homes(told)
+    if told["decisions"]:
+        rows = [_decision(decision) for decision in told["decisions"]]
+        output.print_table(_DECISIONS, rows, right=_DECISIONS[2:4], empty="")
+
+
+def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    last, count = told["iteration"], told["iterations"]
+    return [
+        ("Iterations", f"{last - count + 1} to {last}, in generation {told['generation']}"),
+        ("Reported", output.time_text(datetime.fromisoformat(told["told_at"]))),
+        ("All-to-all", _all_to_all(told["all_to_all"])),
+    ]
+
+
+def _all_to_all(timing: Mapping[str, Any] | None) -> str:
+    if timing is None:
+        return "no rows travel between workers"
+    return (
+        f"{timing['share']:.0%} of an iteration: {_milliseconds(timing['all_to_all_seconds'])} of "
+        f"{_milliseconds(timing['iteration_seconds'])}"
+    )
+
+
+def _layer(layer: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        _layer_name(layer),
+        f"{layer['tokens']:,}",
+        f"{layer['two_expert_share']:.1%}",
+        f"{layer['dropped_share']:.1%}",
+        f"{layer['balance_loss']:.3f}",
+        _load(layer["load"]),
+    )
+
+
+def _layer_name(layer: Mapping[str, Any]) -> str:
+    return layer["name"] or "(the model)"
+
+
+def _load(load: Sequence[float]) -> str:
+    if len(load) <= _LISTED_EXPERTS:
+        return "  ".join(f"{times:.2f}" for times in load)
+    most = sorted(range(len(load)), key=lambda expert: -load[expert])
+    named = [
+        ", ".join(f"{expert} ({load[expert]:.2f})" for expert in experts)
+        for experts in (most[:_NAMED_EXPERTS], most[: -_NAMED_EXPERTS - 1 : -1])
+    ]
+    return f"most: {named[0]}; least: {named[1]}"
+
+
+def _say_homes(told: Mapping[str, Any]) -> None:
+    layers = told["layers"]
+    if all(layer["hosts"] is not None and not any(layer["hosts"]) for layer in layers):
+        output.say("Every worker has all experts.")
+        return
+    servers = {worker["rank"]: f"{worker['server']}:{worker['gpu']}" for worker in told["workers"]}
+    same = len({str(layer["hosts"]) for layer in layers}) == 1
+    rows = [
+        ("all" if same else _layer_name(layer), experts, homes)
+        for layer in layers[: 1 if same else None]
+        for experts, homes in _runs(layer["hosts"], servers)
+    ]
+    output.print_table(_HOMES, rows, empty="")
+
+
+def _runs(hosts: list[list[int]] | None, servers: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    """Return runs of experts that have the same workers, with these."""
+    if hosts is None:
+        yield "all", "not reported: too many"
+        return
+    first = 0
+    for last, ranks in enumerate(hosts):
+        if last + 1 == len(hosts) or hosts[last + 1] != ranks:
+            yield f"{first}" if first == last else f"{first} to {last}", _workers(ranks, servers)
+            first = last + 1
+
+
+def _workers(ranks: Sequence[int], servers: Mapping[int, str]) -> str:
+    if not ranks:
+        return "all"
+    named = [
+        f"{rank} on {servers[rank]}" if rank in servers else f"{rank}" for rank in ranks[:_NAMED_WORKERS]
+    ]
+    others = len(ranks) - len(named)
+    return ", ".join(named) + (f" and {others} more" if others else "")
+
+
+def _decision(decision: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        decision["iteration"],
+        f"{decision['from_factor']} → {decision['to_factor']}",
+        _milliseconds(decision["ffn_seconds"]),
+        _milliseconds(decision["all_to_all_seconds"]),
+        decision["reason"],
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"

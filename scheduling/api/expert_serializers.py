@@ -1,0 +1,97 @@
+"""A job's mixture-of-experts layers, in JSON."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+
+def _numbers(child: serializers.Field, text: str) -> serializers.ListField:
+    return serializers.ListField(child=child, help_text=text)
+
+
+class ExpertLayerSerializer(serializers.Serializer):
+    """One layer. Lists have a number for each expert."""
+
+    name = serializers.CharField(
+        allow_blank=True, help_text="In the model; empty where the model is the layer."
+    )
+    tokens = serializers.IntegerField(help_text="Without padding, of all workers.")
+    rows = _numbers(serializers.IntegerField(), "Rows for each expert, dropped ones included.")
+    dropped = _numbers(serializers.IntegerField(), "Rows beyond the capacity.")
+    load = _numbers(serializers.FloatField(), "Rows relative to an even share: 1 is even.")
+    two_expert_share = serializers.FloatField(help_text="Of the tokens, with more than one expert.")
+    dropped_share = serializers.FloatField(help_text="Of the rows.")
+    balance_loss = serializers.FloatField(help_text="Mean over the iterations; 1 is even use.")
+    hosts = serializers.ListField(
+        child=serializers.ListField(child=serializers.IntegerField()),
+        allow_null=True,
+        help_text="Ranks that have each expert; an empty list: all ranks. Null: not reported.",
+    )
+
+
+class ExpertWorkerSerializer(serializers.Serializer):
+    """Where a rank of the generation is, or was."""
+
+    rank = serializers.IntegerField()
+    server = serializers.CharField()
+    gpu = serializers.IntegerField(help_text="Its index on the server.")
+
+
+class RowSpanSerializer(serializers.Serializer):
+    """One all-to-all, in seconds from the beginning of the iteration."""
+
+    layer = serializers.IntegerField(help_text="Its place in `layers`.")
+    begin_seconds = serializers.FloatField()
+    end_seconds = serializers.FloatField()
+
+
+class AllToAllSerializer(serializers.Serializer):
+    """When rows of experts travelled, as rank 0 measured it."""
+
+    share = serializers.FloatField(help_text="Of an iteration, waiting for other ranks included.")
+    iterations = serializers.IntegerField(help_text="That were timed.")
+    iteration_seconds = serializers.FloatField(help_text="Mean over them.")
+    all_to_all_seconds = serializers.FloatField(help_text="Mean over them.")
+    seconds = serializers.FloatField(help_text="Of the last one.")
+    backward_seconds = serializers.FloatField(help_text="When its backward pass began.")
+    spans = RowSpanSerializer(many=True, help_text="Of the last one.")
+
+
+class PackingDecisionSerializer(serializers.Serializer):
+    """A change of the packing factor, in force from the iteration on."""
+
+    generation = serializers.IntegerField()
+    iteration = serializers.IntegerField()
+    from_factor = serializers.IntegerField()
+    to_factor = serializers.IntegerField()
+    ffn_seconds = serializers.FloatField(help_text="Mean of a micro-operation's expert computation.")
+    all_to_all_seconds = serializers.FloatField(help_text="Mean of a micro-operation's all-to-all.")
+    reason = serializers.CharField(allow_blank=True)
+
+
+class ExpertPointSerializer(serializers.Serializer):
+    """A point of the history. Lists have a number for each layer."""
+
+    generation = serializers.IntegerField()
+    iteration = serializers.IntegerField()
+    told_at = serializers.DateTimeField()
+    all_to_all_share = serializers.FloatField(allow_null=True)
+    largest_load = _numbers(serializers.FloatField(), "Of the most used expert; 1 is an even share.")
+    two_expert_share = _numbers(serializers.FloatField(), "Of the tokens.")
+    dropped_share = _numbers(serializers.FloatField(), "Of the rows.")
+    balance_loss = _numbers(serializers.FloatField(), "Mean over the iterations.")
+
+
+class ExpertsSerializer(serializers.Serializer):
+    """A job's mixture-of-experts layers, of all workers, since the report before."""
+
+    generation = serializers.IntegerField(allow_null=True)
+    iteration = serializers.IntegerField(allow_null=True, help_text="The last one that is counted.")
+    iterations = serializers.IntegerField(help_text="That are counted.")
+    told_at = serializers.DateTimeField(allow_null=True)
+    layers = ExpertLayerSerializer(many=True, help_text="Empty for a job without such layers.")
+    other_layers = serializers.IntegerField(help_text="Beyond 64, or with more than 256 experts.")
+    workers = ExpertWorkerSerializer(many=True)
+    all_to_all = AllToAllSerializer(allow_null=True, help_text="Null where no rows travelled.")
+    decisions = PackingDecisionSerializer(many=True, help_text="The last 128, in order.")
+    history = ExpertPointSerializer(many=True, help_text="At most 64 points over the whole job.")
