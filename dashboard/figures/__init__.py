@@ -8,6 +8,9 @@ from dashboard.figures import (
     cluster_recovery,
     combined_usage,
     deadlines,
+    expert_homes,
+    expert_load,
+    expert_rows,
     gpus_by_server,
     inference_usage,
     job_communication,
@@ -47,6 +50,9 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "recovery-points": job_recovery_points.PANEL,
     "communication": job_communication.PANEL,
     "iteration": job_iteration.PANEL,
+    "expert-rows": expert_rows.PANEL,
+    "expert-load": expert_load.PANEL,
+    "expert-homes": expert_homes.PANEL,
 }
 
 LENDING_PANELS: dict[str, Panel[Any]] = {

@@ -72,6 +72,8 @@ class Panel(Generic[Data]):
     caption: Callable[[Data], str] | None = None
     #: Whether that says something where nothing is drawn, too.
     caption_when_empty: bool = False
+    #: Whether the page leaves the panel out for now; None: it never does.
+    is_absent: Callable[[Data], bool] | None = None
 
     @property
     def has_note(self) -> bool:
@@ -79,8 +81,11 @@ class Panel(Generic[Data]):
         return self.caption is not None
 
     def draw(self, request: PanelRequest) -> dict[str, Any]:
-        """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one."""
+        """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one, or
+        that the panel is absent."""
         data = self.load(request)
+        if self.is_absent is not None and self.is_absent(data):
+            return {"absent": True}
         figure = self.figure(data)
         told = self.caption is not None and (figure is not None or self.caption_when_empty)
         note = {"note": self.caption(data)} if told and self.caption is not None else {}

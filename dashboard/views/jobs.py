@@ -17,6 +17,7 @@ from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
 from scheduling.selectors.environments import installer_output
+from scheduling.selectors.experts import newest_decisions
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
 from scheduling.selectors.nonfinite import warning_of
@@ -26,6 +27,7 @@ from scheduling.selectors.visibility import steerable_project_ids, visible_proje
 
 _LOG_TAIL_CHUNKS = 200
 _RECOVERIES_SHOWN = 20
+_DECISIONS_SHOWN = 20
 
 
 def read_filters(request: HttpRequest) -> JobFilters:
@@ -98,6 +100,9 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
         ),
         "recoveries": Fragment(
             "dashboard/parts/job_recoveries.html", lambda _: list(recoveries_of(found)[:_RECOVERIES_SHOWN])
+        ),
+        "packing": Fragment(
+            "dashboard/parts/job_packing.html", lambda _: newest_decisions(found, _DECISIONS_SHOWN)
         ),
         "files": Fragment("dashboard/parts/job_files.html", lambda _: _files(found)),
     }

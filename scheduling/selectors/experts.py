@@ -12,11 +12,6 @@ NOTHING: dict[str, Any] = {
 }  # fmt: skip
 
 
-def has_experts(job: Job) -> bool:
-    """Whether workers of the job have reported mixture-of-experts layers."""
-    return JobExperts.objects.filter(job=job).exists()
-
-
 def experts_of(job: Job) -> dict[str, Any]:
     """Return what the job's page and `GET /jobs/{id}/experts/` show: the last record of its workers, packing
     decisions, and a coarse history."""
@@ -60,3 +55,9 @@ def _all_to_all(timing: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     whole = timing["iteration_seconds"]
     return {**timing, "share": timing["all_to_all_seconds"] / whole if whole else 0.0}
+
+
+def newest_decisions(job: Job, count: int) -> list[dict[str, Any]]:
+    """Return the last packing decisions of a job, the newest first."""
+    kept = JobExperts.objects.filter(job=job).only("decisions").first()
+    return [] if kept is None else kept.decisions[: -count - 1 : -1]

@@ -12,7 +12,7 @@ from punctual.protocol import limits
 from punctual.protocol.experts import ExpertRouting
 from punctual.protocol.reports import check
 from scheduling.models import Generation, Job, JobExperts
-from scheduling.selectors.experts import experts_of, has_experts
+from scheduling.selectors.experts import experts_of, newest_decisions
 from scheduling.services.expert_routing import DECISIONS_KEPT, HISTORY_POINTS, grown
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 
@@ -120,17 +120,15 @@ def trained(server: Server) -> tuple[Job, Generation]:
 
 def test_the_newest_record_is_shown_with_its_workers(server: Server) -> None:
     job, generation = trained(server)
-    assert not has_experts(job)
-    assert experts_of(job)["layers"] == []
+    assert experts_of(job)["layers"] == newest_decisions(job, 20) == []
     send(server, {"events": [reported(generation), reported(generation, iteration=10, decisions=[])]})
-    assert has_experts(job)
     told = experts_of(job)
     assert (told["generation"], told["iteration"], told["iterations"]) == (generation.number, 20, 10)
     (layer,) = told["layers"]
     assert (layer["load"], layer["two_expert_share"], layer["dropped_share"]) == ([1.5, 0.5], 0.25, 0.15)
     assert told["workers"] == [{"rank": 0, "server": "node-a", "gpu": 0}]
     assert told["all_to_all"]["share"] == 0.4
-    assert told["decisions"] == [{"generation": generation.number, **DECISION}]
+    assert told["decisions"] == newest_decisions(job, 20) == [{"generation": generation.number, **DECISION}]
     (point,) = told["history"]
     assert (point["largest_load"], point["all_to_all_share"]) == ([1.5], 0.4)
     Job.objects.get(pk=job.pk).delete()
@@ -142,7 +140,7 @@ def test_hosts_outside_the_generation_are_refused(server: Server) -> None:
     ranks = [[0], [generation.world_size]]
     answer = send(server, {"events": [reported(generation, layers=[LAYER | {"hosts": ranks}])]})
     assert "of a generation of 1 workers" in answer.content.decode()
-    assert not has_experts(job)
+    assert experts_of(job)["layers"] == []
 
 
 def test_what_is_kept_of_a_job_is_bounded(server: Server) -> None:

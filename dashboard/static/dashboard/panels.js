@@ -56,6 +56,12 @@ class FigurePanel extends Panel {
     const answer = await (await read(this.element.dataset.panel)).json();
     const figure = this.element.querySelector(".figure");
     this.latest = answer;
+    // A panel that not every job has: its place on the page is hidden.
+    this.element.parentElement.toggleAttribute("hidden", Boolean(answer.absent));
+    if (answer.absent) {
+      say(figure, "");
+      return;
+    }
     // A figure that is not always of the same thing brings its note along.
     const note = this.element.querySelector("[data-note]");
     if (note) note.textContent = answer.note || "";

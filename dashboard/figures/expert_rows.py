@@ -1,0 +1,75 @@
+"""When rows of experts travel in one iteration of a job, and which share of it that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboard import colours
+from dashboard.figures.expert_heat import layer_name
+from dashboard.figures.panel import Panel, base_figure
+from scheduling.selectors.experts import experts_of
+
+#: More layers than this are drawn in one row.
+_DRAWN_LAYERS = 8
+
+
+def figure(experts: dict[str, Any]) -> go.Figure | None:
+    """Draw a row for the passes and one for each layer: a bar for each all-to-all."""
+    timing = experts["all_to_all"]
+    if timing is None:
+        return None
+    drawn = base_figure(margin={"l": 150, "r": 16, "t": 12, "b": 46}, barmode="overlay", showlegend=False)
+    backward, end = timing["backward_seconds"], timing["seconds"]
+    for name, begin, until in (("Forward pass", 0.0, backward), ("Backward pass and step", backward, end)):
+        drawn.add_trace(_bars("Iteration", [(begin, until, name)], colours.NEUTRAL))
+    layers = experts["layers"]
+    for number, layer in enumerate(layers):
+        row = "All-to-all" if len(layers) > _DRAWN_LAYERS else f"All-to-all, {layer_name(layer)}"
+        spans = [
+            (span["begin_seconds"], span["end_seconds"], layer_name(layer))
+            for span in timing["spans"]
+            if span["layer"] == number
+        ]
+        if spans:
+            drawn.add_trace(_bars(row, spans, colours.PROMISED))
+    drawn.update_xaxes(title_text="ms since the iteration began", rangemode="tozero")
+    drawn.update_yaxes(autorange="reversed", automargin=True)
+    return drawn
+
+
+def _bars(row: str, spans: list[tuple[float, float, str]], colour: str) -> go.Bar:
+    return go.Bar(
+        y=[row] * len(spans),
+        base=[1e3 * begin for begin, _, _ in spans],
+        x=[1e3 * (end - begin) for begin, end, _ in spans],
+        orientation="h",
+        name=row,
+        marker={"color": colour, "line": {"width": 1, "color": "rgba(255, 255, 255, 0.6)"}},
+        customdata=[[name, 1e3 * end] for _, end, name in spans],
+        hovertemplate="%{customdata[0]}: %{base:.2f} to %{customdata[1]:.2f} ms<extra></extra>",
+    )
+
+
+def caption(experts: dict[str, Any]) -> str:
+    """Say which share of an iteration rows are on their way."""
+    timing = experts["all_to_all"]
+    if timing is None:
+        return ""
+    return (
+        f"Rows travel for {timing['share']:.0%} of an iteration: {1e3 * timing['all_to_all_seconds']:.1f} of "
+        f"{1e3 * timing['iteration_seconds']:.1f} ms, as rank 0 measured it (mean of {timing['iterations']} "
+        "iterations, waiting for other workers included). Drawn is the last of them."
+    )
+
+
+PANEL = Panel(
+    title="All-to-all in an iteration",
+    load=lambda request: experts_of(request.the_job()),
+    figure=figure,
+    empty="No rows travel: every worker has all experts.",
+    refresh_on=("metrics", "changed"),
+    caption=caption,
+    is_absent=lambda experts: not experts["layers"],
+)
