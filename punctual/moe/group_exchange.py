@@ -29,11 +29,10 @@ class GroupExchange(ExpertExchange):
 
     Attributes:
         placement: which ranks host which experts.
-        group: the process group; None is the default one.
-        timer: opened around each all-to-all.
+        timer: opened around each all-to-all of rows, with the process group.
     """
 
-    timer: Callable[[], AbstractContextManager[None]] = nullcontext
+    timer: Callable[[dist.ProcessGroup | None], AbstractContextManager[Any]] = nullcontext
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:
         """Take a group, the default one if None.
@@ -46,7 +45,7 @@ class GroupExchange(ExpertExchange):
             raise ValueError(f"the placement is for {placement.ranks} ranks; the group has {ranks}.")
         self.share = 1 / ranks
         self.placement = placement
-        self.group = group
+        self._group = group
         self._rank: int = dist.get_rank(group)
         self._routes = _Routes.of(placement, self._rank)
 
@@ -57,8 +56,8 @@ class GroupExchange(ExpertExchange):
 
     def gather(self, numbers: Tensor) -> Tensor:
         """Gather the numbers of all ranks in one small collective."""
-        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self.group))]
-        dist.all_gather(gathered, numbers, group=self.group)
+        gathered = [torch.empty_like(numbers) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(gathered, numbers, group=self._group)
         return torch.stack(gathered).cpu()
 
     def exchange(self, rows: Tensor, counts: Tensor, compute: ComputeExpert) -> Tensor:
@@ -105,8 +104,8 @@ class GroupExchange(ExpertExchange):
             sent, received: number of rows to and from each rank.
         """
         found = rows.new_empty(sum(received), rows.shape[1])
-        with self.timer():
-            dist.all_to_all_single(found, rows.contiguous(), received, sent, group=self.group)
+        with self.timer(self._group):
+            dist.all_to_all_single(found, rows.contiguous(), received, sent, group=self._group)
         return found
 
 

@@ -69,9 +69,7 @@ class RowTimes:
         for number, layer in enumerate(self._layers):
             exchange = layer.exchange
             if isinstance(exchange, GroupExchange):
-                exchange.timer = (
-                    partial(self._transfer, number, exchange.group) if self._is_timed else nullcontext
-                )
+                exchange.timer = partial(self._transfer, number) if self._is_timed else nullcontext
         if self._is_timed:
             self._spans = []
             self._begin = self._backward = self._now()
@@ -114,7 +112,7 @@ class RowTimes:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             return event
-        return time.perf_counter() if self._pace is None else self._pace.clock.at
+        return time.monotonic() if self._pace is None else self._pace.clock.at
 
     def _since(self, moment: Any) -> float:
         if self._cuda:
