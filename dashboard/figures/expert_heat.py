@@ -56,6 +56,11 @@ def heat_map(
     return figure
 
 
+def are_everywhere(layers: Sequence[dict[str, Any]]) -> bool:
+    """Whether every worker has all experts, so that no rows travel."""
+    return all(layer["hosts"] is not None and not any(layer["hosts"]) for layer in layers)
+
+
 def layer_name(layer: dict[str, Any]) -> str:
     """Return a layer's name in the model, for a figure."""
     return plain_text(layer["name"] or "the model", 24)

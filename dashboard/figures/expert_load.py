@@ -57,8 +57,8 @@ def caption(experts: dict[str, Any]) -> str:
     words = [
         f"Rows of all workers in iterations {last - count + 1:,} to {last:,}; 1 is an even share",
         f"{two / max(tokens, 1):.0%} of the tokens went to two experts",
-        f"{dropped / max(rows, 1):.1%} of the rows were dropped",
-        f"balance loss {min(balances):.2f}"
+        f"{dropped / max(rows, 1):.1%} of the rows were dropped" if dropped else "No rows were dropped",
+        f"Balance loss {min(balances):.2f}"
         + (f" to {max(balances):.2f}" if max(balances) - min(balances) >= 0.005 else ""),
     ]
     if experts["other_layers"]:

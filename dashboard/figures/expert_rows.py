@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from dashboard import colours
-from dashboard.figures.expert_heat import layer_name
+from dashboard.figures.expert_heat import are_everywhere, layer_name
 from dashboard.figures.panel import Panel, base_figure
 from scheduling.selectors.experts import experts_of
 
@@ -56,7 +56,8 @@ def caption(experts: dict[str, Any]) -> str:
     """Say which share of an iteration rows are on their way."""
     timing = experts["all_to_all"]
     if timing is None:
-        return ""
+        everywhere = are_everywhere(experts["layers"])
+        return "No rows travel: every worker has all experts." if everywhere else "Not measured yet."
     return (
         f"Rows travel for {timing['share']:.0%} of an iteration: {1e3 * timing['all_to_all_seconds']:.1f} of "
         f"{1e3 * timing['iteration_seconds']:.1f} ms, as rank 0 measured it (mean of {timing['iterations']} "
@@ -68,8 +69,9 @@ PANEL = Panel(
     title="All-to-all in an iteration",
     load=lambda request: experts_of(request.the_job()),
     figure=figure,
-    empty="No rows travel: every worker has all experts.",
+    empty="There is no all-to-all to draw.",
     refresh_on=("metrics", "changed"),
     caption=caption,
+    caption_when_empty=True,
     is_absent=lambda experts: not experts["layers"],
 )

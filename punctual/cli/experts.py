@@ -39,17 +39,22 @@ def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("Iterations", f"{last - count + 1} to {last}, in generation {told['generation']}"),
         ("Reported", output.time_text(datetime.fromisoformat(told["told_at"]))),
-        ("All-to-all", _all_to_all(told["all_to_all"])),
+        ("All-to-all", _all_to_all(told)),
     ]
 
 
-def _all_to_all(timing: Mapping[str, Any] | None) -> str:
+def _all_to_all(told: Mapping[str, Any]) -> str:
+    timing = told["all_to_all"]
     if timing is None:
-        return "no rows travel between workers"
+        return "no rows travel between workers" if _are_everywhere(told["layers"]) else "not measured yet"
     return (
         f"{timing['share']:.0%} of an iteration: {_milliseconds(timing['all_to_all_seconds'])} of "
         f"{_milliseconds(timing['iteration_seconds'])}"
     )
+
+
+def _are_everywhere(layers: Sequence[Mapping[str, Any]]) -> bool:
+    return all(layer["hosts"] is not None and not any(layer["hosts"]) for layer in layers)
 
 
 def _layer(layer: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -80,7 +85,7 @@ def _load(load: Sequence[float]) -> str:
 
 def _say_homes(told: Mapping[str, Any]) -> None:
     layers = told["layers"]
-    if all(layer["hosts"] is not None and not any(layer["hosts"]) for layer in layers):
+    if _are_everywhere(layers):
         output.say("Every worker has all experts.")
         return
     servers = {worker["rank"]: f"{worker['server']}:{worker['gpu']}" for worker in told["workers"]}

@@ -64,6 +64,7 @@ def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[s
 def test_layers_with_unlike_homes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     layers = [LAYER, {**LAYER, "name": "other", "hosts": [[7], [0]]}, {**LAYER, "name": "x", "hosts": None}]
     lines = [line.split() for line in said(capsys, {**TOLD, "layers": layers}).splitlines()]
+    assert ["All-to-all", "not", "measured", "yet"] in lines
     assert ["blocks.1.mixture", "0", "to", "1", "all"] in lines
     assert ["other", "0", "7"] in lines
     assert ["x", "all", "not", "reported:", "too", "many"] in lines

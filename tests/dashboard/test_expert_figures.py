@@ -74,7 +74,11 @@ def test_all_to_alls_are_bars_of_an_iteration() -> None:
     assert (first.name, list(first.base)) == ("All-to-all, blocks.0.&lt;b&gt;mixture", [1.0, 30.0])
     assert list(second.x) == pytest.approx([2.0])
     assert "40% of an iteration: 20.0 of 50.0 ms" in expert_rows.caption(told())
-    assert expert_rows.figure(told(all_to_all=None)) is None
+    untimed = told(all_to_all=None)
+    assert expert_rows.figure(untimed) is None
+    assert expert_rows.caption(untimed) == "Not measured yet."
+    everywhere = told(all_to_all=None, layers=[{**LAYER, "hosts": [[], [], []]}])
+    assert "No rows travel" in expert_rows.caption(everywhere)
 
 
 def test_layers_too_large_to_report_are_named() -> None:

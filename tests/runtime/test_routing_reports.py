@@ -16,15 +16,17 @@ from punctual.protocol import limits
 from punctual.protocol.experts import ExpertRouting
 from punctual.protocol.reports import check
 from tests.communication.hooks.ranks import run_on_ranks
-from tests.runtime.conftest import emulated
+from tests.runtime.conftest import FUNCTIONS, emulated
 from tests.runtime.in_process import runner_of
 from tests.runtime.test_expert_parallel import RANKS, Mixture
 from workers.links.rates import EXPERTS, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.iteration import IterationRunner
+from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.routing import RoutingReports, reportable
 from workers.runtime.measuring.row_times import WARM_UP_ITERATIONS, RowTimes, union_seconds
+from workers.runtime.try_function import find_entry
 
 CPU = torch.device("cpu")
 
@@ -148,3 +150,22 @@ def test_a_record_is_bounded_and_kept_until_it_is_taken(monkeypatch: pytest.Monk
 
 def test_overlapping_all_to_alls_count_once() -> None:
     assert union_seconds([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]) == 4.0
+
+
+def test_a_worker_reports_all_its_iterations(agent: LocalAgent) -> None:
+    source = FUNCTIONS / "mixture_of_experts.py"
+    assignment = {
+        "function": {"entry": find_entry(source)},
+        "hyperparameters": {"global_batch_size": 8},
+        "termination": {"max_iterations": 12, "target": None},
+    }
+    generation = agent.start_generation(source, assignment, 1).wait_until_ready()
+    report = generation.train_from_nothing().report()
+    events = [each for each in generation.leader.of_kind("event") if each["kind"] == "expert_routing"]
+    checked = [check(ExpertRouting, each) for each in events]
+    records = [fields for fields, _ in checked if fields is not None]
+    assert len(records) == len(events) > 0, checked
+    assert sum(record["iterations"] for record in records) == 12
+    assert records[-1]["iteration"] == 12
+    assert sum(record["layers"][0]["tokens"] for record in records) == 12 * 8 * 5
+    assert report["final"]["own_two_expert_share"] == report["final"]["moe/two_expert_share"] == 1
