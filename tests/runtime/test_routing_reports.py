@@ -101,7 +101,7 @@ def timed_by_emulated_clock(box: str) -> bool:
     times.begins()
     layer(torch.randn(64, 8))
     spans = [(begin, end) for _, begin, end in times._spans]
-    return len(spans) == 2 and spans[-1] == group.last  # type: ignore[attr-defined]
+    return len(spans) == 2 and spans[-1] == group.last
 
 
 def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> None:
