@@ -53,7 +53,7 @@ class PlanChances:
         if family != unplanned:
             return PlanChance(family)
         unplanned = GradientProfile.objects.filter(key=key, planned_from="").values_list("gpus", flat=True)
-        coming = (shape_of_level(gpus, self._server_size) for gpus in unplanned)
+        coming = (shape_of_level(level, self._server_size) for level in unplanned)
         return PlanChance() if any(shape is not None and shape.workers > 1 for shape in coming) else None
 
 

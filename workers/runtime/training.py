@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 
 from punctual.function import TrainingFunction
-from punctual.moe import moe_layers
 from recovery.store.allowances import LONGEST_COPY_SECONDS
 from recovery.store.client import StoreClient
 from recovery.traffic.modes import TrafficMode
@@ -30,7 +29,7 @@ from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
 from workers.runtime.measuring.gradient_times import GradientTimes
-from workers.runtime.measuring.routing import RoutingReports
+from workers.runtime.measuring.routing import routing_reports
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.pace import Pace
@@ -184,7 +183,9 @@ class TrainingGeneration:
         )
         self._windows = self._communication_windows() if self.leads else None
         self._paths = PathRecorder(self.parts.module, rank=assignment.rank, world_size=world_size)
-        self._routing = self._routing_reports() if self.leads else None
+        self._routing = routing_reports(
+            self.parts.module, self.runner.rows, self.connection, leads=self.leads
+        )
         self._capture = ShardCapture(
             self.parts,
             generation=assignment.generation,
@@ -221,19 +222,6 @@ class TrainingGeneration:
             runner.times,
             self.assignment.runtime_plan.digest,
             lambda fields: self.connection.event("communication_window", **fields),
-        )
-
-    def _routing_reports(self) -> RoutingReports | None:
-        """What tells where tokens go; None of a model without mixture-of-experts layers."""
-        module = self.parts.module
-        if not moe_layers(module):
-            return None
-        self.runner.rows.watching = True
-        return RoutingReports(
-            module,
-            self.runner.rows,
-            lambda fields: self.connection.event("expert_routing", **fields),
-            lambda: self.connection.is_heard("expert_routing"),
         )
 
     def _copy_traffic(self, store: StoreClient, share: float, emulation: Emulation | None) -> CopyTraffic:

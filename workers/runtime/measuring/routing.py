@@ -14,6 +14,7 @@ from torch import nn
 from punctual.moe import GroupExchange, MoELayer, RoutingCounts, moe_layers
 from punctual.names import name_problem
 from punctual.protocol import limits
+from workers.runtime.connection import AgentConnection
 from workers.runtime.measuring.row_times import RowTimes, timing_fields
 
 _log = logging.getLogger(__name__)
@@ -99,6 +100,21 @@ class RoutingReports:
             "decisions": list(self._decisions),
         }
         return _bounded(fields)
+
+
+def routing_reports(
+    module: nn.Module, times: RowTimes, connection: AgentConnection, *, leads: bool
+) -> RoutingReports | None:
+    """Return what reports to the agent; None of a model without such layers, or if this is not rank 0."""
+    if not leads or not moe_layers(module):
+        return None
+    times.watching = True
+    return RoutingReports(
+        module,
+        times,
+        lambda fields: connection.event("expert_routing", **fields),
+        lambda: connection.is_heard("expert_routing"),
+    )
 
 
 def reportable(counts: Mapping[str, RoutingCounts]) -> dict[str, RoutingCounts]:

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduling', '0043_made_way'),
+        ('scheduling', '0044_mixtures'),
     ]
 
     operations = [
