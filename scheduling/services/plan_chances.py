@@ -52,8 +52,8 @@ class PlanChances:
         family = family_of_newcomer(key, unplanned, lossy=row.lossy == Lossy.ALLOWED, codecs=row.codecs)
         if family != unplanned:
             return PlanChance(family)
-        unplanned = GradientProfile.objects.filter(key=key, planned_from="").values_list("gpus", flat=True)
-        coming = (shape_of_level(level, self._server_size) for level in unplanned)
+        levels = GradientProfile.objects.filter(key=key, planned_from="").values_list("gpus", flat=True)
+        coming = (shape_of_level(level, self._server_size) for level in levels)
         return PlanChance() if any(shape is not None and shape.workers > 1 for shape in coming) else None
 
 
