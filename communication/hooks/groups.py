@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import count, product
 
 import torch
@@ -103,21 +104,35 @@ def steps_of(options: Iterable[Option], shape: PlacementShape) -> set[LevelStep]
     }
 
 
-def open_group(description: str, group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
+def open_group(
+    description: str,
+    group: dist.ProcessGroup | None = None,
+    *,
+    backend: str | None = None,
+    timeout: timedelta | None = None,
+) -> dist.ProcessGroup:
     """Make another group of the same ranks, for collectives in an order of their own. All ranks of `group`
     call this together.
 
     Args:
         description: what the group carries, as those ask who tell traffic apart.
         group: the whole generation if None.
+        backend: the default one if None.
+        timeout: of its collectives; the backend's own if None.
     """
-    made = open_subgroup(description, range(dist.get_world_size(group)), group)
+    everybody = range(dist.get_world_size(group))
+    made = open_subgroup(description, everybody, group, backend=backend, timeout=timeout)
     assert made is not None
     return made
 
 
 def open_subgroup(
-    description: str, members: Sequence[int], group: dist.ProcessGroup | None = None
+    description: str,
+    members: Sequence[int],
+    group: dist.ProcessGroup | None = None,
+    *,
+    backend: str | None = None,
+    timeout: timedelta | None = None,
 ) -> dist.ProcessGroup | None:
     """Make a group of some ranks of another one; None on ranks that are not in it. All ranks of `group` call
     this together.
@@ -126,6 +141,8 @@ def open_subgroup(
         description: what the new group carries, as those ask who tell traffic apart.
         members: ranks of `group`, ascending.
         group: the whole generation if None.
+        backend: the default one if None.
+        timeout: of its collectives; the backend's own if None.
     """
     everybody = dist.group.WORLD if group is None else group
     with _names_of_their_own(everybody):
@@ -133,7 +150,9 @@ def open_subgroup(
         inside = [ranks[member] for member in members]
         if dist.get_rank() not in inside:
             return None
-        return dist.new_group(inside, use_local_synchronization=True, group_desc=description)
+        return dist.new_group(
+            inside, timeout, backend, use_local_synchronization=True, group_desc=description
+        )
 
 
 @contextmanager

@@ -31,6 +31,7 @@ class MicroOperation:
         pieces: pieces of the tensor.
         first: start of the piece: elements of a flat gradient, or rows of the capacity axis.
         length: length of the piece, in the same unit.
+        lane: all-reduces of one lane start in the same order on all ranks; those of different lanes need not.
     """
 
     traffic: Traffic
@@ -39,6 +40,7 @@ class MicroOperation:
     pieces: int = 1
     first: int = 0
     length: int = 0
+    lane: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.piece < self.pieces:
@@ -81,7 +83,12 @@ def count_pieces(size_bytes: float, partition_bytes: float = PARTITION_BYTES) ->
 
 
 def cut(
-    traffic: Traffic, tensor: str, length: int, element_bytes: int, partition_bytes: float = PARTITION_BYTES
+    traffic: Traffic,
+    tensor: str,
+    length: int,
+    element_bytes: int,
+    partition_bytes: float = PARTITION_BYTES,
+    lane: str = "",
 ) -> tuple[MicroOperation, ...]:
     """Return the micro-operations of one tensor in order; none for an empty tensor.
 
@@ -93,7 +100,7 @@ def cut(
     lengths = piece_lengths(length, count_pieces(length * element_bytes, partition_bytes))
     each = lengths[0] if lengths else 0
     return tuple(
-        MicroOperation(traffic, tensor, piece, len(lengths), piece * each, piece_length)
+        MicroOperation(traffic, tensor, piece, len(lengths), piece * each, piece_length, lane)
         for piece, piece_length in enumerate(lengths)
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
@@ -120,18 +121,31 @@ class StepTimes:
 
 
 class Reason(StrEnum):
-    """Why a packing changes."""
+    """Why a packing changes, or may not change."""
 
     EXPERTS_SHORTER = "expert computation is shorter than the all-to-all"
     EXPERTS_LONGER = "expert computation became longer than the all-to-all"
     STEP_LONGER = "the step became longer"
+    NO_MEMORY = "more experts do not fit into the memory of a worker"
 
 
 @dataclass(frozen=True, slots=True)
-class PackingChange:
-    """A new packing, in force from the next step on."""
+class PackingDecision:
+    """A change of the packing factor, or the refusal of one.
 
-    packing: ExpertPacking
+    Attributes:
+        iteration: the first iteration under this decision.
+        from_factor: packing factor until then.
+        to_factor: packing factor from then on.
+        ffn_seconds: mean expert computation of a micro-operation that led to it.
+        all_to_all_seconds: mean all-to-all of a micro-operation that led to it.
+    """
+
+    iteration: int
+    from_factor: int
+    to_factor: int
+    ffn_seconds: float
+    all_to_all_seconds: float
     reason: Reason
 
 
@@ -140,22 +154,35 @@ class PackingController:
 
     It doubles the factor while the experts are shorter. It reverts a factor that makes them longer than the
     all-to-all, or makes the step longer; then it stops for good. Groups of one device have no all-to-all, so
-    they are judged by the step alone. All ranks must report equal times, such as the maxima over ranks.
+    they are judged by the step alone. All ranks must report equal times, such as the means over ranks.
 
     Attributes:
         packing: the packing in force.
         is_frozen: whether it no longer changes.
     """
 
-    def __init__(self, packing: ExpertPacking) -> None:
+    def __init__(
+        self, packing: ExpertPacking, fits: Callable[[ExpertPacking], bool] = lambda _packing: True
+    ) -> None:
+        """Begin with a packing.
+
+        Args:
+            fits: whether all devices have memory for a packing; asked before one is chosen.
+        """
         self.packing = packing
         self.is_frozen = False
+        self._fits = fits
         self._step = 0
         self._times: list[StepTimes] = []
         self._step_seconds_before: float | None = None
 
-    def after_step(self, times: StepTimes) -> PackingChange | None:
-        """Record a step; return the new packing if it changes."""
+    @property
+    def may_change(self) -> bool:
+        """Whether any later step can change the packing."""
+        return not self.is_frozen and (self.packing.can_pack_more() or self._step_seconds_before is not None)
+
+    def after_step(self, iteration: int, times: StepTimes) -> PackingDecision | None:
+        """Record the step of an iteration; return a decision if there is one."""
         if self.is_frozen:
             return None
         self._step += 1
@@ -164,22 +191,37 @@ class PackingController:
             return None
         # The first step after a change pays for new groups and cold memory.
         counted, self._times = self._times[1:], []
-        expert = fmean(step.expert for step in counted)
-        all_to_all = fmean(step.all_to_all for step in counted)
-        seconds = fmean(step.step for step in counted)
+        mean = StepTimes(
+            expert=fmean(step.expert for step in counted),
+            all_to_all=fmean(step.all_to_all for step in counted),
+            step=fmean(step.step for step in counted),
+        )
+        before = self.packing.factor
+        reason = self._consider(mean)
+        if reason is None:
+            return None
+        after = self.packing.factor
+        return PackingDecision(iteration + 1, before, after, mean.expert, mean.all_to_all, reason)
+
+    def _consider(self, mean: StepTimes) -> Reason | None:
+        """Change the packing if the times ask for it; return why."""
         before, self._step_seconds_before = self._step_seconds_before, None
         if before is not None:
-            if expert > all_to_all and self.packing.group_size > 1:
+            if mean.expert > mean.all_to_all and self.packing.group_size > 1:
                 return self._revert(Reason.EXPERTS_LONGER)
-            if seconds > WORSE_FACTOR * before:
+            if mean.step > WORSE_FACTOR * before:
                 return self._revert(Reason.STEP_LONGER)
-        if expert >= all_to_all or not self.packing.can_pack_more():
+        if mean.expert >= mean.all_to_all or not self.packing.can_pack_more():
             return None
-        self._step_seconds_before = seconds
-        self.packing = self.packing.with_factor(2 * self.packing.factor)
-        return PackingChange(self.packing, Reason.EXPERTS_SHORTER)
+        packed = self.packing.with_factor(2 * self.packing.factor)
+        if not self._fits(packed):
+            self.is_frozen = True
+            return Reason.NO_MEMORY
+        self._step_seconds_before = mean.step
+        self.packing = packed
+        return Reason.EXPERTS_SHORTER
 
-    def _revert(self, reason: Reason) -> PackingChange:
+    def _revert(self, reason: Reason) -> Reason:
         self.is_frozen = True
         self.packing = self.packing.with_factor(self.packing.factor // 2)
-        return PackingChange(self.packing, reason)
+        return reason

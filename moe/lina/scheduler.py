@@ -18,7 +18,8 @@ class Mode(Enum):
     """How launches of the two classes relate.
 
     BOUNDED_OVERLAP: an all-to-all is launched at once, on a process group of its own, even beside the one
-        running all-reduce; new all-reduces wait. Ranks need no coordination.
+        running all-reduce of each lane; new all-reduces wait. Ranks need no coordination: an all-reduce
+        waits for none of another lane, whose order may differ between ranks.
     LEADER: one operation at a time, in the order in which rank 0 launches.
     STRICT: one operation at a time, as published. Ranks whose orders differ deadlock, so it is for
         simulators and single processes.
@@ -100,9 +101,17 @@ class PriorityScheduler:
     def _all_to_alls_or_one_all_reduce(self) -> list[MicroOperation]:
         all_to_alls = self.waiting(Traffic.ALL_TO_ALL)
         self._queues[Traffic.ALL_TO_ALL].clear()
-        if all_to_alls or self.running:
+        if all_to_alls or any(each.traffic is Traffic.ALL_TO_ALL for each in self.running) or self.hold:
             return list(all_to_alls)
-        return self._take(Traffic.ALL_REDUCE)
+        busy = {operation.lane for operation in self.running}
+        queue = self._queues[Traffic.ALL_REDUCE]
+        oldest: dict[str, MicroOperation] = {}
+        for operation in queue:
+            oldest.setdefault(operation.lane, operation)
+        launched = [operation for lane, operation in oldest.items() if lane not in busy]
+        for operation in launched:
+            queue.remove(operation)
+        return launched
 
     def _next_of_each_stream(self) -> list[MicroOperation]:
         busy = {operation.traffic for operation in self.running}

@@ -65,7 +65,7 @@ class GroupExchange(ExpertExchange):
         routes = self._routes
         if routes.is_local:
             return compute_experts(rows, counts[self._rank], compute)
-        split = _Split.of(routes, counts, self._rank)
+        split = Split.of(routes, counts, self._rank)
         own_counts = counts[self._rank].tolist()
         leaving = _reorder(rows, own_counts, routes.leaving)
         arrived = self._all_to_all(leaving, split.sent, split.received)
@@ -152,7 +152,7 @@ class _Routes:
 
 
 @dataclass(frozen=True)
-class _Split:
+class Split:
     """How the rows of one pass split.
 
     Attributes:
@@ -165,7 +165,7 @@ class _Split:
     arriving: Tensor
 
     @classmethod
-    def of(cls, routes: _Routes, counts: Tensor, rank: int) -> _Split:
+    def of(cls, routes: _Routes, counts: Tensor, rank: int) -> Split:
         """Split the rows (ranks, experts) of all ranks."""
         sent = torch.zeros(len(counts), dtype=counts.dtype)
         sent.index_add_(0, routes.destinations[rank], counts[rank])

@@ -166,7 +166,8 @@ class MoELayer(nn.Module):
             # The experts would convert it; so rows and outputs have one type on all ranks.
             sent = sent.to(torch.get_autocast_dtype(sent.device.type))
         outputs = self.exchange.exchange(sent, kept, self._compute_expert)
-        return combine(outputs, rows, len(flat)).to(tokens.dtype).view(tokens.shape)
+        combined = self.exchange.watch_combined(combine(outputs, rows, len(flat)))
+        return combined.to(tokens.dtype).view(tokens.shape)
 
     def _find_tokens(self, flat: Tensor, padding: Tensor | None) -> Tensor:
         """Return which rows of `flat` are tokens that count."""

@@ -137,7 +137,11 @@ def exchange_over_emulated_links(box: str) -> tuple[list[list[int]], dict[str, f
     exchange = RuntimeExchange(ExpertPlacement(((0,), (1,)), RANKS), group)
     counts = exchange.gather(torch.tensor([300 + exchange.rank, 300 - exchange.rank]))
     rows = torch.randn(600, 8)
+    emulation.clock.begin(patience_seconds=100.0)
+    began = emulation.clock.at
     assert torch.equal(exchange.exchange(rows, counts, lambda _expert, sent: 2 * sent), 2 * rows)
+    # What is computed next begins when the rows have come back.
+    assert emulation.clock.at > began
     return counts.tolist(), emulation.client.carried()[NETWORK]
 
 

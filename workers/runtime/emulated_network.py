@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from workers.links.arbiter import LONGEST_DELAY_SECONDS
 from workers.links.client import LinkClient, wait_until
-from workers.links.rates import NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
+from workers.links.rates import EXPERTS, NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
 from workers.runtime import emulated_collectives as collectives
 from workers.runtime.assignment import Assignment, Places
 from workers.runtime.emulated_codecs import CodecTable, EmulatedCourse
@@ -262,7 +263,10 @@ class EmulatedGroup(dist.ProcessGroup):
             asked.set_result(raised)
 
         self._work.put(run)
-        return EmulatedWork(asked, result, lambda: self._emulation.clock.waited(told))
+        # Experts compute rows that have come, and what follows them computes those that came back.
+        holds_passes = self._description == EXPERTS
+        waited = partial(self._emulation.clock.waited, told, holds_passes=holds_passes)
+        return EmulatedWork(asked, result, waited)
 
     @torch.no_grad()
     def _work_for_ever(self) -> None:

@@ -90,8 +90,11 @@ class EmulatedClock:
         once. Lag of more than the patience is lost here too: what is asked for only now ends later."""
         if getattr(self._own, "in_course", False):
             return self.thread_at
-        at = self.thread_at if self.thread_at >= self._began_at else self.at
         now = time.monotonic()
+        at = self.thread_at
+        if at < self._began_at:
+            # The device's time is the end of the layer that it computes now. Another thread is not there yet.
+            at = self.at if self._has_passes else min(self.at, max(now, self._began_at))
         if now - at <= self._patience_seconds:
             return at
         if self._in_iteration:
@@ -126,10 +129,20 @@ class EmulatedClock:
             self._own.asked_by_passes.append(asked)
         return asked
 
-    def waited(self, asked: Asked) -> None:
-        """This thread has waited until that ended."""
-        if asked.ended_at is not None:
-            self._own.waited_until = max(getattr(self._own, "waited_until", asked.ended_at), asked.ended_at)
+    def waited(self, asked: Asked, *, holds_passes: bool = False) -> None:
+        """Note that this thread has waited until that ended.
+
+        Args:
+            holds_passes: whether the device computes next with what it brought, so that passes go on no
+                earlier.
+        """
+        if asked.ended_at is None:
+            return
+        self._own.waited_until = max(getattr(self._own, "waited_until", asked.ended_at), asked.ended_at)
+        if holds_passes and self._has_passes and self._in_iteration:
+            with self._lock:
+                self.at = max(self.at, asked.ended_at)
+            self._be_at(self.at)
 
     def backward_done(self) -> None:
         """The passes are done, and what they have asked for has ended: that of DDP, which waits for it. They

@@ -129,7 +129,7 @@ class IterationRunner:
             self.times.begins()
         self.rows.begins()
         batch = self.loader.load(iteration)
-        self.model.begin_iteration()
+        self.synchronisation.begin_iteration(iteration)
         self._mixtures.begin_iteration(batch.weight / self._world_size)
         loss, metrics = self._forward(iteration, batch)
         whole_loss = self._mixtures.with_balance(loss)

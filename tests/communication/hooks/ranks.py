@@ -17,7 +17,9 @@ from tests.plugins.forking import forking
 _SECONDS = 100.0
 
 
-def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_on_ranks(
+    ranks: int, function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS
+) -> list[Any]:
     """What the function returns on each rank; it is given the arguments, and can use torch.distributed.
 
     The function is one of a module.
@@ -31,7 +33,7 @@ def run_on_ranks(ranks: int, function: Callable[..., Any], *arguments: Any) -> l
         for process in processes:
             process.start()
         for process in processes:
-            process.join(_SECONDS)
+            process.join(seconds)
         stuck = [number for number, process in enumerate(processes) if process.is_alive()]
         for process in processes:
             process.kill()

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moe.lina.packing import ExpertPacking, PackingController, Reason, StepTimes, plan_moves
+from moe.lina.packing import (
+    ExpertPacking,
+    PackingController,
+    Reason,
+    StepTimes,
+    plan_moves,
+)
 
 #: V9: expert and all-to-all micro-operation by packing factor.
 TIMES = {1: (0.4, 1.5), 2: (0.8, 1.2), 4: (1.6, 0.9)}
@@ -57,10 +63,12 @@ def run_controller(packing: ExpertPacking, times) -> tuple[PackingController, di
     controller = PackingController(packing)
     changes = {}
     for step in range(1, 41):
-        change = controller.after_step(StepTimes(*times(controller.packing.factor)))
-        if change is not None:
-            assert change.packing == controller.packing
-            changes[step] = (change.packing.factor, change.reason)
+        before = controller.packing.factor
+        decision = controller.after_step(step, StepTimes(*times(before)))
+        if decision is not None:
+            assert decision.iteration == step + 1
+            assert (decision.from_factor, decision.to_factor) == (before, controller.packing.factor)
+            changes[step] = (decision.to_factor, decision.reason)
     return controller, changes
 
 
@@ -96,11 +104,23 @@ def test_nothing_is_packed_while_experts_take_longer():
     assert not controller.is_frozen
 
 
+def test_experts_that_do_not_fit_are_not_packed():
+    controller = PackingController(ExpertPacking(8, 8), lambda packing: packing.experts_of(0).stop <= 2)
+    decisions = [controller.after_step(step, StepTimes(0.1, 1.0, 10.0)) for step in range(1, 41)]
+    assert [
+        (each.iteration, each.from_factor, each.to_factor, each.reason) for each in decisions if each
+    ] == [
+        (11, 1, 2, Reason.EXPERTS_SHORTER),
+        (15, 2, 2, Reason.NO_MEMORY),
+    ]
+    assert not controller.may_change
+
+
 def test_first_step_after_a_change_is_not_counted():
     controller = PackingController(ExpertPacking(8, 8))
     for step in range(1, 15):
         is_first = step == 11
-        controller.after_step(StepTimes(0.1, 1.0, 100.0 if is_first else 10.0))
+        controller.after_step(step, StepTimes(0.1, 1.0, 100.0 if is_first else 10.0))
     assert controller.packing.factor == 4
 
 

@@ -48,6 +48,16 @@ def test_all_to_all_overlaps_one_all_reduce_and_no_more():
     assert scheduler.launch() == [operation(AR, 1)]
 
 
+def test_all_reduces_of_other_lanes_do_not_wait_for_each_other():
+    first, second = (MicroOperation(AR, f"AR {number}", lane="experts") for number in range(2))
+    scheduler = PriorityScheduler()
+    scheduler.submit([operation(AR, 0), operation(AR, 1), first, second])
+    assert scheduler.launch() == [operation(AR, 0), first]
+    assert scheduler.launch() == []
+    scheduler.end(first)
+    assert scheduler.launch() == [second]
+
+
 def test_baseline_runs_each_class_as_a_stream():
     scheduler = PriorityScheduler(Mode.TWO_STREAMS)
     scheduler.submit([operation(AR, 0), operation(AR, 1), operation(A2A, 0), operation(A2A, 1)])

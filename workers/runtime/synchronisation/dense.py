@@ -21,7 +21,14 @@ class DenseSynchroniser(GradientSynchroniser):
     Choices: `gradients_in_buckets`, whether gradients lie in the buckets that travel, and not beside them.
     """
 
-    def __init__(self, choices: Mapping[str, Any]) -> None:
+    def __init__(self, choices: Mapping[str, Any], *, bucket_mebibytes: float | None = None) -> None:
+        """Take what was chosen.
+
+        Args:
+            bucket_mebibytes: gradients that wait for each other before they are sent; DDP's own choice if
+                None.
+        """
+        self._bucket_mebibytes = bucket_mebibytes
         self._gradients_in_buckets = bool(choices["gradients_in_buckets"])
         self._model: DistributedModel | None = None
 
@@ -53,6 +60,7 @@ class DenseSynchroniser(GradientSynchroniser):
                 parts.module,
                 device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
                 process_group=group,
+                bucket_cap_mb=self._bucket_mebibytes,
                 gradient_as_bucket_view=self._gradients_in_buckets,
                 # It would send the whole model, which a state that is loaded writes over.
                 init_sync=False,

@@ -34,6 +34,10 @@ class HostGroups:
             if found is not None:
                 own_groups.own(found)
 
+    def of(self, hosts: Hosts) -> dist.ProcessGroup | None:
+        """Return the group of hosts; None of a single one, or where this rank is not among them."""
+        return self._opened.get(tuple(sorted(hosts)))
+
     def sum_gradients(self, gradients: Iterable[tuple[Hosts, Tensor]]) -> None:
         """Sum the gradients of this rank's experts over their hosts, in place.
 

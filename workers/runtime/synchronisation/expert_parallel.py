@@ -32,6 +32,7 @@ from workers.runtime.state.moving_experts import move_experts, send_parameters
 from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, RuntimeExchange
 from workers.runtime.synchronisation.expert_gradients import HostGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.model import DistributedModel
 
 
 class ExpertParallelSynchroniser(GradientSynchroniser):
@@ -68,7 +69,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         parts: TrainingParts,
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
-    ) -> None:
+    ) -> DistributedModel | None:
         """Connect the layers, and free the experts of other ranks. The first rank has all of them until their
         values are known.
 
@@ -79,7 +80,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._layers = moe_layers(parts.module)
         self._hosts = HostGroups(group)
         if not self._layers:
-            return
+            return None
         try:
             placements = self.packed(self._packing)
         except ValueError as error:
@@ -97,6 +98,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         parts.experts.hosts = self._hosts_by_parameter()
         if parts.experts.rank:
             self._free()
+        return None
 
     def _open(self, description: str, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         opened = open_group(description, group)
@@ -145,10 +147,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         spread = {each.layer for each in self._spread.values()}
         self._hosts.open(hosts for name in sorted(spread) for hosts in placements[name].hosts)
         for name, layer in self._layers.items():
-            layer.exchange = self.exchange_for(placements[name], self._rows)
+            layer.exchange = self.exchange_for(name, placements[name], self._rows)
 
-    def exchange_for(self, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
-        """Return what carries a layer's rows."""
+    def exchange_for(self, name: str, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
+        """Return what carries the rows of a layer, by its name."""
         return RuntimeExchange(placement, group)
 
     def _hosts_by_parameter(self) -> dict[str, tuple[int, ...]]:
@@ -180,7 +182,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         if self._parts is None or self._ranks == 1:
             return
         experts = self._parts.experts
-        gradients = []
+        gradients = {}
         for name, parameter in self._parts.module.named_parameters():
             if name not in self._spread or parameter.grad is None:
                 continue
@@ -189,10 +191,16 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                     f"train() computes with the parameter {name!r}, which lies on another worker: leave "
                     "penalties on the weights of experts to the optimizer (weight_decay)"
                 )
-            gradients.append((experts.hosts[name], parameter.grad))
-        self._hosts.sum_gradients(gradients)
-        for _, gradient in gradients:
+            gradients[name] = parameter.grad
+        self.sum_over_hosts(gradients)
+        for gradient in gradients.values():
             gradient /= self._ranks
+
+    def sum_over_hosts(self, gradients: Mapping[str, Tensor]) -> None:
+        """Sum the gradients of this rank's experts, by parameter, over the hosts of each, in place."""
+        assert self._parts is not None
+        hosts = self._parts.experts.hosts
+        self._hosts.sum_gradients((hosts[name], gradient) for name, gradient in gradients.items())
 
     def state(self) -> dict[str, Tensor]:
         """Experts are a part of the state itself."""

@@ -54,6 +54,9 @@ class GradientSynchroniser(ABC):
         """Give every rank the group's first rank's values. All ranks call this together where they begin from
         nothing; where they load a state, it makes them alike."""
 
+    def begin_iteration(self, iteration: int) -> None:  # noqa: B027 - most kinds do nothing between iterations
+        """Do what is due before an iteration. All ranks call this together."""
+
     @abstractmethod
     def after_backward(self) -> None:
         """The backward pass is over: when this returns, the gradients are the mean over the ranks."""

@@ -8,6 +8,7 @@ from workers.runtime.synchronisation.compressed import CompressedSynchroniser
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.lina import LinaSynchroniser
 from workers.runtime.synchronisation.sparse import SparseSynchroniser
 from workers.runtime.synchronisation.zen import ZenSynchroniser
 
@@ -15,6 +16,7 @@ KINDS: Mapping[str, type[GradientSynchroniser]] = {
     "compressed": CompressedSynchroniser,
     "dense": DenseSynchroniser,
     "expert_parallel": ExpertParallelSynchroniser,
+    "lina": LinaSynchroniser,
     "sparse": SparseSynchroniser,
     "zen": ZenSynchroniser,
 }

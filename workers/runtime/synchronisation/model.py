@@ -94,8 +94,11 @@ class DistributedModel(DistributedDataParallel):
         self._came_in_pieces = in_pieces or bool(self._came_in_pieces)
         if self.is_late:
             self._post_forward(None)
+        # From the model's end, as in a backward pass: DDP keeps the order of the first iteration.
         ready = [
-            place for place, parameter in enumerate(self._averaged) if self.is_late or parameter.grad is None
+            place
+            for place, parameter in reversed(list(enumerate(self._averaged)))
+            if self.is_late or parameter.grad is None
         ]
         if ready:
             _in_a_backward_pass(lambda: self._are_ready(ready))

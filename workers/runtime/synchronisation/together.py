@@ -73,6 +73,12 @@ class Synchronisation:
         for synchroniser in self._synchronisers.values():
             synchroniser.begin_alike()
 
+    def begin_iteration(self, iteration: int) -> None:
+        """Begin an iteration. All ranks call this together."""
+        for synchroniser in self._synchronisers.values():
+            synchroniser.begin_iteration(iteration)
+        self.model.begin_iteration()
+
     def before_backward(self, loss: Tensor) -> None:
         """Begin to average the gradients of the loss."""
         self.model.before_backward(loss)

@@ -76,11 +76,11 @@ def choose_factor(experts: int) -> int:
     """Return the factor at which the controller stops on the fitted times, with one expert per device."""
     controller = PackingController(ExpertPacking(experts, experts))
     pieces = CALIBRATED.pieces
-    for _ in range(60):
+    for iteration in range(60):
         packing = controller.packing
         total = model.step(model.LINA, experts, factor=packing.factor).total
         all_to_all = CALIBRATED.all_to_all[packing.group_size] / pieces
-        controller.after_step(StepTimes(CALIBRATED.expert / pieces, all_to_all, total))
+        controller.after_step(iteration, StepTimes(CALIBRATED.expert / pieces, all_to_all, total))
     return controller.packing.factor
 
 

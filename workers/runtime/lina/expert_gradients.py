@@ -1,0 +1,101 @@
+"""Gradients of experts with several hosts, summed over these by the scheduler (Lina 4.4).
+
+Layers follow each other in one order on all ranks: the model's, from its end. A layer whose gradients are
+ready before its turn waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+#: Name, gradient and group of an all-reduce.
+Reduce = Callable[[str, Tensor, "dist.ProcessGroup | None"], None]
+
+
+@dataclass(frozen=True)
+class SharedParameter:
+    """A parameter of an expert of this rank that other ranks host too.
+
+    Attributes:
+        name: name in the model.
+        key: name that is the same on all ranks, though they host other experts in this place.
+        group: the hosts.
+    """
+
+    name: str
+    key: str
+    parameter: nn.Parameter
+    group: dist.ProcessGroup | None
+
+
+class SharedGradients:
+    """Submits the gradients of shared experts as soon as they are ready and have their turn."""
+
+    def __init__(
+        self,
+        layers: Mapping[str, list[SharedParameter]],
+        reduce: Reduce,
+        is_active: Callable[[], bool],
+    ) -> None:
+        """Watch the parameters of layers.
+
+        Args:
+            layers: parameters by layer, in the order of the model, the same keys on all ranks.
+            reduce: submits an all-reduce in place.
+            is_active: whether the gradients of this backward pass are averaged while it runs.
+        """
+        self._layers = dict(reversed(list(layers.items())))
+        self._reduce, self._is_active = reduce, is_active
+        self._hooks: list[Any] = [
+            shared.parameter.register_post_accumulate_grad_hook(partial(self._note, name))
+            for name, parameters in self._layers.items()
+            for shared in parameters
+        ]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lacking = {name: len(parameters) for name, parameters in self._layers.items()}
+        self._turns = iter(self._layers)
+        self._next = next(self._turns, None)
+
+    def _note(self, layer: str, _parameter: Tensor) -> None:
+        if not self._is_active():
+            return
+        self._lacking[layer] -= 1
+        while self._next is not None and self._lacking[self._next] <= 0:
+            self._submit(self._next)
+            self._next = next(self._turns, None)
+
+    def submit_rest(self) -> None:
+        """Submit what is left after the backward pass."""
+        while self._next is not None:
+            self._submit(self._next)
+            self._next = next(self._turns, None)
+        self._begin()
+
+    def _submit(self, layer: str) -> None:
+        parameters = self._layers[layer]
+        if all(shared.parameter.grad is None for shared in parameters):
+            # The layer did not run, here or anywhere.
+            return
+        for shared in parameters:
+            if shared.parameter.grad is None:
+                shared.parameter.grad = torch.zeros_like(shared.parameter)
+            self._reduce(shared.key, shared.parameter.grad, shared.group)
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the parameters whose gradients are summed here."""
+        return {shared.name for parameters in self._layers.values() for shared in parameters}
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
