@@ -1,0 +1,1 @@
+"""Ranks for the benchmarks of Lina."""
