@@ -161,6 +161,8 @@ class MoELayer(nn.Module):
         counts = self._gather_counts(routing, own_counts, is_token)
         rows, kept = self._drop_rows(rows, counts.rows)
         self._record(routing, counts, kept, is_token)
+        if self.training and not _is_repeated():
+            self.records.note_samples(is_token, routing.uses_several, len(tokens))
         sent = flat.index_select(0, rows.tokens)
         if torch.is_autocast_enabled(sent.device.type) and sent.dtype != torch.float64:
             # The experts would convert it; so rows and outputs have one type on all ranks.
@@ -214,7 +216,7 @@ class MoELayer(nn.Module):
         Raises:
             ValueError: the pass is in a checkpoint that has no place for a balance loss.
         """
-        is_repeated = torch._C._current_graph_task_id() != -1
+        is_repeated = _is_repeated()
         if not is_repeated:
             dropped = (counts.rows - kept).sum(0)
             self.records.note_counts(counts.tokens, counts.multi_expert_tokens, counts.rows.sum(0), dropped)
@@ -228,7 +230,7 @@ class MoELayer(nn.Module):
         # This worker's loss has the weight `share` in the mean of all; its part of the balance loss, 1.
         balance = balance_part(probability_sums, counts.first_choices, counts.tokens) / self.exchange.share
         if not torch.is_grad_enabled():
-            self.records.had_pass_without_gradients = True
+            self.records.note_pass_without_gradients()
         elif self.balance_weight and not is_repeated:
             self.records.note_loss(self.balance_weight * balance)
         elif self.balance_weight and self.records.had_pass_without_gradients:
@@ -246,3 +248,8 @@ class MoELayer(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copy without process groups and graphs, which cannot be copied."""
         return {**self.__dict__, "exchange": LocalExchange(), "records": LayerRecords(len(self.experts))}
+
+
+def _is_repeated() -> bool:
+    """Return whether this forward pass runs again in a backward pass, since a module is checkpointed."""
+    return bool(torch._C._current_graph_task_id() != -1)

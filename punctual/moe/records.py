@@ -58,8 +58,6 @@ class _Tally:
         self._counts = RoutingCounts(0, 0, none, none.clone())
         self._balance_sum: Tensor | None = None
         self._balances = 0
-        #: Called in each forward pass with the best expert of each place, and whether the place has a token.
-        self.on_choices: Callable[[Tensor, Tensor], None] | None = None
 
     def add_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
         """Add the counts of one forward pass."""
@@ -91,8 +89,13 @@ class LayerRecords:
 
     def __init__(self, experts: int) -> None:
         self._losses: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
-        #: Whether a training pass ran without gradients since the losses were read.
-        self.had_pass_without_gradients = False
+        self._has_pass_without_gradients = False
+        self._had_pass_without_gradients = False
+        #: Whether the counts of each sample are kept.
+        self.counts_samples = False
+        self._sample_counts: deque[Tensor] = deque(maxlen=KEPT_LOSSES)
+        #: Called in each forward pass with the best expert of each place, and whether the place has a token.
+        self.on_choices: Callable[[Tensor, Tensor], None] | None = None
         self._counts, self._runtime_counts = _Tally(experts), _Tally(experts)
 
     def note_counts(self, tokens: int, multi_expert_tokens: int, rows: Tensor, dropped: Tensor) -> None:
@@ -104,6 +107,27 @@ class LayerRecords:
         """Add the balance loss of one forward pass in training mode, without gradient."""
         for tally in (self._counts, self._runtime_counts):
             tally.add_balance(balance)
+
+    def note_samples(self, is_token: Tensor, uses_several: Tensor, samples: int) -> None:
+        """Keep the counts of each sample of this worker, if somebody asked for them.
+
+        Args:
+            is_token, uses_several: (tokens): those of a sample follow each other.
+        """
+        if self.counts_samples:
+            places = len(is_token) // max(samples, 1)
+            by_sample = torch.stack([is_token, uses_several]).view(2, samples, places)
+            self._sample_counts.append(by_sample.sum(2))
+
+    @property
+    def had_pass_without_gradients(self) -> bool:
+        """Whether a training pass ran without gradients since the losses were read, or before they were read
+        last: the backward pass comes after that."""
+        return self._has_pass_without_gradients or self._had_pass_without_gradients
+
+    def note_pass_without_gradients(self) -> None:
+        """Note a training pass that has no loss."""
+        self._has_pass_without_gradients = True
 
     def note_loss(self, loss: Tensor) -> None:
         """Keep a weighted balance loss, with its gradient, until it is added to the loss."""
@@ -120,8 +144,16 @@ class LayerRecords:
         """Return the losses since they were read last."""
         losses = list(self._losses)
         self._losses.clear()
-        self.had_pass_without_gradients = False
+        self._had_pass_without_gradients = self._has_pass_without_gradients
+        self._has_pass_without_gradients = False
         return losses
+
+    def take_sample_counts(self) -> list[Tensor]:
+        """Return the counts of each sample since they were read last, by forward pass in training mode: for
+        each pass (2, samples), tokens and those that went to more than one expert."""
+        counts = list(self._sample_counts)
+        self._sample_counts.clear()
+        return counts
 
     def take_counts(self) -> RoutingCounts:
         """Return the counts since they were read last."""

@@ -23,6 +23,9 @@ NONFINITE_ITERATIONS_IN_A_ROW = 100
 #: Iterations between two comparisons of all workers' parameters, where a job does not say.
 COMPARED_EVERY = 100
 _CONTINUE, _STOP = "continue", "stop"
+#: Orders of samples. The others than the random one follow what mixtures of experts did with the samples.
+RANDOM_ORDER = "random"
+SAMPLE_ORDERS = (RANDOM_ORDER, "magnitude", "cosine")
 #: Of those that the platform reads: what changes neither speed nor memory of any function.
 SPEED_NEUTRAL = frozenset({"nonfinite"})
 
@@ -65,6 +68,7 @@ class Settings:
         compare_parameters_every: iterations between two comparisons of all workers' parameters; 0: never.
         data_workers: processes that load batches ahead, for each GPU.
         stops_on_nonfinite: whether a loss that stays NaN or infinite ends the job.
+        sample_order: one of `SAMPLE_ORDERS`.
     """
 
     global_batch_size: int
@@ -73,6 +77,7 @@ class Settings:
     compare_parameters_every: int = COMPARED_EVERY
     data_workers: int = 0
     stops_on_nonfinite: bool = True
+    sample_order: str = RANDOM_ORDER
 
 
 def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
@@ -92,6 +97,7 @@ def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
         compare_parameters_every=COMPARED_EVERY if compared is None else compared,
         data_workers=hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0,
         stops_on_nonfinite=hyperparameters.get("nonfinite") != _CONTINUE,
+        sample_order=hyperparameters.get("sample_order") or RANDOM_ORDER,
     )
 
 
@@ -174,6 +180,15 @@ def _nonfinite_problem(value: Any) -> str | None:
     )
 
 
+def _sample_order_problem(value: Any) -> str | None:
+    if value in SAMPLE_ORDERS:
+        return None
+    return (
+        'The order of samples: "random", or "magnitude" or "cosine" for models with an adaptive gate; not '
+        f"{_shown(value)}."
+    )
+
+
 _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "global_batch_size": _batch_size_problem,
     "gradient_clip_norm": _clip_norm_problem,
@@ -182,6 +197,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "data_workers": _data_workers_problem,
     "num_workers": _data_workers_problem,
     "nonfinite": _nonfinite_problem,
+    "sample_order": _sample_order_problem,
 }
 
 

@@ -13,6 +13,7 @@ import sys
 STAGED = (
     "communication",
     "moe/__init__.py",
+    "moe/gating",
     "moe/lina",
     "punctual",
     "recovery/__init__.py",

@@ -14,5 +14,7 @@ def forking() -> ForkServerContext:
     """The context of such processes. A function for them is one of a module."""
     context = multiprocessing.get_context("forkserver")
     tests = [f"tests.communication.hooks.{path.stem}" for path in _RANKS.glob("test_*.py")]
-    context.set_forkserver_preload(["workers.agent.command_line", "recovery.store.process", *tests])
+    context.set_forkserver_preload(
+        ["workers.agent.command_line", "recovery.store.process", "torch._dynamo", *tests]
+    )
     return context

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from moe.gating.curriculum import Curriculum
 from punctual import TrainingFunction
 from workers.runtime.batches import BatchLoader, dataset_size
+from workers.runtime.curriculum import CurriculumOrder, build_order
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.local_agent import runtime_plan
 from workers.runtime.parts import build_dataset, build_parts
-from workers.runtime.sample_order import SampleOrder
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
@@ -27,6 +28,7 @@ def runner_of(
     seed: int = 0,
     synchronisers: Sequence[Mapping[str, Any]] = (),
     family: str = "dense",
+    curriculum: Curriculum | None = None,
     clip_norm: float | None = None,
 ) -> IterationRunner:
     """What runs the function's iterations on all ranks of this process group."""
@@ -35,11 +37,13 @@ def runner_of(
     plan = RuntimePlan.from_message(runtime_plan(*synchronisers, family=family))
     synchronisation = Synchronisation(plan, parts)
     synchronisation.begin_alike()
+    order = build_order(curriculum, parts.module, dataset_size(dataset), batch, seed)
+    parts.curriculum = order if isinstance(order, CurriculumOrder) else None
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loader = BatchLoader(
         dataset,
         function.collate,
-        SampleOrder(dataset_size(dataset), batch, seed),
+        order,
         rank=rank,
         world_size=world_size,
         device=CPU,

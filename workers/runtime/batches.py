@@ -165,6 +165,7 @@ class BatchLoader:
         self._data_workers = data_workers
         self._ahead: Iterator[Any] | None = None
         self._next_iteration = -1
+        self._ahead_until: int | None = None
 
     def first_of(self, workers: int) -> BatchLoader:
         """A loader of the part of each batch that the first of so many workers has."""
@@ -193,7 +194,7 @@ class BatchLoader:
     def _content(self, iteration: int, indices: tuple[int, ...]) -> Any:
         if self._data_workers == 0:
             return self._collate(self._keyed[(iteration, indices)])
-        if self._ahead is None or iteration != self._next_iteration:
+        if self._ahead is None or iteration != self._next_iteration or iteration == self._ahead_until:
             self._ahead = iter(self._start_data_workers(iteration))
         self._next_iteration = iteration + 1
         content = next(self._ahead)
@@ -205,10 +206,11 @@ class BatchLoader:
         # Without this object: in a cycle with the iterator, the processes would outlive the loader until the
         # garbage collector comes, which then waits five seconds for each of them.
         order, rank, world_size = self._order, self._rank, self._world_size
+        self._ahead_until = last = order.known_until(iteration)
 
         def keys() -> Iterator[tuple[int, tuple[int, ...]]]:
             coming = iteration
-            while True:
+            while coming != last:
                 yield coming, _share(order, rank, world_size, coming)[0]
                 coming += 1
 

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
+from workers.runtime.curriculum import SampleCounts
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.leftover_steps import LeftoverSteps
 from workers.runtime.measuring.gradient_times import GradientTimes
@@ -107,6 +108,8 @@ class IterationRunner:
         self._leftover = LeftoverSteps(parts)
         self._undeclared = UndeclaredState(parts, tells=rank == 0)
         self._mixtures = Mixtures(parts.module)
+        order = parts.curriculum
+        self._sample_counts = None if order is None else SampleCounts(order, parts.module, group)
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -132,6 +135,8 @@ class IterationRunner:
         self.synchronisation.begin_iteration(iteration)
         self._mixtures.begin_iteration(batch.weight / self._world_size)
         loss, metrics = self._forward(iteration, batch)
+        if self._sample_counts is not None:
+            self._sample_counts.begin(batch, self._world_size)
         whole_loss = self._mixtures.with_balance(loss)
         backward_began = time.monotonic()
         if self.times is not None:
@@ -167,6 +172,8 @@ class IterationRunner:
             self.parts.optimizer.step()
         self._forget_gradients()
         control, votes, values, routing = exchange.result()
+        if self._sample_counts is not None:
+            self._sample_counts.end(batch)
         self._step_scheduler(values["loss"])
         self._undeclared.iteration_done()
         train_seconds = self._clock.seconds()

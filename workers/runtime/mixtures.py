@@ -30,6 +30,7 @@ class Mixtures:
         routing_counts(self._module)
         self._take_counts()
         for layer in self._layers.values():
+            layer.records.take_sample_counts()
             if not isinstance(layer.exchange, LocalExchange):
                 layer.exchange.share = share
 

@@ -9,13 +9,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from moe.gating.curriculum import Curriculum
 from punctual.function import TrainingFunction
+from punctual.protocol.hyperparameters import RANDOM_ORDER
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.assignment import Assignment
 from workers.runtime.batches import BatchLoader, dataset_size
+from workers.runtime.curriculum import CurriculumOrder, build_order
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
-from workers.runtime.sample_order import SampleOrder
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
 
 
@@ -24,6 +26,7 @@ class TrainingParts:
     """What training consists of, as the function built it.
 
     Attributes:
+        curriculum: the order of samples if it follows what they did before; None until the loader is built.
         experts: which ranks have which experts, where these are spread.
     """
 
@@ -32,6 +35,7 @@ class TrainingParts:
     optimizer: Optimizer
     scheduler: Any | None
     device: torch.device
+    curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
 
     @property
@@ -94,17 +98,27 @@ def build_dataset(function: TrainingFunction, seed: int) -> Any:
         return check_dataset(function.init_dataset())
 
 
-def build_loader(
-    assignment: Assignment, function: TrainingFunction, dataset: Any, world_size: int, device: torch.device
-) -> BatchLoader:
-    """The loader of this rank's share of every batch."""
-    order = SampleOrder(dataset_size(dataset), assignment.global_batch_size, assignment.seed)
+def build_loader(assignment: Assignment, parts: TrainingParts, dataset: Any, world_size: int) -> BatchLoader:
+    """The loader of this rank's share of every batch, in the order that the job asks for.
+
+    Raises:
+        WorkerFailureError: `function_error`.
+    """
+    name = assignment.settings.sample_order
+    order = build_order(
+        None if name == RANDOM_ORDER else Curriculum(name),
+        parts.module,
+        dataset_size(dataset),
+        assignment.global_batch_size,
+        assignment.seed,
+    )
+    parts.curriculum = order if isinstance(order, CurriculumOrder) else None
     return BatchLoader(
         dataset,
-        function.collate,
+        parts.function.collate,
         order,
         rank=assignment.rank,
         world_size=world_size,
-        device=device,
+        device=parts.device,
         data_workers=assignment.settings.data_workers,
     )

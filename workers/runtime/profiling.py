@@ -211,7 +211,7 @@ class ProfilingGeneration:
         runner = IterationRunner(
             parts,
             synchronisation,
-            build_loader(self.assignment, function, dataset, level, self.device),
+            build_loader(self.assignment, parts, dataset, level),
             group=group,
             world_size=level,
             rank=self.assignment.rank,

@@ -52,6 +52,10 @@ class SampleOrder:
             first += taken
         return torch.cat(pieces)
 
+    def known_until(self, iteration: int) -> int | None:
+        """Return the first iteration whose samples are not known before `iteration`; None: all are."""
+        return None
+
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._permutations:
             generator = torch.Generator()

@@ -165,7 +165,7 @@ class TrainingGeneration:
         self.runner = IterationRunner(
             self.parts,
             self.synchronisation,
-            build_loader(assignment, self.context.function, self.dataset, world_size, device),
+            build_loader(assignment, self.parts, self.dataset, world_size),
             group=None,
             world_size=world_size,
             rank=assignment.rank,

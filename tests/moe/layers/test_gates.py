@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from moe.gating.gate import NO_EXPERT, decide
 from punctual.moe import Adaptive, Routing, TopK
 from punctual.moe.balance import balance_part
 from punctual.moe.dispatch import build_rows, combine
@@ -114,6 +115,19 @@ def test_many_tokens_are_routed_like_each_alone() -> None:
     probabilities[::50, 3] = probabilities[::50, 7]
     expected = [choose_for_one_token(row, 0.05) for row in probabilities.tolist()]
     assert chosen_experts(Adaptive(0.05).route(probabilities)) == expected
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.05, 0.1, 0.4, 1.0])
+def test_gate_decides_as_the_rule_on_arrays(threshold: float) -> None:
+    generator = torch.Generator().manual_seed(4)
+    probabilities = torch.randn(100_000, 16, generator=generator, dtype=torch.float64).softmax(1)
+    # Exact ties.
+    probabilities[::50, 3] = probabilities[::50, 7]
+    routing = Adaptive(threshold).route(probabilities)
+    decision = decide(probabilities.numpy(), threshold)
+    second = torch.where(routing.is_used[:, 1], routing.experts[:, 1], NO_EXPERT)
+    assert torch.equal(routing.experts[:, 0], torch.from_numpy(decision.first))
+    assert torch.equal(second, torch.from_numpy(decision.second))
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan"), "0.1", True])

@@ -31,12 +31,14 @@ class Case:
 
     Attributes:
         shares: number of samples of each rank.
+        experts: number of experts.
         single: samples whose tokens all go to one expert.
         double: samples whose tokens all go to two.
     """
 
     shares: tuple[int, ...]
     gate: Gate = Adaptive(0.1)
+    experts: int = EXPERTS
     capacity_factor: float | None = None
     hosts: tuple[tuple[int, ...], ...] | None = None
     single: tuple[int, ...] = ()
@@ -49,7 +51,8 @@ class Case:
     @property
     def placement(self) -> ExpertPlacement:
         ranks = len(self.shares)
-        return ExpertPlacement(self.hosts, ranks) if self.hosts else ExpertPlacement.even(EXPERTS, ranks)
+        hosts = self.hosts
+        return ExpertPlacement(hosts, ranks) if hosts else ExpertPlacement.even(self.experts, ranks)
 
 
 CASES = {
@@ -71,7 +74,7 @@ CASES = {
 
 def build_layer(case: Case) -> MoELayer:
     torch.manual_seed(7)
-    layer = MoELayer(WIDTH, HIDDEN, EXPERTS, case.gate, capacity_factor=case.capacity_factor)
+    layer = MoELayer(WIDTH, HIDDEN, case.experts, case.gate, capacity_factor=case.capacity_factor)
     with torch.no_grad():
         # The gate tells experts apart, and never chooses experts 0 and 1: see `build_tokens`.
         layer.gate_weights.weight.mul_(3)
@@ -117,7 +120,8 @@ def run_in_one_process(case: Case) -> dict[str, Any]:
 
 def run_on_this_rank(cases: list[Case]) -> list[dict[str, Any] | None]:
     found: list[dict[str, Any] | None] = []
-    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in (2, 3, 4)}
+    sizes = sorted({len(case.shares) for case in cases})
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sizes}
     rank = dist.get_rank()
     for case in cases:
         if rank >= len(case.shares):
@@ -180,6 +184,51 @@ def test_ranks_compute_what_one_process_computes() -> None:
         except AssertionError as error:
             error.add_note(f"case: {name}")
             raise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_sixteen_experts_compute_on_any_number_of_ranks(ranks: int) -> None:
+    """Some ranks have tokens of one expert only, others of two only, or no row of an expert."""
+    shares = (SAMPLES // ranks,) * ranks
+    case = Case(shares, experts=16, single=(0, 1, 2, 3), double=(4, 5, 6, 7))
+    assert_same(case, [found for (found,) in run_on_ranks(ranks, run_on_this_rank, [case])])
+
+
+def count_sent_bytes(gates: list[Gate]) -> list[tuple[list[int], int, float]]:
+    """Return by gate the bytes of each all-to-all of rows of a forward and backward pass, all rows, and the
+    share of two-expert tokens."""
+    sent: list[int] = []
+    all_to_all = dist.all_to_all_single
+
+    def count(output: Tensor, rows: Tensor, *arguments: Any, **options: Any) -> None:
+        sent.append(rows.nbytes)
+        all_to_all(output, rows, *arguments, **options)
+
+    found = []
+    dist.all_to_all_single = count
+    for gate in gates:
+        case = Case((4, 4), gate)
+        layer = build_layer(case)
+        layer.exchange = GroupExchange(case.placement)
+        first = 4 * dist.get_rank()
+        counts = run(case, layer, build_tokens(case, layer)[first : first + 4], weight=0.5)["counts"]
+        found.append((list(sent), int(counts.rows.sum()), counts.two_expert_share))
+        sent.clear()
+    return found
+
+
+def test_bytes_sent_are_those_of_the_rows() -> None:
+    by_rank = run_on_ranks(2, count_sent_bytes, [Adaptive(0.1), TopK(2)])
+    totals = []
+    for by_gate in zip(*by_rank, strict=True):
+        sent = [sum(ranks) for ranks in zip(*(each[0] for each in by_gate), strict=True)]
+        # There and back, forward and backward.
+        assert sent == [by_gate[0][1] * WIDTH * 4] * 4
+        totals.append(sent[0])
+    share = by_rank[0][0][2]
+    assert 0 < share < 1
+    assert totals[0] / totals[1] == pytest.approx((1 + share) / 2)
 
 
 def raise_on_each_rank() -> str:

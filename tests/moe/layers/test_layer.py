@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
+from moe.gating.flops import LayerSizes, flops_per_token, interpolate, measured_flops
 from punctual.moe import Adaptive, Gate, MoELayer, TopK, balance_loss, expert_parameters, routing_counts
 
 
@@ -213,11 +215,52 @@ def test_checkpointed_layer_is_recorded_once() -> None:
     assert balance_loss(layer).item() == 0
 
 
+def test_tokens_of_each_sample_are_counted_where_asked() -> None:
+    """In training passes, without padding, and once if the layer is checkpointed."""
+    layer, tokens = build_layer(Adaptive(0.1)), build_tokens(3, 5).requires_grad_()
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[1, 2:] = True
+    layer(tokens, padding)
+    assert not layer.records.take_sample_counts()
+    layer.records.counts_samples = True
+    checkpoint(layer, tokens, padding, use_reentrant=False).sum().backward()
+    layer.eval()(tokens)
+    (counts,) = layer.records.take_sample_counts()
+    probabilities = layer.gate_weights(tokens).softmax(-1).topk(2).values
+    has_two = (probabilities[..., 0] - probabilities[..., 1] <= 0.1) & ~padding
+    assert counts.tolist() == [[5, 2, 5], has_two.sum(1).tolist()]
+    assert len(set(counts[1].tolist())) > 1
+
+
+def test_thresholds_follow_each_other_for_the_same_weights() -> None:
+    layer, tokens, shares = build_layer(), build_tokens(20, 20), []
+    for threshold in (0.0, 0.05, 0.1, 0.2, 0.4, 1.0):
+        layer.gate = Adaptive(threshold)
+        layer(tokens)
+        shares.append(routing_counts(layer)[""].two_expert_share)
+    assert shares == sorted(set(shares))
+
+
+def test_counted_operations_are_those_of_the_formula() -> None:
+    layer, tokens = build_layer(Adaptive(0.1)), build_tokens(3, 20)
+    with FlopCounterMode(display=False) as counter:
+        layer(tokens)
+    counts = routing_counts(layer)[""]
+    sizes = LayerSizes(width=8, hidden=12, sequence=20, experts=4)
+    expected = measured_flops(sizes, [counts.tokens], [counts.multi_expert_tokens])
+    assert counter.get_total_flops() == expected - counts.tokens * sizes.attention_flops
+    law = interpolate(flops_per_token(sizes, 1), flops_per_token(sizes, 2), counts.two_expert_share)
+    assert expected / counts.tokens == pytest.approx(law, rel=1e-12)
+
+
 def test_reentrant_checkpoint_is_refused() -> None:
     layer, tokens = build_layer(), build_tokens(2, 5).requires_grad_()
-    output = checkpoint(layer, tokens, use_reentrant=True)
+    loss = checkpoint(layer, tokens, use_reentrant=True).sum() + balance_loss(layer)
     with pytest.raises(ValueError, match="pass use_reentrant=False"):
-        output.sum().backward()
+        loss.backward()
+    # Passes without gradients of earlier iterations do not count.
+    balance_loss(layer)
+    (checkpoint(layer, tokens, use_reentrant=False).sum() + balance_loss(layer)).backward()
 
 
 # The compiler reads it of tensors that are no leaves, and hides the warning, which is an error in tests.

@@ -64,6 +64,7 @@ def capture(
         "history": progress.history,
         "nonfinite": [progress.nonfinite_since, progress.nonfinite_runs],
         "first_samples": progress.first_samples,
+        "curriculum": None if parts.curriculum is None else parts.curriculum.state(progress.iteration),
         "expert_paths": progress.expert_paths,
         "trained": [name for name, each in parts.module.named_parameters() if each.requires_grad],
         **_states_of(parts),
@@ -180,6 +181,8 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
         if parts.scheduler is not None and state["scheduler"] is not None:
             parts.scheduler.load_state_dict(state["scheduler"])
         parts.function.load_state_dict(state["function"])
+    if parts.curriculum is not None:
+        parts.curriculum.load_state(state["curriculum"])
     torch.set_rng_state(state["random"]["torch"])
     random.setstate((version, tuple(numbers), gauss))
     return progress
