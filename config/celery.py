@@ -44,5 +44,7 @@ app.conf.beat_schedule = {
     "delete-simulation-orphans": _every(600.0, "delete_simulation_orphans"),
     "orchestrate": _every(300.0, "orchestrate"),
     "work-off-orders": _every(2.0, "work_off_orders"),
+    "steer-deployments": _every(2.0, "steer_deployments"),
+    "measure-deployments": _every(5.0, "measure_deployments"),
     "start-trainings": _every(900.0, "start_trainings"),
 }

@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.urls import include, path
 
 from dashboard.views.login import admin_login
+from deployments.api.metrics import DeploymentCollector
 from lending.api.metrics import LendingCollector
 from projects.api.health import healthz
 from scheduling.api.metrics import MetricsView, PlatformCollector
@@ -11,7 +12,11 @@ from scheduling.api.metrics import MetricsView, PlatformCollector
 urlpatterns = [
     path("api/v1/", include("config.urls_api")),
     path("healthz", healthz, name="healthz"),
-    path("metrics", MetricsView.as_view(collectors=(PlatformCollector, LendingCollector)), name="metrics"),
+    path(
+        "metrics",
+        MetricsView.as_view(collectors=(PlatformCollector, LendingCollector, DeploymentCollector)),
+        name="metrics",
+    ),
     # One login page for people, one place where guessing is slowed down.
     path("admin/login/", admin_login),
     path("admin/", admin.site.urls),

@@ -8,6 +8,7 @@ urlpatterns = [
     path("", include("projects.api.urls")),
     path("", include("scheduling.api.urls")),
     path("", include("lending.api.urls")),
+    path("", include("deployments.api.urls")),
     path("", include("simulation.api.urls")),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),

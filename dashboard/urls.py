@@ -4,6 +4,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import path
 
 from dashboard.views.decisions import decisions
+from dashboard.views.deployments import deployment, deployment_panel, deployments
 from dashboard.views.jobs import job, job_log, job_panel, jobs
 from dashboard.views.lending import lending, lending_order, lending_panel
 from dashboard.views.login import LoginView
@@ -35,6 +36,9 @@ urlpatterns = [
     path("lending/", lending, name="lending"),
     path("lending/panels/<slug:name>/", lending_panel, name="lending-panel"),
     path("lending/orders/<uuid:order_id>/", lending_order, name="lending-order"),
+    path("deployments/", deployments, name="deployments"),
+    path("deployments/<job:deployment_id>/", deployment, name="deployment"),
+    path("deployments/<job:deployment_id>/panels/<slug:name>/", deployment_panel, name="deployment-panel"),
     path("simulations/", simulations, name="simulations"),
     path("simulations/<row:study_id>/", simulation, name="simulation"),
     path("simulations/<row:study_id>/panels/<slug:name>/", simulation_panel, name="simulation-panel"),

@@ -25,6 +25,8 @@ from punctual.moe import Adaptive, MoELayer, TopK, balance_loss, routing_counts
 
 LENGTH = 32
 HELD_OUT = 256
+#: Of one answer, where no sentence ends before.
+ANSWER_WORDS = 16
 
 #: What each animal does.
 VERBS = {"cat": "sees", "dog": "hears", "fox": "hunts", "owl": "finds", "cow": "likes", "hen": "fears"}
@@ -38,6 +40,16 @@ WORDS = (
     *BRACKETS.values(),
 )  # fmt: skip
 IDS = {word: number for number, word in enumerate(WORDS)}
+
+
+def read_words(text: Any) -> list[int]:
+    """Places in `WORDS` of a text's words. Raises ValueError for a text that is not of these languages."""
+    if not isinstance(text, str) or not text.split():
+        raise ValueError('an input is a text, such as "three plus four is"')
+    words = text.lower().split()
+    if unknown := [word for word in words if word not in IDS]:
+        raise ValueError(f"unknown word {unknown[0][:40]!r}; the words are: {' '.join(WORDS)}")
+    return [IDS[word] for word in words]
 
 
 def easy_sentence(draw: random.Random) -> list[str]:
@@ -186,3 +198,22 @@ class MoELanguageModel(TrainingFunction):
                 shares = [layer.two_expert_share for layer in counts]
                 found[f"{language}_two_expert_share"] = sum(shares) / len(shares)
         return found
+
+    def predict(self, batch: list[Any], model: nn.Module) -> list[str]:
+        """Continue texts to the end of a sentence, with the likeliest word each time."""
+        texts = [read_words(text) for text in batch]
+        answers: list[list[str]] = [[] for _ in texts]
+        device = next(model.parameters()).device
+        for _ in range(ANSWER_WORDS):
+            contexts = [torch.tensor(words[-LENGTH:]) for words in texts]
+            ends = torch.tensor([len(context) - 1 for context in contexts])
+            # What stands behind a text changes nothing before it.
+            scores = model(nn.utils.rnn.pad_sequence(contexts, batch_first=True).to(device))
+            following = scores[torch.arange(len(texts)), ends].argmax(1).tolist()
+            for words, answer, word in zip(texts, answers, following, strict=True):
+                words.append(word)
+                if answer[-1:] != ["."]:
+                    answer.append(WORDS[word])
+            if all(answer[-1] == "." for answer in answers):
+                break
+        return [" ".join(answer) for answer in answers]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from punctual.function import DataNotDeclaredError, TrainingFunction, artifact_path, data_path
+from punctual.inputs import as_tensor
 from punctual.randomness import (
     current_iteration,
     current_sample_indices,
@@ -41,6 +42,7 @@ __all__ = [
     "TrainingFunction",
     "Verdict",
     "artifact_path",
+    "as_tensor",
     "current_iteration",
     "current_sample_indices",
     "data_path",

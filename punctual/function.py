@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class TrainingFunction(ABC):
-    """Base class of every training function; subclass it and fill in four methods.
+    """Base class of every training function; subclass it and fill in four methods. A fifth, `predict`, lets
+    its jobs be deployed.
 
     Attributes:
         speed_neutral: names of hyperparameters that change neither throughput nor memory. Jobs that differ in
@@ -80,6 +81,17 @@ class TrainingFunction(ABC):
         """Measure the model, in evaluation mode and without gradients; called at the end of the job and, with
         the hyperparameter `evaluate_every`, every so many iterations."""
         return {}
+
+    def predict(self, batch: list[Any], model: nn.Module) -> Any:
+        """Answer requests to a deployment of the trained model: return one output for each input, as a tensor
+        or a list.
+
+        The inputs of several requests, as JSON has them, come together; `punctual.as_tensor` checks them and
+        makes a tensor. The model has the final weights, is in evaluation mode, and gradients are off. A
+        ValueError says that an input is wrong: the requests are tried again one by one, and the one that
+        holds it gets a 400 with its message. After any other exception such a request gets a 500.
+        """
+        raise NotImplementedError("this function has no predict(batch, model), so it cannot be deployed")
 
     def should_stop(self, metrics: Mapping[str, float]) -> bool:
         """Say whether to stop after this iteration, given its metrics (and those of `evaluate` when it just

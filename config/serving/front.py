@@ -17,8 +17,9 @@ from django.conf import settings
 
 from config.serving.lanes import Crowded, Lane
 from config.serving.wsgi import Answer, environ_of, headers_of
-from projects.api.problems import MEDIA_TYPE, RETRY_AFTER_SECONDS, problem
+from projects.api.problems import RETRY_AFTER_SECONDS
 from projects.client_address import throttled_address
+from punctual.protocol.problems import MEDIA_TYPE, problem
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

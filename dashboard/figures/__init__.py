@@ -8,6 +8,10 @@ from dashboard.figures import (
     cluster_recovery,
     combined_usage,
     deadlines,
+    deployment_batches,
+    deployment_latencies,
+    deployment_requests,
+    deployment_servers,
     expert_homes,
     expert_load,
     expert_rows,
@@ -61,9 +65,17 @@ LENDING_PANELS: dict[str, Panel[Any]] = {
     "combined-usage": combined_usage.PANEL,
 }
 
+DEPLOYMENT_PANELS: dict[str, Panel[Any]] = {
+    "requests": deployment_requests.PANEL,
+    "latency": deployment_latencies.PANEL,
+    "batches": deployment_batches.PANEL,
+    "servers": deployment_servers.PANEL,
+}
+
 RECOVERY_PANELS: dict[str, Panel[Any]] = {"phases": recovery_phases.PANEL}
 
 __all__ = [
+    "DEPLOYMENT_PANELS",
     "JOB_PANELS",
     "LENDING_PANELS",
     "OVERVIEW_PANELS",

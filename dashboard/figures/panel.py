@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import plotly.graph_objects as go
 
+from deployments.models import Deployment
 from lending.models import InferenceCluster
 from projects.models import User
 from scheduling.models import Job, Recovery
@@ -18,8 +19,8 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """Who asks, when, about how much of the past, and on the page of a job, an inference cluster or
-    a recovery about which one."""
+    """Who asks, when, about how much of the past, and on the page of a job, an inference cluster, a
+    recovery or a deployment about which one."""
 
     user: User
     now: datetime
@@ -27,6 +28,7 @@ class PanelRequest:
     job: Job | None = None
     inference_cluster: InferenceCluster | None = None
     recovery: Recovery | None = None
+    deployment: Deployment | None = None
 
     @property
     def since(self) -> datetime:
@@ -43,6 +45,12 @@ class PanelRequest:
         if self.recovery is None:
             raise LookupError("this panel belongs on a recovery's page")
         return self.recovery
+
+    def the_deployment(self) -> Deployment:
+        """Return the deployment of its page. Raises LookupError on another page."""
+        if self.deployment is None:
+            raise LookupError("this panel belongs on a deployment's page")
+        return self.deployment
 
     def the_inference_cluster(self) -> InferenceCluster:
         """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the

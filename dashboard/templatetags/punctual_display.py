@@ -12,6 +12,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from cluster.choices import SERVER_COLOURS, ServerState, WorkState
+from deployments.choices import DEPLOYMENT_COLOURS, DeploymentState
+from deployments.models import Deployment
 from lending.choices import LoanState, ReclaimState
 from lending.models import LoanOrder, ReclaimOrder
 from punctual.names import shown
@@ -147,6 +149,15 @@ def server_badge(state: str) -> SafeString:
     found = ServerState(state)
     return format_html(
         '<span class="badge" style="--badge: {}">{}</span>', SERVER_COLOURS[found], found.label
+    )
+
+
+@register.simple_tag
+def deployment_badge(deployment: Deployment) -> SafeString:
+    """Return the deployment's state in its colour."""
+    state = DeploymentState(deployment.state)
+    return format_html(
+        '<span class="badge" style="--badge: {}">{}</span>', DEPLOYMENT_COLOURS[state], state.label
     )
 
 

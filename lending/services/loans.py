@@ -19,6 +19,7 @@ from cluster.models import Server
 from lending.choices import LoanState, OrderSource
 from lending.core.history import MoveKind
 from lending.models import InferenceCluster, LoanOrder
+from lending.services.occupied import find_occupied
 from lending.services.transitions import move_servers, note_event
 from projects.errors import Conflict, InvalidRequest
 from scheduling.services.records import lock_cluster, planning_fact_changed
@@ -106,6 +107,7 @@ def _offered(inference_cluster: InferenceCluster, names: Sequence[str]) -> list[
         ("not at home", [one for one in servers if one.lending_state != LendingState.INFERENCE]),
         ("offered already", [one for one in servers if one.pk in pending]),
         ("not up", [one for one in servers if one.state != ServerState.UP]),
+        ("serving requests", _serving(servers)),
     ):
         if wrong:
             listed = ", ".join(server.name for server in wrong)
@@ -118,6 +120,11 @@ def _offered(inference_cluster: InferenceCluster, names: Sequence[str]) -> list[
             f"are there, {len(servers)} were offered."
         )
     return servers
+
+
+def _serving(servers: Sequence[Server]) -> list[Server]:
+    occupied = find_occupied([server.pk for server in servers])
+    return [server for server in servers if server.pk in occupied]
 
 
 def _pending_servers(inference_cluster: InferenceCluster) -> list[int]:
@@ -152,6 +159,9 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
         return 0
     due = [order for order in pending if order.not_before <= now]
     offered = {order.pk: list(order.servers.order_by("id")) for order in due}
+    # A server that began to serve after it was offered is lent once it is empty.
+    due = [order for order in due if not _serving(offered[order.pk])]
+    offered = {order.pk: offered[order.pk] for order in due}
     longest_wait = timedelta(seconds=inference_cluster.minimum_hold_seconds)
     if not due or (
         sum(len(servers) for servers in offered.values()) < inference_cluster.minimum_gain_servers

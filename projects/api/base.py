@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from projects.access import require_scope
-from projects.api.problems import MEDIA_TYPE, problem_response
+from projects.api.problems import problem_response
 from projects.api.throttling import Throttle
 from projects.errors import NotAllowed
 from projects.models import ApiToken, IdempotencyRecord, Scope, User
@@ -29,6 +29,7 @@ from projects.services.idempotency import (
     idempotency_held,
     idempotency_release,
 )
+from punctual.protocol.problems import MEDIA_TYPE
 
 #: Answers that say "not now": the same request may succeed later, so they are not remembered.
 NOT_REMEMBERED = (409, 429, 503)

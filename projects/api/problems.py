@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import structlog
@@ -26,37 +25,15 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from projects.errors import DomainError
+from punctual.protocol.problems import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)
 
-MEDIA_TYPE = "application/problem+json"
 #: What is said while PostgreSQL is between two lives.
 DATABASE_AWAY = "The database does not answer; try again soon."
 RETRY_AFTER_SECONDS = "2"
 #: Key of messages that concern the request as a whole.
 WHOLE_REQUEST = "request"
-
-
-def problem(
-    status: int,
-    code: str,
-    detail: str,
-    *,
-    title: str | None = None,
-    errors: Mapping[str, Sequence[str]] | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The document itself. ``code`` is stable, for programs; ``detail`` a sentence for people."""
-    document: dict[str, Any] = {
-        "type": f"urn:punctual:problem:{code}",
-        "title": title or HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "code": code,
-    }
-    if errors:
-        document["errors"] = {field: list(messages) for field, messages in errors.items()}
-    return {**(extra or {}), **document}
 
 
 def problem_exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse | None:

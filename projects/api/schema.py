@@ -8,7 +8,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from rest_framework.permissions import AllowAny
 
-from projects.api.problems import MEDIA_TYPE
+from punctual.protocol.problems import MEDIA_TYPE
 
 PROBLEMS = {
     400: "Invalid: `errors` says what by field.",

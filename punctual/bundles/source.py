@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from punctual.bundles.errors import BundleError
+from punctual.bundles.predict import predict_problem
 from punctual.names import name_problem, shown
 from punctual.protocol.limits import MOST_WORKERS
 from punctual.protocol.staged import reserved_because
@@ -37,7 +38,7 @@ class ClassInfo:
 
     ``bases`` are dotted names with imports resolved. ``speed_neutral_line`` is where the class assigns
     ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no
-    literal. ``worker_counts`` and its line likewise.
+    literal. ``worker_counts`` and its line likewise. ``predict_problem`` is that of its own `predict`.
     """
 
     module: str
@@ -49,6 +50,7 @@ class ClassInfo:
     speed_neutral_line: int | None
     worker_counts: tuple[int, ...] | None
     worker_counts_line: int | None
+    predict_problem: str | None
 
     @property
     def dotted(self) -> str:
@@ -57,12 +59,13 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class FunctionClass:
-    """The class that is trained."""
+    """The class that is trained. ``predict_problem``: why it cannot be deployed; empty if it can."""
 
     entry: str
     description: str
     speed_neutral: tuple[str, ...]
     worker_counts: tuple[int, ...]
+    predict_problem: str
     #: Of its mixture-of-experts layers (`read_expert_counts`).
     experts: tuple[int, ...] | None = None
 
@@ -164,7 +167,7 @@ def _classes(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[Cla
             description = _storable(ast.get_docstring(statement) or "")[:MAXIMUM_DESCRIPTION_CHARACTERS]
             yield ClassInfo(
                 module, statement.name, bases, methods, description, *_speed_neutral_of(statement),
-                *_worker_counts_of(statement),
+                *_worker_counts_of(statement), predict_problem(statement),
             )  # fmt: skip
 
 
@@ -220,6 +223,7 @@ def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> Functi
         description=chosen.description,
         speed_neutral=_speed_neutral(chosen, classes),
         worker_counts=_worker_counts(chosen, classes),
+        predict_problem=_predict_problem(chosen, classes),
     )
 
 
@@ -283,10 +287,7 @@ def _only(functions: Mapping[str, ClassInfo]) -> ClassInfo:
 
 def _check_methods(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> None:
     ancestors = list(_ancestors(chosen, classes))
-    bases = {base for ancestor in ancestors for base in ancestor.bases}
-    if not all(
-        base in BASE_NAMES or base in classes or base in {"object", "ABC", "abc.ABC"} for base in bases
-    ):
+    if _has_unknown_base(ancestors, classes):
         return  # a base from a library may bring them
     defined = {name for ancestor in ancestors for name in ancestor.methods}
     missing = [name for name in REQUIRED_METHODS if name not in defined]
@@ -294,6 +295,22 @@ def _check_methods(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> None:
         raise BundleError(
             "missing_methods", f"Class {chosen.name} in {chosen.module} lacks {', '.join(missing)}."
         )
+
+
+def _has_unknown_base(ancestors: Iterable[ClassInfo], classes: Mapping[str, ClassInfo]) -> bool:
+    bases = {base for ancestor in ancestors for base in ancestor.bases}
+    return any(
+        base not in BASE_NAMES and base not in classes and base not in {"object", "ABC", "abc.ABC"}
+        for base in bases
+    )
+
+
+def _predict_problem(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> str:
+    ancestors = list(_ancestors(chosen, classes))
+    for ancestor in ancestors:
+        if ancestor.predict_problem is not None:
+            return ancestor.predict_problem
+    return "" if _has_unknown_base(ancestors, classes) else "it is not defined"
 
 
 def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import typer
 from punctual.cli import (
     account,
     cluster,
+    deployments,
     functions,
     inference,
     jobs,
@@ -106,7 +107,7 @@ for command in (
     submit.clone, submit.follow,
     jobs.jobs, jobs.job, jobs.logs, jobs.events, jobs.cancel, jobs.pause, jobs.resume, jobs.deadline,
     results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan,
-    recoveries.recoveries, recoveries.memory_point, cluster.cluster,
+    recoveries.recoveries, recoveries.memory_point, cluster.cluster, deployments.deploy,
     version,
 ):  # fmt: skip
     app.command()(command)
@@ -114,6 +115,7 @@ for name, group in {
     "servers": cluster.servers_app,
     "agents": cluster.agents_app,
     "functions": functions.functions_app,
+    "deployments": deployments.deployments_app,
     "inference": inference.inference_app,
     "simulations": simulations.simulations_app,
     "tokens": account.tokens_app,

@@ -130,9 +130,7 @@ def job_options(
         "deadline": deadline,
         "batch_size": batch_size,
         "max_iterations": iterations,
-        "hyperparameters": {
-            key: _json_or_text(value) for key, value in pairs(hyperparameters, "--set").items()
-        },
+        "hyperparameters": hyperparameters_of(hyperparameters),
         "service_class": None if service_class is None else service_class.value,
         "name": name,
         "labels": pairs(labels, "--label"),
@@ -151,6 +149,15 @@ def job_options(
     }
     given = {key: value for key, value in values.items() if value is not None and value != {}}
     return cast(JobOptions, given)
+
+
+def hyperparameters_of(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Read the texts of `--set`.
+
+    Raises:
+        InvalidInputError: one is not of the form NAME=VALUE, or a name comes twice.
+    """
+    return {key: _json_or_text(value) for key, value in pairs(texts, "--set").items()}
 
 
 def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from punctual.client.account import Projects, Tokens, Users
 from punctual.client.cluster import Cluster
 from punctual.client.connection import Connection
+from punctual.client.deployments import Deployments
 from punctual.client.functions import Functions
 from punctual.client.inference import Inference
 from punctual.client.jobs import LONGEST_WAIT_SECONDS, Job
@@ -36,6 +37,11 @@ class Client(Connection):
     def inference(self) -> Inference:
         """Inference clusters and the servers that they lend."""
         return Inference(self.transport)
+
+    @cached_property
+    def deployments(self) -> Deployments:
+        """Deployments: models that answer requests."""
+        return Deployments(self.transport)
 
     @cached_property
     def simulations(self) -> Simulations:

@@ -42,6 +42,12 @@ HOSTS_OF_AN_EXPERT = 64
 #: Hosts of all experts together.
 PLACES_OF_EXPERTS = 1 << 15
 DECISIONS_OF_A_RECORD = 32
+#: Of one request to a replica of a deployment, and of one call of `predict`.
+SERVING_BODY_BYTES = 1 << 20
+SERVING_INPUTS = 256
+#: How long the first request of a batch may wait for others, and how long any may wait for its answer.
+LONGEST_SERVING_WAIT_SECONDS = 1.0
+SERVING_ANSWER_SECONDS = 30.0
 ARTIFACTS_OF_A_JOB = 1000
 ARTIFACT_NAME_CHARACTERS = 200
 DIGEST_CHARACTERS = 64

@@ -25,6 +25,7 @@ from punctual.protocol.fields import (
     TrainSeconds,
 )
 from punctual.protocol.links import ServerLinks
+from punctual.protocol.serving import ServingEntry
 
 Phase = Literal[
     "starting",
@@ -40,6 +41,8 @@ Phase = Literal[
     "completed",
     "failed",
     "profiling",
+    "serving",
+    "draining",
     "exited",
 ]
 LOG_PIECE_CHARACTERS = 262_144
@@ -150,6 +153,7 @@ class Report(_Lenient):
     link_load: Any = None
     link_probe: Any = None
     memory_store: Any = None
+    serving: Annotated[list[Any], Field(max_length=5_000)] = []
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,8 @@ def check_event(value: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def check_items(part: str, values: Iterable[Any]) -> tuple[list[CheckedItem], list[RefusedItem]]:
-    """The well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`), and the
-    others."""
+    """The well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`, `serving`), and
+    the others."""
     good: list[CheckedItem] = []
     refused: list[RefusedItem] = []
     for index, value in enumerate(values):
@@ -225,4 +229,5 @@ _CHECKS: dict[str, Callable[[Any], tuple[dict[str, Any] | None, str]]] = {
     "events": check_event,
     "metrics": lambda value: check(MetricEntry, value),
     "logs": lambda value: check(LogEntry, value),
+    "serving": lambda value: check(ServingEntry, value),
 }

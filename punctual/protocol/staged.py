@@ -23,6 +23,7 @@ STAGED = (
     "workers/__init__.py",
     "workers/links",
     "workers/runtime",
+    "workers/serving",
 )
 #: Of the node's own installation.
 INSTALLED = ("numpy", "torch")

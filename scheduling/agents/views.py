@@ -24,6 +24,7 @@ from punctual.protocol.reports import Report
 from scheduling.agents.authentication import agent_of
 from scheduling.agents.schemas import Enrolment
 from scheduling.models import Assignment, Bundle
+from scheduling.other_work import registered
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol
 from scheduling.services.environments import open_environment
@@ -164,7 +165,8 @@ def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResp
     needed = Assignment.objects.filter(
         gpu__server_id=agent.server_id, job__function_version__bundle_id=digest
     )
-    bundle = Bundle.objects.filter(pk=digest).first() if needed.exists() else None
+    is_needed = needed.exists() or any(work.needs_bundle(agent.server_id, digest) for work in registered())
+    bundle = Bundle.objects.filter(pk=digest).first() if is_needed else None
     if bundle is None:
         return problem(404, "not_found", "Not found", "No work on this server needs such a function.")
     return HttpResponse(bytes(bundle.content), content_type="application/octet-stream")
@@ -177,7 +179,10 @@ def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse
     needed = Assignment.objects.filter(
         gpu__server_id=agent.server_id, job__function_version__requirements_digest=digest
     )
-    archive = open_environment(digest) if needed.exists() else None
+    is_needed = needed.exists() or any(
+        work.needs_environment(agent.server_id, digest) for work in registered()
+    )
+    archive = open_environment(digest) if is_needed else None
     if archive is None:
         return problem(
             404, "not_found", "Not found", "This environment is not built (yet), or no work here needs it."

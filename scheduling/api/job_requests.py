@@ -170,7 +170,7 @@ def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobReque
         InvalidRequest: no such project or function.
         NotAllowed: the person may only look at the project.
     """
-    project = _project(user, body.get("project"))
+    project = project_to_submit_to(user, body.get("project"))
     version = resolve_function(project, body["function"])
     return project, JobRequest(
         function_version=version,
@@ -190,7 +190,12 @@ def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobReque
     )
 
 
-def _project(user: User, name: str | None) -> Project:
+def project_to_submit_to(user: User, name: str | None) -> Project:
+    """Return the project of that name; without a name, the only one that the person may submit to.
+
+    Raises:
+        InvalidRequest: there is none, or there are several. NotAllowed: the person may only look at it.
+    """
     if name is not None:
         mine = own_membership(user, name)
         # An operator needs no membership.

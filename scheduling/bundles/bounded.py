@@ -118,6 +118,7 @@ def _facts(told: dict[str, Any]) -> BundleFacts:
         description=told["description"],
         speed_neutral=tuple(told["speed_neutral"]),
         worker_counts=tuple(told["worker_counts"]),
+        predict_problem=told["predict_problem"],
         experts=None if told["experts"] is None else tuple(told["experts"]),
         requirements=None if requirements is None else Requirements(**requirements),
         files=tuple(BundleFile(**file) for file in told["files"]),

@@ -15,7 +15,8 @@ from scheduling.bundles.requirements import Requirements, read_requirements
 @dataclass(frozen=True, slots=True)
 class BundleFacts:
     """What is known of a bundle. ``digest`` is the SHA-256 of its bytes; ``entry`` is ``module:Class``;
-    ``experts`` are the numbers of its mixture-of-experts layers (`read_expert_counts`)."""
+    ``experts`` are the numbers of its mixture-of-experts layers (`read_expert_counts`); ``predict_problem``:
+    why the class cannot be deployed; empty if it can."""
 
     digest: str
     size_bytes: int
@@ -23,6 +24,7 @@ class BundleFacts:
     description: str
     speed_neutral: tuple[str, ...]
     worker_counts: tuple[int, ...]
+    predict_problem: str
     experts: tuple[int, ...] | None
     requirements: Requirements | None
     files: tuple[BundleFile, ...]
@@ -57,6 +59,7 @@ def read_bundle(content: bytes, filename: str, entry: str | None, limits: Bundle
         description=function.description,
         speed_neutral=function.speed_neutral,
         worker_counts=function.worker_counts,
+        predict_problem=function.predict_problem,
         experts=function.experts,
         requirements=None if requirements is None else read_requirements(requirements),
         files=tuple(BundleFile(path, len(data)) for path, data in sorted(contents.items())),

@@ -12,6 +12,7 @@ from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
+from scheduling.other_work import registered
 from scheduling.selectors.link_probes import link_probe_of
 from scheduling.selectors.memory_points import jobs_to_remember
 from scheduling.selectors.peers import peers_of
@@ -65,7 +66,8 @@ def desired_state(server_id: int) -> dict[str, Any]:
                 "places": places[generation.pk],
             }
             for generation in generations
-        ],
+        ]
+        + [dict(entry) for work in registered() for entry in work.desired(server)],
         "remembered": remembered.needed,
         # Whoever starts here reads what is spare: until then nobody else gets its memory.
         "spare": [job for job in remembered.spare if job not in secrets],

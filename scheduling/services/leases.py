@@ -24,6 +24,7 @@ from scheduling.choices import (
 )
 from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.models import Assignment, Generation, Job, Offer, Recovery, Worker
+from scheduling.other_work import registered
 from scheduling.services import lease_clock
 from scheduling.services.generations import retire
 from scheduling.services.held_gpus import free_assignments, hold_gpus, tell_agents
@@ -131,6 +132,9 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     Agent.objects.filter(pk=agent.pk).update(fenced_at=now, memory_store={})
     replace_lost(cluster)
     Worker.objects.filter(server_id=agent.server_id).update(gone=True, changed_at=now)
+    for work in registered():
+        with by_itself("giving up a server's other work", server=agent.server.name):
+            work.server_lost(agent.server_id, now)
     # Offers were computed with this server's GPUs.
     Offer.objects.filter(job__cluster=cluster, state=OfferState.OPEN).update(state=OfferState.WITHDRAWN)
     unreleased = Assignment.objects.filter(gpu__server_id=agent.server_id).exclude(

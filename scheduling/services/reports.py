@@ -12,7 +12,7 @@ somebody) is sent again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ from cluster.models import Agent, Cluster, Server
 from punctual.protocol.links import LinkProbeResult, LoadOfLinks
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
+from scheduling.other_work import is_other_key, of_jobs, of_other_work, registered
 from scheduling.services import lease_clock
 from scheduling.services.agent_events import apply_event
 from scheduling.services.inventory import inventory_update
@@ -133,15 +134,20 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
     stale = report["boot_id"] == agent.boot_id and report["sequence"] <= agent.sequence
     if not stale:
         entries, malformed = check_items("workers", report["workers"])
-        workers, strange = own_workers(agent, entries, malformed)
+        workers, strange = own_workers(agent, of_jobs(entries), malformed)
         applying.refused += [*malformed, *strange]
-        returned = _greet(agent, report, workers.any_alive)
+        others = of_other_work(entries)
+        others_alive = any(item.value["phase"] != "exited" for item in others)
+        returned = _greet(agent, report, workers.any_alive or others_alive)
         if returned:
             with applying.part("workers"):
                 _bring_back(agent, cluster, applying.now)
         _apply_state(applying, report, workers)
         _apply_progress(applying, report)
     acknowledged = _apply_events(applying, report.get("events", []))
+    if not stale:
+        # After the events: they say why a worker ended.
+        _apply_other_work(applying, report, others, complete=not malformed)
     if applying.refused:
         with applying.part("refusals"):
             note_refusals(agent, applying.refused)
@@ -227,6 +233,25 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         apply_workers(agent, workers, applying.cluster, applying.now)
 
 
+def _apply_other_work(
+    applying: _Applying, report: Mapping[str, Any], others: Sequence[CheckedItem], *, complete: bool
+) -> None:
+    """Take the workers of other work, and their counts."""
+    agent, now = applying.agent, applying.now
+    counts, malformed = check_items("serving", report.get("serving", []))
+    applying.refused += malformed
+    for work in registered():
+        if not (others or counts or work.may_run_on(agent.server)):
+            continue
+        with applying.part("workers"):
+            applying.refused += work.take_workers(
+                agent, others, complete=complete, desired_version=agent.desired_version_seen, now=now
+            )
+        if counts:
+            with applying.part("serving"):
+                applying.refused += work.take_counts(agent, counts, now)
+
+
 def _apply_progress(applying: _Applying, report: Mapping[str, Any]) -> None:
     """Metrics and logs, those of each job by themselves."""
     stores: dict[str, Callable[[list[CheckedItem]], list[RefusedItem]]] = {
@@ -234,8 +259,13 @@ def _apply_progress(applying: _Applying, report: Mapping[str, Any]) -> None:
         "logs": lambda items: store_logs(applying.agent.server_id, items),
     }
     for part, store in stores.items():
-        items, malformed = check_items(part, report.get(part, []))
+        found, malformed = check_items(part, report.get(part, []))
         applying.refused += malformed
+        items = of_jobs(found)
+        if part == "logs" and len(items) < len(found):
+            for work in registered():
+                with applying.part(part):
+                    applying.refused += work.take_logs(applying.agent, of_other_work(found))
         by_job: dict[str, list[CheckedItem]] = {}
         for item in items:
             by_job.setdefault(item.value["job"], []).append(item)
@@ -272,7 +302,10 @@ def _apply_one(applying: _Applying, event: Mapping[str, Any]) -> str | None:
             _, fresh = AppliedEvent.objects.get_or_create(id=known_as)
             if fresh:
                 happened_at = applying.now - timedelta(seconds=event["age_seconds"])
-                apply_event(applying.agent, event, applying.cluster, happened_at)
+                if is_other_key(event["job"]):
+                    _apply_other_event(applying.agent, event, happened_at)
+                else:
+                    apply_event(applying.agent, event, applying.cluster, happened_at)
     except OperationalError as error:
         log.warning("event deferred", server=applying.agent.server.name, id=event["id"], error=str(error))
         applying.deferred.append("events")
@@ -285,3 +318,13 @@ def _apply_one(applying: _Applying, event: Mapping[str, Any]) -> str | None:
     if reason is not None:
         AppliedEvent.objects.get_or_create(id=known_as)
     return reason
+
+
+def _apply_other_event(agent: Agent, event: Mapping[str, Any], happened_at: datetime) -> None:
+    """Raises RefusedEvent where no kind of work takes it."""
+    problem: str | None = "this server was given no such work"
+    for work in registered():
+        problem = work.take_event(agent, event, happened_at)
+        if problem is None:
+            return
+    raise RefusedEvent(problem or "")

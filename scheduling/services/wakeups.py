@@ -38,7 +38,7 @@ MESSAGE_LASTS = timedelta(seconds=MESSAGE_SECONDS + 5)
 TASK_TOPICS = (
     "plan", "reconcile", "build_environment", "simulate_run", "compare_runs", "orchestrate",
     "forecast_usage",
-    "train_forecaster",
+    "train_forecaster", "steer_deployments",
 )  # fmt: skip
 _PLANNER_WOKEN = "punctual:planner-woken"
 

@@ -172,6 +172,9 @@ BAD_MESSAGES: dict[str, Any] = {
         }
     },
     "a huge iteration": {"phase": "training", "iteration": 2**60},
+    "requests below nothing": {"serving": {"requests": -1}},
+    "busy for no number of seconds": {"serving": {"busy_seconds": float("nan")}},
+    "latencies beyond all buckets": {"serving": {"latencies": [1] * 97}},
 }
 
 

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from config.serving import connections
-from config.serving.connections import ADDRESS_BYTES, HEADER_BYTES
 from tests.platform.test_slow_callers import all_of, echo, opened, served
+from workers.serving import connections
+from workers.serving.connections import ADDRESS_BYTES, HEADER_BYTES
 
 END = b" HTTP/1.1\r\nHost: localhost\r\n"
 HEADER = b"X-Long: " + b"x" * HEADER_BYTES + b"\r\n"

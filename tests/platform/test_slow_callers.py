@@ -14,12 +14,13 @@ import httpx
 import pytest
 import uvicorn
 
-from config.serving import connections, lanes
-from config.serving.connections import RECEIVING_FROM_A_PEER, is_late
+from config.serving import lanes
 from config.serving.front import Front
 from config.serving.lanes import Crowded, Lane
 from config.serving.workers import SERVER_OPTIONS
 from launch.waiting import wait_until
+from workers.serving import connections
+from workers.serving.connections import RECEIVING_FROM_A_PEER, is_late
 
 LARGE_BYTES = 32 * 1024 * 1024
 UNFINISHED = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"

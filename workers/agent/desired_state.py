@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 from recovery.store.groups import LEAST_SECRET_CHARACTERS
 
-Goal = Literal["prepare", "train", "hand_over", "suspend", "stop"]
-Purpose = Literal["training", "profiling"]
+Goal = Literal["prepare", "train", "serve", "hand_over", "drain", "suspend", "stop"]
+Purpose = Literal["training", "profiling", "serving"]
 
 # A worker only ever moves to the right.
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -26,7 +26,8 @@ class DesiredStateError(ValueError):
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """One worker of a generation that belongs on this server. At `handover_port` it serves its shard."""
+    """One worker of a generation that belongs on this server. At `handover_port` it serves its shard, or the
+    requests to a deployment."""
 
     rank: int
     gpu_index: int

@@ -18,6 +18,7 @@ from workers.agent.worker_messages import (
     Metrics,
     PhaseChange,
     Refusal,
+    RequestCounts,
     WorkerEvent,
 )
 from workers.agent.worker_pool import WorkerPool
@@ -87,6 +88,8 @@ class Hearing:
             self._take_phase(record, message)
         elif isinstance(message, Metrics):
             self._on_metrics(record.assignment, message)
+        elif isinstance(message, RequestCounts):
+            self._take_counts(record, record.assignment, message)
         elif isinstance(message, WorkerEvent):
             self._take_event(record, record.assignment, message)
         elif isinstance(message, FileWritten):
@@ -122,6 +125,12 @@ class Hearing:
                 record.ready_at = clock.boot_time_seconds()
             record.save_progress()
             self._changed()
+
+    def _take_counts(self, record: WorkerRecord, assignment: Assignment, message: RequestCounts) -> None:
+        if assignment.purpose != "serving":
+            self._refuse(record, "serving", "it is no replica of a deployment")
+            return
+        record.counts, record.counts_heard_at = message.counts, record.heard_at
 
     def _take_event(self, record: WorkerRecord, assignment: Assignment, message: WorkerEvent) -> None:
         if message.local_id not in record.events_heard:

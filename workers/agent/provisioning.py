@@ -105,11 +105,25 @@ class Provisioner:
                     "data", str(item["url"]), partial(self._fetch_data, str(item["url"]))
                 )
                 link_tree(fetched, box / "data" / _checked_name(item), copy=self._copy)
+        for item in specification.get("files") or []:
+            self._fill_file(box, item)
         if show_paths:
             for name, path in self.data_paths(specification).items():
                 link = box / "data" / name
                 if not link.is_symlink():
                     link.symlink_to(path)
+
+    def _fill_file(self, box: Path, item: Mapping[str, Any]) -> None:
+        """Bring a file that a job left into the box. Raises ProvisioningError and NotYet."""
+        target = box / "in" / _checked_name(item)
+        uri, size_bytes, sha256 = str(item["uri"]), int(item["bytes"]), str(item["sha256"])
+        try:
+            stored = self._cache.get(
+                "states", f"{uri} {sha256}", partial(_fetch_checked, uri, size_bytes, sha256, self._carry)
+            )
+        except Exception as error:
+            raise NotYet(f"{uri}: {error}") from error
+        link_tree(stored, target, copy=self._copy)
 
     def fetch_shards(self, box: Path, start: Mapping[str, Any], rank: int) -> dict[str, str]:
         """Bring the shards that a rank reads into the box; returns their paths there by their ids.

@@ -104,6 +104,7 @@ class Reporter:
             "memory_store": memory_store,
             "link_load": None if self._link_load is None else self._link_load.now(),
             "link_probe": link_probe,
+            "serving": [entry for record in records if (entry := record.counts_entry()) is not None],
         }
         return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())
 

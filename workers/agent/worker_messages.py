@@ -15,6 +15,7 @@ from typing import Any, get_args
 from punctual.protocol import limits
 from punctual.protocol.events import FROM_WORKERS
 from punctual.protocol.reports import Measurement, Phase, check
+from punctual.protocol.serving import ServingCounts
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,13 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class RequestCounts:
+    """What a replica of a deployment counted of its requests."""
+
+    counts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Refusal:
     """A worker said something that is not taken, and why."""
 
@@ -94,7 +102,7 @@ class FileWritten:
         return dict(self.__dict__)
 
 
-Message = Hello | PhaseChange | Metrics | WorkerEvent | FileWritten | Refusal
+Message = Hello | PhaseChange | Metrics | RequestCounts | WorkerEvent | FileWritten | Refusal
 
 
 def parse_message(line: bytes) -> Message:
@@ -150,6 +158,10 @@ def _metrics(body: dict[str, Any]) -> Metrics:
         fields["train_seconds"] if "train_seconds" in measured else None,
         fields["host_memory_bytes"] if "host_memory_bytes" in measured else None,
     )
+
+
+def _serving(body: dict[str, Any]) -> RequestCounts:
+    return RequestCounts(_checked("serving", ServingCounts, body))
 
 
 def _event(body: dict[str, Any]) -> WorkerEvent:
@@ -215,6 +227,7 @@ _FILE_REASONS = {
 _PARSERS: dict[str, Callable[[dict[str, Any]], Message]] = {
     "hello": _hello,
     "metrics": _metrics,
+    "serving": _serving,
     "event": _event,
     "file": _file,
 }

@@ -23,8 +23,8 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ("preparing",),
     ("ready",),
     ("loading", "profiling"),
-    ("training",),
-    ("handing_over", "suspending", "finishing"),
+    ("training", "serving"),
+    ("handing_over", "suspending", "finishing", "draining"),
     ("handed_over", "suspended", "completed"),
     ("failed",),
 )
@@ -100,6 +100,9 @@ class WorkerRecord:
     log_offset: int = 0
     events_heard: set[str] = field(default_factory=set)
     refusals: int = 0
+    #: Of a replica of a deployment: its newest counts, and when they came, by the boot clock.
+    counts: Mapping[str, Any] | None = None
+    counts_heard_at: float = 0.0
 
     @property
     def box(self) -> Path:
@@ -168,6 +171,18 @@ class WorkerRecord:
                 None if self.ready_at is None else max(0.0, clock.boot_time_seconds() - self.ready_at)
             ),
             "exit": None if self.exit is None else self.exit.to_json(),
+        }
+
+    def counts_entry(self) -> dict[str, Any] | None:
+        """The counts of a replica as reported (protocol 2.12); None where there are none."""
+        if self.assignment is None or self.counts is None:
+            return None
+        return {
+            **self.counts,
+            "job": self.assignment.job,
+            "generation": self.assignment.generation,
+            "rank": self.assignment.rank,
+            "age_seconds": max(0.0, clock.boot_time_seconds() - self.counts_heard_at),
         }
 
     def save_assignment(self) -> None:

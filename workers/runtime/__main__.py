@@ -109,6 +109,10 @@ class Worker:
         from workers.runtime.profiling import ProfilingGeneration
         from workers.runtime.training import TrainingGeneration, WorkerContext
 
+        if self._message.get("purpose") == "serving":
+            from workers.serving.start import serve
+
+            return serve(self._message, self.connection, self.goals, self.box, self.lease)
         try:
             assignment = Assignment.from_message(self._message)
         except HyperparameterError as error:

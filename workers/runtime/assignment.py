@@ -150,7 +150,7 @@ class Assignment:
             handover_port=message.get("handover_port"),
             secret=message.get("secret") or "",
             interface_address=message.get("interface_address"),
-            device=_read_device(message["device"]),
+            device=read_device(message["device"]),
             entry=message["function"]["entry"],
             hyperparameters=dict(message["hyperparameters"]),
             settings=read_settings(message["hyperparameters"]),
@@ -176,7 +176,8 @@ class Assignment:
         )
 
 
-def _read_device(message: Mapping[str, Any]) -> Device:
+def read_device(message: Mapping[str, Any]) -> Device:
+    """Read the part `device` of an assignment. Raises KeyError, ValueError where it is wrong."""
     kind = message["kind"]
     if kind not in {"cpu", "cuda", "emulated"}:
         raise ValueError(f"unknown kind of device {kind!r}")

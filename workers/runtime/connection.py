@@ -77,6 +77,13 @@ class AgentConnection:
                 self._outbox = deque(message for message in self._outbox if id(message) not in dropped)
             self._post({"metrics": fields})
 
+    def serving(self, **counts: Any) -> None:
+        """Report counts of requests. They only grow, so they replace those that were not sent yet."""
+        with self._changed:
+            self._outbox = deque(message for message in self._outbox if "serving" not in message)
+            if self._socket is not None:
+                self._post({"serving": counts})
+
     def event(self, kind: str, **fields: Any) -> None:
         """Report something that must not be lost; repeated after every reconnect until acknowledged."""
         identifier = str(uuid.uuid4())

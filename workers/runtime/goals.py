@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-GOAL_ORDER = {"prepare": 0, "train": 1, "hand_over": 2, "suspend": 2, "stop": 3}
+GOAL_ORDER = {"prepare": 0, "train": 1, "serve": 1, "hand_over": 2, "suspend": 2, "drain": 2, "stop": 3}
 
 
 class Goals:

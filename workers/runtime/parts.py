@@ -13,7 +13,7 @@ from moe.gating.curriculum import Curriculum
 from punctual.function import TrainingFunction
 from punctual.protocol.hyperparameters import RANDOM_ORDER
 from punctual.randomness import derive_seed, seed_generators
-from workers.runtime.assignment import Assignment
+from workers.runtime.assignment import Assignment, Device
 from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.curriculum import CurriculumOrder, build_order
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
@@ -49,21 +49,20 @@ class TrainingParts:
         return sum(p.numel() * p.element_size() for p in self.module.parameters() if p.requires_grad)
 
 
-def select_device(assignment: Assignment) -> torch.device:
+def select_device(assigned: Device) -> torch.device:
     """The torch device of this worker; emulated accelerators compute on the CPU.
 
     Raises:
         WorkerFailureError: `start_failed` when the assigned GPU cannot be used.
     """
-    if assignment.device.kind != "cuda":
+    if assigned.kind != "cuda":
         return torch.device("cpu")
-    if not torch.cuda.is_available() or assignment.device.index >= torch.cuda.device_count():
+    if not torch.cuda.is_available() or assigned.index >= torch.cuda.device_count():
         raise WorkerFailureError(
             "start_failed",
-            f"GPU {assignment.device.index} cannot be used by this worker (torch sees "
-            f"{torch.cuda.device_count()})",
+            f"GPU {assigned.index} cannot be used by this worker (torch sees {torch.cuda.device_count()})",
         )
-    device = torch.device("cuda", assignment.device.index)
+    device = torch.device("cuda", assigned.index)
     torch.cuda.set_device(device)
     return device
 

@@ -126,7 +126,7 @@ class ProfilingGeneration:
         """
         assignment = self.assignment
         self.connection.phase("preparing")
-        self.device = select_device(assignment)
+        self.device = select_device(assignment.device)
         self.dataset = build_dataset(self.context.function, assignment.seed)
         first_samples = fetch_first_samples(self.dataset, assignment.seed)
         function, _ = copies_of(self.context.function, self.dataset)

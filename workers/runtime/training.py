@@ -140,7 +140,7 @@ class TrainingGeneration:
     def _prepare(self) -> None:
         assignment = self.assignment
         self.connection.phase("preparing")
-        device = select_device(assignment)
+        device = select_device(assignment.device)
         self.parts = build_parts(self.context.function, device, assignment.seed)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
+from deployments.services import sampling, steering
 from lending.services import orchestrator, trainings
 from lending.services.usage import forget_old_usage
 from scheduling.services import (
@@ -91,6 +92,18 @@ def orchestrate() -> None:
 def work_off_orders() -> None:
     """Begin orders whose time has come, and send home the servers that hold no work any more."""
     orchestrator.work_off_orders()
+
+
+@shared_task(name="workers.tasks.steer_deployments", **RETRY)
+def steer_deployments() -> None:
+    """Bring every deployment closer to the replicas that it should have."""
+    steering.steer_deployments()
+
+
+@shared_task(name="workers.tasks.measure_deployments", **RETRY)
+def measure_deployments() -> None:
+    """Take a sample of every deployment, and decide how many servers each needs."""
+    sampling.measure_deployments()
 
 
 @shared_task(name="workers.tasks.start_trainings", **RETRY)

@@ -1,5 +1,6 @@
 // Starts what a page needs. Every part looks for its own attributes and does nothing where there are none.
 import { startActions } from "./actions.js";
+import { startDeployments } from "./deployments.js";
 import { startFilters } from "./filters.js";
 import { startLending } from "./lending.js";
 import { startLive } from "./live.js";
@@ -13,6 +14,7 @@ document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "near
 const panels = startPanels();
 startActions(panels);
 startLending(panels);
+startDeployments(panels);
 startFilters();
 startTimes();
 startLog();

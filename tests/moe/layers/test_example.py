@@ -54,3 +54,26 @@ def test_brackets_close_in_order(example: Any) -> None:
                 awaited.append(closing[word])
             elif word in closing.values():
                 assert word == awaited.pop()
+
+
+@pytest.mark.parametrize("gate", ["adaptive", "top2"])
+def test_texts_are_continued_alike_alone_and_together(example: Any, gate: str) -> None:
+    torch.manual_seed(0)
+    function = example.MoELanguageModel({**SMALL, "gate": gate})
+    model = function.init_model().eval()
+    texts = ["the small Cat", "three plus four is", "the " * 40]
+    with torch.inference_mode():
+        together = function.predict(texts, model)
+        assert together == [function.predict([text], model)[0] for text in texts]
+    for answer in together:
+        words = answer.split()
+        assert set(words) <= set(example.WORDS)
+        assert words.index(".") == len(words) - 1 if "." in words else len(words) == example.ANSWER_WORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(3, "a text, such as"), ("  ", "a text, such as"), ("the car", "unknown word 'car'")]
+)
+def test_other_texts_are_a_value_error(example: Any, text: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        example.MoELanguageModel(SMALL).predict([text], torch.nn.Identity())

@@ -1,0 +1,110 @@
+"""Pages of deployments: their state, load, latencies and servers, and a box to send a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from plotly.utils import PlotlyJSONEncoder
+
+from dashboard.figures import DEPLOYMENT_PANELS, PanelRequest
+from dashboard.views.access import data, page, person
+from dashboard.views.lending import WINDOWS
+from dashboard.views.rendering import Fragment, render_page
+from deployments.choices import ReplicaState
+from deployments.models import Deployment
+from deployments.selectors.deployments import deployments_visible_to, may_change, present_replicas
+from deployments.selectors.history import RECENT, answered_since, servers_home_and_lent
+
+#: The newest; the API lists all.
+MOST_ROWS = 100
+MOST_EVENTS = 30
+MOST_ROLLOUTS = 3
+#: Samples are kept for a day.
+SHOWN_WINDOWS = {name: label for name, (label, length) in WINDOWS.items() if length.days < 2}
+FIRST_WINDOW = "1h"
+
+
+@page
+def deployments(request: HttpRequest) -> HttpResponse:
+    """The deployments that the person may see."""
+    fragments = {"rows": Fragment("dashboard/parts/deployments_table.html", _rows)}
+    return render_page(request, "dashboard/deployments.html", fragments, section="deployments")
+
+
+def _rows(request: HttpRequest) -> list[dict[str, Any]]:
+    since = timezone.now() - RECENT
+    found = deployments_visible_to(person(request)).order_by("-created_at", "-pk")[:MOST_ROWS]
+    return [
+        {
+            "deployment": deployment,
+            "serving": _count_serving(deployment),
+            "recent": answered_since(deployment, since),
+        }
+        for deployment in found
+    ]
+
+
+def _count_serving(deployment: Deployment) -> int:
+    return sum(replica.state == ReplicaState.SERVING for replica in present_replicas(deployment))
+
+
+def _deployment_or_404(request: HttpRequest, deployment_id: str) -> Deployment:
+    found = deployments_visible_to(person(request)).filter(pk=deployment_id).first()
+    if found is None:
+        raise Http404("no such deployment")
+    return found
+
+
+def _window(request: HttpRequest) -> str:
+    name = request.GET.get("window", FIRST_WINDOW)
+    return name if name in SHOWN_WINDOWS else FIRST_WINDOW
+
+
+@page
+def deployment(request: HttpRequest, deployment_id: str) -> HttpResponse:
+    """One deployment."""
+    found = _deployment_or_404(request, deployment_id)
+    fragments = {
+        "summary": Fragment("dashboard/parts/deployment_summary.html", lambda asked: _summary(asked, found)),
+        "events": Fragment(
+            "dashboard/parts/deployment_events.html",
+            lambda _: list(found.events.order_by("-id")[:MOST_EVENTS]),
+        ),
+    }
+    context = {
+        "deployment": found,
+        "panels": DEPLOYMENT_PANELS,
+        "windows": SHOWN_WINDOWS,
+        "window": _window(request),
+        "may_change": may_change(person(request), found),
+    }
+    return render_page(
+        request, "dashboard/deployment.html", fragments, section="deployments", context=context
+    )
+
+
+def _summary(request: HttpRequest, found: Deployment) -> dict[str, Any]:
+    return {
+        "serving": _count_serving(found),
+        "replicas": present_replicas(found),
+        "recent": answered_since(found, timezone.now() - RECENT),
+        "servers": servers_home_and_lent(found),
+        "rollouts": list(found.rollouts.all())[-MOST_ROLLOUTS:],
+        "emulated": any(replica.gpu.emulated for replica in present_replicas(found)),
+        "may_change": may_change(person(request), found) and not found.is_ending(),
+        "may_roll_back": sum(rollout.served_at is not None for rollout in found.rollouts.all()) > 1,
+    }
+
+
+@data
+def deployment_panel(request: HttpRequest, deployment_id: str, name: str) -> HttpResponse:
+    """One figure of a deployment's page as JSON."""
+    panel = DEPLOYMENT_PANELS.get(name)
+    if panel is None:
+        raise Http404("no such panel")
+    found = _deployment_or_404(request, deployment_id)
+    window = WINDOWS[_window(request)][1]
+    asked = PanelRequest(user=person(request), now=timezone.now(), window=window, deployment=found)
+    return JsonResponse(panel.draw(asked), encoder=PlotlyJSONEncoder)

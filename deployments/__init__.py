@@ -1,0 +1,1 @@
+"""Deployments: trained models that answer requests on inference servers."""

@@ -1,0 +1,72 @@
+"""What a deployment answered, its history, and the logs of its replicas."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from deployments.api import serializers as shapes
+from deployments.models import DeploymentEvent, DeploymentSample, Replica
+from deployments.selectors.deployments import deployment_get
+from projects.api.base import ApiView
+from projects.api.pagination import NewestFirstCursorPagination
+
+MOST_LOGS = 50
+
+
+class LatestSampleFirst(NewestFirstCursorPagination):
+    """Samples by the end of their period."""
+
+    ordering = "-ended_at"
+    max_page_size = 720
+
+
+@extend_schema(tags=["deployments"])
+class SamplesView(ApiView):
+    """Requests and latencies, period by period."""
+
+    queryset = DeploymentSample.objects.none()
+    pagination_class = LatestSampleFirst
+
+    @extend_schema(
+        operation_id="deployment_samples",
+        summary="List what a deployment answered, period by period",
+        responses=shapes.DeploymentSampleSerializer(many=True),
+    )
+    def get(self, request: Request, deployment_id: str) -> Response:
+        found = deployment_get(self.user, deployment_id)
+        return self.page(found.samples.all(), shapes.DeploymentSampleSerializer)
+
+
+@extend_schema(tags=["deployments"])
+class EventsView(ApiView):
+    """History of a deployment."""
+
+    queryset = DeploymentEvent.objects.none()
+
+    @extend_schema(
+        operation_id="deployment_events",
+        summary="List what happened to a deployment",
+        responses=shapes.DeploymentEventSerializer(many=True),
+    )
+    def get(self, request: Request, deployment_id: str) -> Response:
+        found = deployment_get(self.user, deployment_id)
+        return self.page(found.events.all(), shapes.DeploymentEventSerializer)
+
+
+@extend_schema(tags=["deployments"])
+class LogsView(ApiView):
+    """Logs of a deployment's replicas."""
+
+    queryset = Replica.objects.none()
+
+    @extend_schema(
+        operation_id="deployment_logs",
+        summary="Show the newest part of the logs of a deployment's newest replicas",
+        responses=shapes.ReplicaLogsSerializer,
+    )
+    def get(self, request: Request, deployment_id: str) -> Response:
+        found = deployment_get(self.user, deployment_id)
+        newest = found.replicas.select_related("server").order_by("-created_at", "key")[:MOST_LOGS]
+        return Response({"results": shapes.ReplicaLogSerializer(newest, many=True).data})

@@ -1,0 +1,78 @@
+"""Reading deployments: who sees which, their replicas, their history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Prefetch, QuerySet
+
+from deployments.choices import ReplicaState
+from deployments.models import Deployment, DeploymentToken, Replica, Rollout
+from projects.access import require_role, role_in
+from projects.errors import NotFound
+from projects.models import Role, User
+
+
+def deployments_visible_to(user: User) -> QuerySet[Deployment]:
+    """Return deployments of the person's projects; an operator sees all."""
+    present = Replica.objects.exclude(state=ReplicaState.GONE).select_related("server", "gpu", "rollout")
+    rollouts = Rollout.objects.select_related("function_version__function").defer("function_version__files")
+    found = Deployment.objects.select_related("project", "owner", "inference_cluster").prefetch_related(
+        Prefetch("replicas", present.defer("log", "counts", "counted"), to_attr="present_replicas"),
+        Prefetch("rollouts", rollouts),
+    )
+    if user.operates():
+        return found
+    return found.filter(project__in=user.reachable_memberships().values("project_id"))
+
+
+def present_replicas(deployment: Deployment) -> list[Replica]:
+    """Return its replicas that are not gone, of a deployment read by `deployments_visible_to`."""
+    found: list[Replica] = getattr(deployment, "present_replicas", [])
+    return found
+
+
+def deployment_get(user: User, deployment_id: str) -> Deployment:
+    """Return one deployment.
+
+    Raises:
+        NotFound: there is none, or the person may not see it.
+    """
+    found = deployments_visible_to(user).filter(pk=deployment_id).first()
+    if found is None:
+        raise NotFound(f"There is no deployment {deployment_id} among yours.")
+    return found
+
+
+def deployment_to_change(user: User, deployment_id: str) -> Deployment:
+    """Return one deployment that the person may change.
+
+    Raises:
+        NotFound: the person may not see it. NotAllowed: the person may only look at it.
+    """
+    found = deployment_get(user, deployment_id)
+    require_role(user, found.project, Role.MEMBER)
+    return found
+
+
+def may_change(user: User, deployment: Deployment) -> bool:
+    """Return whether the person may change it and send requests to it."""
+    return user.operates() or role_in(user, deployment.project) in (Role.MEMBER, Role.OWNER)
+
+
+def deployments_matching(found: QuerySet[Deployment], filters: Mapping[str, Any]) -> QuerySet[Deployment]:
+    """Return deployments that match every given filter."""
+    lookups = {"project": "project__name", "state": "state__in", "job": "rollouts__job"}
+    for name, lookup in lookups.items():
+        if filters.get(name):
+            found = found.filter(**{lookup: filters[name]})
+    return found.distinct() if filters.get("job") else found
+
+
+def deployment_token_get(deployment: Deployment, token_id: int) -> DeploymentToken:
+    """Return one of its tokens. Raises NotFound if there is none."""
+    token = deployment.tokens.filter(pk=token_id).first()
+    if token is None:
+        raise NotFound(f"Deployment {deployment.pk} has no token {token_id}.")
+    return token

@@ -1,0 +1,1 @@
+"""The transactions that change deployments."""

@@ -1,0 +1,259 @@
+"""Deployments as people create, change and end them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Sum
+from django.utils import timezone
+
+from deployments.choices import ENDING_STATES, DeploymentState, ReplicaState, RolloutState
+from deployments.models import Deployment, Rollout
+from deployments.services.records import hint_pages, move, record
+from deployments.services.rollouts import Served, begin_rollout, wanted_rollout
+from lending.models import InferenceCluster
+from projects.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from projects.models import Project, User
+from projects.services.openness import lock_open_project
+from scheduling.services.records import lock_cluster
+from scheduling.services.wakeups import wake
+
+MOST_DEPLOYMENTS_OF_A_PROJECT = 50
+#: Of all deployments of a project together.
+MOST_SERVERS_OF_A_PROJECT = 128
+MAX_BATCH = 16
+MAX_WAIT_SECONDS = 0.005
+#: Fields that a change sets as they are.
+SETTINGS = (
+    "minimum_servers",
+    "maximum_servers",
+    "latency_target_seconds",
+    "max_batch",
+    "max_wait_seconds",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentRequest:
+    """What a person wants served, and on how many servers: from ``minimum_servers`` to ``maximum_servers``,
+    ``servers`` to begin with."""
+
+    name: str
+    minimum_servers: int = 1
+    maximum_servers: int = 1
+    servers: int | None = None
+    latency_target_seconds: float | None = None
+    max_batch: int = MAX_BATCH
+    max_wait_seconds: float = MAX_WAIT_SECONDS
+    inference_cluster: str = ""
+
+
+@transaction.atomic
+def deployment_create(
+    *, project: Project, owner: User, served: Served, request: DeploymentRequest
+) -> Deployment:
+    """Store a deployment; `steering` starts its replicas. ``served`` was checked by `servable`.
+
+    Raises:
+        Conflict: another deployment of the project has that name, or the project is archived.
+        InvalidRequest: the numbers of servers do not fit, or there is no such inference cluster.
+        QuotaExceeded: the project has too many deployments, or too many servers in them.
+    """
+    inference_cluster = _find_inference_cluster(request.inference_cluster)
+    wanted = request.minimum_servers if request.servers is None else request.servers
+    _check_bounds(request.minimum_servers, wanted, request.maximum_servers)
+    lock_open_project(project)
+    lock_cluster(inference_cluster.cluster_id)
+    others = Deployment.objects.filter(project=project).exclude(state=DeploymentState.STOPPED)
+    if others.filter(name=request.name).exists():
+        raise Conflict(
+            f"Project {project.name} has a deployment called {request.name}. Choose another name, or change "
+            "that one."
+        )
+    if others.count() >= MOST_DEPLOYMENTS_OF_A_PROJECT:
+        raise QuotaExceeded(
+            f"Project {project.name} has {MOST_DEPLOYMENTS_OF_A_PROJECT} deployments; delete one first."
+        )
+    _check_servers_of_project(project, request.maximum_servers)
+    deployment = Deployment.objects.create(
+        project=project,
+        owner=owner,
+        inference_cluster=inference_cluster,
+        name=request.name,
+        minimum_servers=request.minimum_servers,
+        maximum_servers=request.maximum_servers,
+        wanted_servers=wanted,
+        wanted_reason="as requested",
+        latency_target_seconds=request.latency_target_seconds,
+        max_batch=request.max_batch,
+        max_wait_seconds=request.max_wait_seconds,
+    )
+    record(deployment, "created", f"{owner.username} deployed {served}.", actor=owner.username)
+    begin_rollout(deployment, served, owner)
+    wake("steer_deployments")
+    return deployment
+
+
+def _find_inference_cluster(name: str) -> InferenceCluster:
+    """Return the inference cluster of that name; without a name, the only one.
+
+    Raises:
+        InvalidRequest: there is none, or there are several and no name is given.
+    """
+    rows = InferenceCluster.objects.filter(name=name) if name else InferenceCluster.objects.all()
+    found = list(rows.order_by("name")[:10])
+    if len(found) == 1:
+        return found[0]
+    if name:
+        text = f"There is no inference cluster called {name}."
+    elif found:
+        names = ", ".join(inference_cluster.name for inference_cluster in found)
+        text = f"There are several inference clusters; name one of them: {names}."
+    else:
+        text = "There is no inference cluster to serve on; an operator has to create one first."
+    raise InvalidRequest(text, errors={"inference_cluster": [text]})
+
+
+def _check_bounds(least: int, wanted: int, most: int) -> None:
+    if not 1 <= least <= wanted <= most:
+        text = f"min is {least}, wanted {wanted}, max {most}; needed is 1 <= min <= wanted <= max."
+        raise InvalidRequest(text, errors={"servers": [text]})
+
+
+def _check_servers_of_project(project: Project, more: int, but: Deployment | None = None) -> None:
+    others = Deployment.objects.filter(project=project).exclude(state__in=ENDING_STATES)
+    if but is not None:
+        others = others.exclude(pk=but.pk)
+    used = others.aggregate(servers=Sum("maximum_servers", default=0))["servers"]
+    if used + more > MOST_SERVERS_OF_A_PROJECT:
+        raise QuotaExceeded(
+            f"The deployments of project {project.name} may grow to {used} servers together; {more} more "
+            f"exceed the limit of {MOST_SERVERS_OF_A_PROJECT}."
+        )
+
+
+def _lock(deployment: Deployment) -> Deployment:
+    """Return the row as it is now, under the cluster's row.
+
+    Raises:
+        Conflict: it drains or has stopped.
+    """
+    lock_cluster(deployment.inference_cluster.cluster_id)
+    current = Deployment.objects.select_related("inference_cluster", "project").get(pk=deployment.pk)
+    if current.is_ending():
+        raise Conflict(f"Deployment {current.pk} is {current.state}; it cannot be changed any more.")
+    return current
+
+
+@transaction.atomic
+def deployment_change(
+    *, deployment: Deployment, actor: User, changes: Mapping[str, Any], served: Served | None = None
+) -> Deployment:
+    """Change bounds, target or batches. Another ``served`` takes over one replica at a time, and so do new
+    batch settings.
+
+    ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
+
+    Raises:
+        Conflict: it drains or has stopped. InvalidRequest: the numbers of servers do not fit.
+        QuotaExceeded: the project would have too many servers in its deployments.
+    """
+    current = _lock(deployment)
+    settings = {name: changes[name] for name in SETTINGS if name in changes}
+    least = settings.get("minimum_servers", current.minimum_servers)
+    most = settings.get("maximum_servers", current.maximum_servers)
+    wanted = changes.get("servers", min(most, max(least, current.wanted_servers)))
+    _check_bounds(least, wanted, most)
+    if most > current.maximum_servers:
+        _check_servers_of_project(current.project, most, but=current)
+    is_batching_changed = any(
+        name in settings and settings[name] != getattr(current, name)
+        for name in ("max_batch", "max_wait_seconds")
+    )
+    for name, value in settings.items():
+        setattr(current, name, value)
+    if wanted != current.wanted_servers:
+        current.wanted_servers, current.wanted_reason = wanted, f"as {actor.username} requested"
+    if current.latency_target_seconds is None:
+        current.slow_since = None
+    current.save(update_fields=[*settings, "wanted_servers", "wanted_reason", "slow_since"])
+    if changes:
+        words = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        record(current, "changed", f"{actor.username} set {words}.", actor=actor.username)
+    if served is None and is_batching_changed:
+        served = Served.of_rollout(_newest_rollout(current))
+    if served is not None:
+        begin_rollout(current, served, actor)
+    hint_pages(current)
+    wake("steer_deployments")
+    return current
+
+
+@transaction.atomic
+def deployment_rollback(*, deployment: Deployment, actor: User) -> Deployment:
+    """Serve again what the generation before the present one served, replacing one replica at a time.
+
+    While a new generation has not served yet, it is withdrawn, and the present one serves on.
+
+    Raises:
+        Conflict: there is no earlier generation that served, or the deployment drains or has stopped.
+    """
+    current = _lock(deployment)
+    wanted = wanted_rollout(current)
+    earlier = current.rollouts.filter(served_at__isnull=False).order_by("-number")
+    if wanted is not None:
+        earlier = earlier.filter(number__lt=wanted.number)
+    target = earlier.select_related("job", "function_version__function").first()
+    if target is None:
+        raise Conflict(f"Deployment {current.pk} has no earlier generation that served.")
+    if wanted is not None and wanted.state == RolloutState.COMING and target.state == RolloutState.CURRENT:
+        wanted.state = RolloutState.RETIRED
+        wanted.save(update_fields=["state"])
+        text = f"{actor.username} withdrew generation {wanted.number}; generation {target.number} serves on."
+        record(current, "rollback", text, actor=actor.username)
+    else:
+        text = f"{actor.username} rolled back to what generation {target.number} served."
+        record(current, "rollback", text, actor=actor.username)
+        begin_rollout(current, Served.of_rollout(target), actor)
+    wake("steer_deployments")
+    return current
+
+
+def _newest_rollout(deployment: Deployment) -> Rollout:
+    rollouts = deployment.rollouts.select_related("job", "function_version__function")
+    return wanted_rollout(deployment) or rollouts.latest("number")
+
+
+@transaction.atomic
+def deployment_drain(*, deployment: Deployment, actor: User, server_name: str) -> Deployment:
+    """Start a replica on another server in the place of one server's, and then drain that one.
+
+    Raises:
+        Conflict: it drains or has stopped. NotFound: it has no replica on a server of that name.
+    """
+    current = _lock(deployment)
+    replicas = current.replicas.filter(
+        server__name=server_name, state__in=[ReplicaState.STARTING, ReplicaState.SERVING]
+    )
+    if not replicas.update(leaving=True):
+        raise NotFound(f"Deployment {current.pk} has no replica on a server called {server_name}.")
+    record(current, "drain", f"{actor.username} drains {server_name}.", actor=actor.username)
+    wake("steer_deployments")
+    return current
+
+
+@transaction.atomic
+def deployment_delete(*, deployment: Deployment, actor: User) -> Deployment:
+    """Drain all replicas and end the deployment. Does nothing if it is ending already."""
+    lock_cluster(deployment.inference_cluster.cluster_id)
+    current = Deployment.objects.select_related("inference_cluster", "project").get(pk=deployment.pk)
+    if not current.is_ending():
+        move(current, DeploymentState.DRAINING, f"{actor.username} deleted it.", actor=actor.username)
+        current.reason = ""
+        current.save(update_fields=["reason"])
+        current.tokens.filter(revoked_at__isnull=True).update(revoked_at=timezone.now())
+        wake("steer_deployments")
+    return current

@@ -1,0 +1,61 @@
+"""Checks of what a person wants to deploy: a completed job or a function, whose class defines `predict`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+
+from deployments.selectors.desired import WEIGHTS
+from deployments.services.rollouts import Served
+from projects.errors import Conflict, InvalidRequest
+from scheduling.bundles import BundleLimits, ReadingBounds, read_bundle_apart
+from scheduling.choices import JobState
+from scheduling.models import Artifact, Bundle, FunctionVersion, Job
+
+
+class NotDeployable(Conflict):
+    """The job left no weights that can be served."""
+
+    code = "not_deployable"
+    title = "Job cannot be deployed"
+
+
+def job_servable(job: Job) -> Served:
+    """Return what serving a job's weights takes.
+
+    Raises:
+        NotDeployable: the job is not completed, or left no weights.
+        InvalidRequest: its function does not define `predict(self, batch, model)`.
+    """
+    if job.state != JobState.COMPLETED:
+        raise NotDeployable(f"Job {job.pk} is {job.state}; only a completed job can be deployed.")
+    if not Artifact.objects.filter(job=job, name=WEIGHTS).exists():
+        raise NotDeployable(f"Job {job.pk} left no {WEIGHTS}.")
+    _check_predict(job.function_version, field="job")
+    return Served.of_job(job)
+
+
+def function_servable(version: FunctionVersion, hyperparameters: dict[str, Any]) -> Served:
+    """Return what serving a function's model as `init_model` makes it takes.
+
+    Raises:
+        InvalidRequest: the function does not define `predict(self, batch, model)`.
+    """
+    _check_predict(version, field="function")
+    return Served(version, hyperparameters)
+
+
+def _check_predict(version: FunctionVersion, field: str) -> None:
+    content = bytes(Bundle.objects.get(pk=version.bundle_id).content)
+    limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
+    bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
+    module = version.entry.partition(":")[0]
+    facts = read_bundle_apart(content, f"{module}.py", version.entry, limits, bounds)
+    if not facts.predict_problem:
+        return
+    text = (
+        f"A deployed class must define predict(self, batch, model). In {version.entry} of function "
+        f"{version.function.name}@{version.number} {facts.predict_problem}."
+    )
+    raise InvalidRequest(text, errors={field: [text]})

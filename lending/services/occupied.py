@@ -1,0 +1,24 @@
+"""Inference servers that serve requests are not lent.
+
+A room above knows which ones do. It registers a function that says so when Django starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+FindOccupied = Callable[[Collection[int]], set[int]]
+_registered: list[FindOccupied] = []
+
+
+def register(find: FindOccupied) -> None:
+    """Add a function that returns the ids of occupied servers among the given ones."""
+    _registered.append(find)
+
+
+def find_occupied(server_ids: Collection[int]) -> set[int]:
+    """Return the servers among these that serve requests.
+
+    The caller holds the cluster's row, under which replicas are placed too.
+    """
+    return {server_id for find in _registered for server_id in find(server_ids)}

@@ -1,0 +1,31 @@
+"""Whether a class can be deployed: `predict(self, batch, model)`, read from its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+
+#: `predict` is called with this many positional arguments, `self` included.
+ARGUMENTS = 3
+MOST_SHOWN_CHARACTERS = 100
+
+
+def predict_problem(node: ast.ClassDef) -> str | None:
+    """Return what is wrong with the `predict` that a class defines: empty if it fits, None if it has none."""
+    for statement in reversed(node.body):
+        if isinstance(statement, ast.AsyncFunctionDef) and statement.name == "predict":
+            return "it is a coroutine"
+        if isinstance(statement, ast.FunctionDef) and statement.name == "predict":
+            return "" if _fits(statement.args) else f"it is predict({_shown(statement.args)})"
+    return None
+
+
+def _fits(arguments: ast.arguments) -> bool:
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = positional - len(arguments.defaults)
+    most = positional if arguments.vararg is None else ARGUMENTS
+    return required <= ARGUMENTS <= most and None not in arguments.kw_defaults
+
+
+def _shown(arguments: ast.arguments) -> str:
+    text = ast.unparse(arguments)
+    return text if len(text) <= MOST_SHOWN_CHARACTERS else f"{text[:MOST_SHOWN_CHARACTERS]}…"

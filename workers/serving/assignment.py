@@ -1,0 +1,56 @@
+"""The agent's `assign` message to a serving worker, in types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workers.runtime.assignment import Device, read_device
+from workers.serving.limits import ServingLimits
+
+WEIGHTS = "weights.pt"
+
+
+@dataclass(frozen=True)
+class ServingAssignment:
+    """One replica of a deployment (docs/protocols.md 2.12).
+
+    Attributes:
+        job: the key of the replica. address, port: where it listens.
+        has_weights: whether a job's final weights are in the box; else the model is as `init_model` makes it.
+    """
+
+    job: str
+    generation: int
+    rank: int
+    entry: str
+    hyperparameters: Mapping[str, Any]
+    seed: int
+    address: str
+    port: int
+    device: Device
+    has_weights: bool
+    limits: ServingLimits
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> ServingAssignment:
+        """Read an `assign` message. Raises ValueError where a field is missing or wrong."""
+        try:
+            return cls(
+                job=str(message["job"]),
+                generation=int(message["generation"]),
+                rank=int(message["rank"]),
+                entry=str(message["function"]["entry"]),
+                hyperparameters=dict(message["hyperparameters"]),
+                seed=int(message.get("seed") or 0),
+                address=str(message["interface_address"]),
+                port=int(message["handover_port"]),
+                device=read_device(message["device"]),
+                has_weights=any(file["name"] == WEIGHTS for file in message.get("files") or []),
+                limits=ServingLimits.from_message(message.get("serving") or {}),
+            )
+        except KeyError as error:
+            raise ValueError(f"the assignment lacks {error.args[0]!r}") from error
+        except TypeError as error:
+            raise ValueError(f"the assignment is malformed: {error}") from error

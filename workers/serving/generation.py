@@ -1,0 +1,116 @@
+"""The life of a serving worker: load the model, answer requests until it is to drain, then end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from punctual.function import TrainingFunction
+from workers.runtime.connection import AgentConnection
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.goals import Goals
+from workers.runtime.parts import select_device
+from workers.runtime.server_lease import ServerLease
+from workers.serving.assignment import WEIGHTS, ServingAssignment
+from workers.serving.limits import TOKENS
+from workers.serving.server import ServingServer, StuckError, listen
+from workers.serving.serving_model import load_model
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.25
+_REPORT_SECONDS = 1.0
+
+
+class ServingGeneration:
+    """One replica of a deployment."""
+
+    def __init__(
+        self,
+        assignment: ServingAssignment,
+        function: TrainingFunction,
+        connection: AgentConnection,
+        goals: Goals,
+        box: Path,
+        lease: ServerLease,
+    ) -> None:
+        self._assignment = assignment
+        self._function = function
+        self._connection = connection
+        self._goals = goals
+        self._box = box
+        self._lease = lease
+        self._reported_at = 0.0
+
+    def run(self) -> int:
+        """Serve to the end; returns the exit code.
+
+        Raises:
+            WorkerFailureError: the model cannot be served, the port is taken, a call of the function does not
+                return, or the server's lease is over.
+        """
+        assignment = self._assignment
+        self._connection.phase("loading")
+        predict = load_model(
+            self._function,
+            assignment.entry,
+            assignment.seed,
+            self._box / "in" / WEIGHTS if assignment.has_weights else None,
+            select_device(assignment.device),
+        )
+        try:
+            listener = listen(assignment.address, assignment.port)
+        except OSError as error:
+            raise WorkerFailureError(
+                "start_failed", f"{assignment.address} port {assignment.port}: {error}"
+            ) from error
+        server = ServingServer(
+            listener,
+            predict,
+            assignment.limits,
+            assignment.generation,
+            self._token_digests,
+            ends_process=True,
+        )
+        server.start()
+        _log.info("serving on port %d", assignment.port)
+        self._connection.phase("serving")
+        try:
+            self._serve(server)
+        finally:
+            server.stop()
+        self._report(server)
+        self._connection.phase("completed")
+        return 0
+
+    def _token_digests(self) -> Collection[str]:
+        digests = (self._goals.start or {}).get("tokens")
+        return [str(digest) for digest in digests[:TOKENS]] if isinstance(digests, list) else ()
+
+    def _serve(self, server: ServingServer) -> None:
+        """Until the goal is to drain, and then until clients have found other replicas."""
+        while self._goals.goal == "prepare" or self._goals.goal == "serve":
+            self._look(server)
+            self._goals.wait_for_change(_LOOK_SECONDS)
+        limits = self._assignment.limits
+        server.is_draining = True
+        self._connection.phase("draining")
+        ends_at = time.monotonic() + limits.drain_seconds
+        while time.monotonic() < ends_at and server.counts.quiet_seconds < limits.drain_quiet_seconds:
+            self._look(server)
+            time.sleep(min(_LOOK_SECONDS, limits.drain_quiet_seconds))
+
+    def _look(self, server: ServingServer) -> None:
+        self._lease.require()
+        try:
+            server.check()
+        except StuckError as error:
+            raise WorkerFailureError("function_error", str(error), error.where) from error
+        if time.monotonic() >= self._reported_at + _REPORT_SECONDS:
+            self._report(server)
+
+    def _report(self, server: ServingServer) -> None:
+        self._reported_at = time.monotonic()
+        self._connection.serving(**server.counts.report(server.waiting))
