@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from moe.lina.packing import PackingDecision, Reason
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, RoutingCounts, routing_counts
 from punctual.protocol import limits
 from punctual.protocol.experts import ExpertRouting
@@ -42,14 +44,15 @@ class Reading(Mixture):
 
 
 def told_by(
-    runner: IterationRunner, iterations: int, decision: Mapping[str, Any] | None = None
+    runner: IterationRunner, iterations: int, decisions: Sequence[PackingDecision] = ()
 ) -> list[dict[str, Any]]:
     """Return the records of some iterations, checked as agents check them."""
     told: list[dict[str, Any]] = []
     runner.rows.watching = True
-    reports = RoutingReports(runner.parts.module, runner.rows, told.append)
-    if decision is not None:
-        reports.decided(decision)
+    left = [decisions]
+    reports = RoutingReports(
+        runner.parts.module, runner.rows, told.append, take_decisions=lambda: left.pop() if left else ()
+    )
     for iteration in range(iterations):
         counts = runner.run(iteration).routing.counts
         reports.iteration_done(iteration + 1, counts, is_last=iteration + 1 == iterations)
@@ -73,17 +76,14 @@ def test_metrics_are_there_though_train_reads_its_counts(alone: None) -> None:
     assert runner_of(Reading({})).run(0).values["moe/two_expert_share"] == 1
 
 
-DECISION = {
-    "iteration": 3, "from_factor": 1, "to_factor": 2, "ffn_seconds": 0.01, "all_to_all_seconds": 0.02,
-    "reason": "expert computation is shorter than the all-to-all",
-}  # fmt: skip
+DECISION = PackingDecision(3, 1, 2, 0.01, 0.02, Reason.EXPERTS_SHORTER)
 
 
 def spread_and_trained(box: str) -> tuple[dict[str, Any], bool]:
     """Train with spread experts; return rank 0's record, and whether an emulated all-to-all was timed
     by the emulated clock."""
     runner = runner_of(Mixture({}))
-    (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, DECISION)
+    (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, [DECISION])
     return record, timed_by_emulated_clock(box)
 
 
@@ -106,7 +106,7 @@ def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> N
     for record, is_emulated in run_on_ranks(RANKS, spread_and_trained, str(tmp_path)):
         timing = record["timing"]
         assert record["layers"][0]["hosts"] == [[0], [0], [1]]
-        assert record["decisions"] == [DECISION]
+        assert record["decisions"] == [asdict(DECISION)]
         # Two there and back in each of two passes.
         assert (timing["iterations"], len(timing["spans"])) == (2, 4)
         assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]

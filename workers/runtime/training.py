@@ -183,9 +183,7 @@ class TrainingGeneration:
         )
         self._windows = self._communication_windows() if self.leads else None
         self._paths = PathRecorder(self.parts.module, rank=assignment.rank, world_size=world_size)
-        self._routing = routing_reports(
-            self.parts.module, self.runner.rows, self.connection, leads=self.leads
-        )
+        self._routing = routing_reports(self.runner, self.connection, leads=self.leads)
         self._capture = ShardCapture(
             self.parts,
             generation=assignment.generation,

@@ -6,16 +6,21 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from moe.lina.packing import PackingDecision
 from punctual.moe import GroupExchange, MoELayer, RoutingCounts, moe_layers
 from punctual.names import name_problem
 from punctual.protocol import limits
 from workers.runtime.connection import AgentConnection
 from workers.runtime.measuring.row_times import RowTimes, timing_fields
+from workers.runtime.synchronisation.lina import LinaSynchroniser
+
+if TYPE_CHECKING:
+    from workers.runtime.iteration import IterationRunner
 
 _log = logging.getLogger(__name__)
 
@@ -35,27 +40,22 @@ class RoutingReports:
         times: RowTimes,
         tell: Callable[[dict[str, Any]], None],
         is_heard: Callable[[], bool] = lambda: True,
+        take_decisions: Callable[[], Sequence[PackingDecision]] = lambda: (),
     ) -> None:
         """Begin to count.
 
         Args:
             tell: takes the fields of an `expert_routing`.
             is_heard: whether the agent has taken the records before.
+            take_decisions: returns the packing decisions since its last call.
         """
         self._layers = moe_layers(module)
         self._times, self._tell, self._is_heard = times, tell, is_heard
+        self._take_decisions = take_decisions
         self._counts: list[RoutingCounts] = []
         self._iterations = 0
-        self._decisions: list[Mapping[str, Any]] = []
+        self._decisions: list[dict[str, Any]] = []
         self._due_at = time.monotonic() + FIRST_SECONDS
-
-    def decided(self, decision: Mapping[str, Any]) -> None:
-        """Send a packing decision with the next record.
-
-        Args:
-            decision: the fields of `punctual.protocol.experts.PackingDecision`.
-        """
-        self._decisions = [*self._decisions, decision][-limits.DECISIONS_OF_A_RECORD :]
 
     def iteration_done(self, iteration: int, counts: Sequence[RoutingCounts], *, is_last: bool) -> None:
         """Add the counts of all workers in an iteration.
@@ -68,6 +68,8 @@ class RoutingReports:
         known = self._counts
         self._counts = [_sum(*pair) for pair in zip(known, counts, strict=True)] if known else list(counts)
         self._iterations += 1
+        decisions = [*self._decisions, *map(asdict, self._take_decisions())]
+        self._decisions = decisions[-limits.DECISIONS_OF_A_RECORD :]
         if not is_last and (time.monotonic() < self._due_at or not self._is_heard()):
             return
         fields = self._fields(iteration)
@@ -103,17 +105,20 @@ class RoutingReports:
 
 
 def routing_reports(
-    module: nn.Module, times: RowTimes, connection: AgentConnection, *, leads: bool
+    runner: IterationRunner, connection: AgentConnection, *, leads: bool
 ) -> RoutingReports | None:
     """Return what reports to the agent; None of a model without such layers, or if this is not rank 0."""
+    module = runner.parts.module
     if not leads or not moe_layers(module):
         return None
-    times.watching = True
+    runner.rows.watching = True
+    packs = runner.synchronisation.of_kind("lina")
     return RoutingReports(
         module,
-        times,
+        runner.rows,
         lambda fields: connection.event("expert_routing", **fields),
         lambda: connection.is_heard("expert_routing"),
+        packs.take_decisions if isinstance(packs, LinaSynchroniser) else lambda: (),
     )
 
 
