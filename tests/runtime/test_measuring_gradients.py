@@ -106,15 +106,16 @@ def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
             "dense": nn.Linear(3, 100),
             "unused": nn.Embedding(100, 2),
             "small": nn.Embedding(10, 2),
+            "expert": nn.Embedding(100, 2),
         }
     )
-    densities = GradientDensities(model)
+    densities = GradientDensities(model, {"expert.weight"})
     touched = [[4, 4, 9], [1], [0, 99, 50]]
     for watched, indices in zip((True, False, True), touched, strict=True):
         densities.watching = watched
         rows = model["rows"](torch.tensor(indices))
         table = model["table"](torch.tensor(indices[:1]))
-        small = model["small"](torch.tensor([1]))
+        small = model["small"](torch.tensor([1])) + model["expert"](torch.tensor([1]))
         (model["dense"](rows).sum() + table.sum() + small.sum()).backward()
         if watched:
             densities.iteration_done()

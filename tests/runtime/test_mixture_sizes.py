@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from punctual.moe import MoELayer
 from punctual.protocol.events import FROM_WORKERS
@@ -66,6 +66,7 @@ def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
     ("made", "share"),
     [
         (Adam, 2.0),
+        (AdamW, 2.0),
         (lambda parameters: Adam(parameters, amsgrad=True), 3.0),
         (lambda parameters: SGD(parameters, lr=0.1), 0.0),
         (lambda parameters: SGD(parameters, lr=0.1, momentum=0.9), 1.0),

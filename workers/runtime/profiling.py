@@ -374,7 +374,7 @@ class ProfilingGeneration:
         runner = lives.runner
         assert runner.times is not None
         runner.times.watching = False
-        densities = GradientDensities(runner.parts.module)
+        densities = GradientDensities(runner.parts.module, runner.parts.experts.hosts)
         densities.watching = True
         for _ in range(iterations):
             if _first_says(time.monotonic() + iteration_seconds >= self._ends_at, group):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,16 +31,24 @@ class GradientDensities:
     Candidates are tables of embeddings with rows of gradients, and other parameters with many rows.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
+        """Begin.
+
+        Args:
+            without: names of parameters that no communication plan is made for.
+        """
         self.watching = False
         tables = tables_of_rows(module)
         self._candidates: dict[str, nn.Parameter] = {
             name: each
             for name, each in module.named_parameters()
-            if each.requires_grad
-            and each.dim() > 1
-            and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
-            or id(each) in tables
+            if name not in without
+            and (
+                each.requires_grad
+                and each.dim() > 1
+                and LEAST_ROWS <= each.shape[0] <= MOST_ROWS
+                or id(each) in tables
+            )
         }
         self._tables = {name for name, each in self._candidates.items() if id(each) in tables}
         #: By candidate, a flag for each row, of each iteration.

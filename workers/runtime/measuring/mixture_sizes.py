@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
@@ -62,7 +63,9 @@ def optimizer_share(optimizer: Optimizer) -> float:
     probe = nn.Parameter(torch.zeros(PROBE_SIZE, PROBE_SIZE))
     probe.grad = torch.zeros_like(probe)
     try:
-        own = type(optimizer)([probe], **optimizer.defaults)
+        accepted = inspect.signature(type(optimizer)).parameters
+        settings = {name: value for name, value in optimizer.defaults.items() if name in accepted}
+        own = type(optimizer)([probe], **settings)
         own.step()
     except Exception as error:  # noqa: BLE001 - the optimizer may be the function's own
         _log.info("what the optimizer keeps is not known: %s", error)
