@@ -62,7 +62,7 @@ def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
             continue
         if attempts_on(job, curve) >= MAXIMUM_ATTEMPTS or profiling_refusal(job.project, room.now):
             continue
-        found = room.block_for(job, above=top_level(curve), curve=curve, spare_best_effort=True)
+        found = room.block_for(job, above=top_level(curve), curve=curve, idle_gpus_alone=True)
         if found is not None:
             return found
     return None

@@ -49,7 +49,7 @@ def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
     if measured_now.exclude(state=GenerationState.RETIRED).exists():
         return None
     for job, curve in islice(_short_of_levels(cluster, now), MOST_WAITING_LOOKED_AT):
-        found = room.block_for(job, above=top_level(curve), curve=curve, spare_best_effort=True)
+        found = room.block_for(job, above=top_level(curve), curve=curve, idle_gpus_alone=True)
         if found is not None:
             return found
     return None

@@ -90,7 +90,7 @@ def next_measurement(room: RoomToMeasure, *, undecided: bool) -> Measurement | N
             return found
     for job in _extendable_jobs(room.cluster):
         above = top_level(job.curve) if job.curve else 0
-        found = room.block_for(job, above=above, spare_best_effort=above > 0)
+        found = room.block_for(job, above=above, idle_gpus_alone=above > 0)
         if found is not None:
             return found
     return _measurement_on_loan(room)
@@ -145,7 +145,7 @@ def _measurement_on_loan(room: RoomToMeasure) -> Measurement | None:
             continue
         if profiling_refusal(job.project, room.now) or _is_measuring(job):
             continue
-        found = room.block_for(job, above=0, kind=borrowed.kind, spare_best_effort=True)
+        found = room.block_for(job, above=0, kind=borrowed.kind, idle_gpus_alone=True)
         if found is not None:
             return found
     return None
@@ -183,10 +183,11 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
         return None
     note_ports(cluster, {job.pk}, timezone.now())
     ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
-    for job_id in measurement.displaced:
-        displaced = Job.objects.get(pk=job_id)
+    for displaced in Job.objects.filter(pk__in=measurement.displaced).order_by("pk"):
         note_made_way(displaced, job)
         suspend(displaced, f"a new function is measured for {job.pk}")
+    for shrinking in Job.objects.filter(pk__in=measurement.shrinking).order_by("pk"):
+        note_made_way(shrinking, job)
     text = f"Its speed is measured on up to {measurement.levels[-1]} GPUs."
     if undecided and job.state == JobState.SUBMITTED:
         move(job, JobState.PROFILING, text)

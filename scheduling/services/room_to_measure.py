@@ -14,9 +14,10 @@ from django.utils import timezone
 from cluster.models import Cluster, Gpu
 from projects.models import Project
 from scheduling.core.placement.making_way import making_way, rests_until
-from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measuring_blocks
+from scheduling.core.placement.measuring import BEST_EFFORT, FREE, GROWN, TAKEN, measuring_blocks
 from scheduling.core.plans.release import measured_by
-from scheduling.core.question.snapshot import BlockedGpus, Snapshot
+from scheduling.core.question.decision import ChangeKind, Decision
+from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
@@ -40,13 +41,18 @@ LEAST_BLOCKS = 2
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measurement that may start: its job, its block, and the best-effort jobs that make room."""
+    """A measurement that may start: its job, its block, and the jobs that make way.
+
+    ``displaced``: best-effort jobs, to be suspended. ``shrinking``: jobs with a deadline, which the next
+    reallocation moves off the block.
+    """
 
     job: Job
     pool: Pool
     block: tuple[int, ...]
     levels: tuple[int, ...]
     displaced: tuple[str, ...]
+    shrinking: tuple[str, ...]
     curve: ScalingCurve
 
 
@@ -63,8 +69,8 @@ class RoomToMeasure:
     now: datetime
     #: Read so far, by kind of GPU.
     _pools: dict[str, Pool] = field(default_factory=dict)
-    #: Promises at risk by kind and what is measured where, at first nothing; None: cannot be computed.
-    _at_risk: dict[tuple[str, BlockedGpus | None], set[str] | None] = field(default_factory=dict)
+    #: Plans by kind and what is measured where, at first nothing; None: cannot be computed.
+    _plans: dict[tuple[str, BlockedGpus | None], Decision | None] = field(default_factory=dict)
     #: Jobs that wait to be measured, and why those are not of which the quota was asked, by project.
     waiting: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
@@ -92,14 +98,14 @@ class RoomToMeasure:
         above: int,
         kind: str | None = None,
         curve: ScalingCurve | None = None,
-        spare_best_effort: bool = False,
+        idle_gpus_alone: bool = False,
     ) -> Measurement | None:
         """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
 
         ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
         ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for
-        on. ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict
-        depends on it, but no job more than once a minute.
+        on. ``idle_gpus_alone``: no job makes way. Otherwise best-effort and grown jobs do, each at most once
+        a minute, since a verdict depends on the measurement.
         """
         on_own = curve or job.curve
         assert on_own is not None
@@ -123,14 +129,14 @@ class RoomToMeasure:
             standing = _standing(pool, yielding, on_loan=kind is not None, until=until)
             return measuring_blocks(_gpus_of_servers(pool), standing, levels)
 
-        yielding = set() if spare_best_effort else self._yielding(pool, self.made_way_at)
+        yielding = set() if idle_gpus_alone else self._yielding(pool, self.made_way_at)
         for block in self._candidates(pool, blocks_beside(yielding)):
             if self._harms_nobody(job, on_own.gpu_kind, block):
-                displaced = _claimed(pool, block)
+                displaced, shrinking = _by_way_to_leave(pool, _claimed(pool, block))
                 found = on_own if kind is None else curve_made_on(job, kind)
                 measured = tuple(levels_on(len(block)))
-                return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
-        resting = set() if spare_best_effort else self._yielding(pool, {}) - yielding
+                return Measurement(job, pool, block, measured, displaced, shrinking, found)
+        resting = set() if idle_gpus_alone else self._yielding(pool, {}) - yielding
         if resting and any(resting & _claimed(pool, block) for block in blocks_beside(yielding | resting)):
             self.turns[job.pk] = min(rests_until(self.made_way_at[job_id]) for job_id in resting)
         return None
@@ -168,23 +174,27 @@ class RoomToMeasure:
         return found if len(found) <= most else [*found[: most - 1], found[-1]]
 
     def _harms_nobody(self, job: Job, kind: str, block: tuple[int, ...]) -> bool:
-        """Whether a measurement there takes nothing that a promise stands on."""
-        pool = self._pool(kind)
-        displaces = any(address in pool.claims for address in block)
-        measured = BlockedGpus(addresses=block, until=self._measured_by(waits=displaces))
-        baseline = self._risks(job, kind, None)
-        if baseline is None:
-            return False
-        at_risk = self._risks(job, kind, measured)
-        return at_risk is not None and at_risk <= baseline
+        """Whether a measurement there takes nothing that a promise stands on.
 
-    def _risks(self, job: Job, kind: str, measured: BlockedGpus | None) -> set[str] | None:
-        if (kind, measured) not in self._at_risk:
+        Where jobs with a deadline make way, it must not suspend any job with a deadline either.
+        """
+        pool = self._pool(kind)
+        claimed = _claimed(pool, block)
+        measured = BlockedGpus(addresses=block, until=self._measured_by(waits=bool(claimed)))
+        before = self._planned_beside(job, kind, None)
+        beside = None if before is None else self._planned_beside(job, kind, measured)
+        if before is None or beside is None or not set(beside.at_risk) <= set(before.at_risk):
+            return False
+        best_effort = _best_effort(pool)
+        return claimed <= best_effort or _suspended(beside) - best_effort <= _suspended(before)
+
+    def _planned_beside(self, job: Job, kind: str, measured: BlockedGpus | None) -> Decision | None:
+        if (kind, measured) not in self._plans:
             snapshot = self._pool(kind).snapshot
             blocked = snapshot.blocked if measured is None else (*snapshot.blocked, measured)
             asked = dataclasses.replace(snapshot, blocked=blocked)
-            self._at_risk[kind, measured] = _at_risk(self.policy, asked, job)
-        return self._at_risk[kind, measured]
+            self._plans[kind, measured] = _planned(self.policy, asked, job)
+        return self._plans[kind, measured]
 
 
 def _gpus_of_servers(pool: Pool) -> list[int]:
@@ -202,9 +212,20 @@ def _claimed(pool: Pool, block: tuple[int, ...]) -> set[str]:
     return {pool.claims[address] for address in block if address in pool.claims}
 
 
+def _best_effort(pool: Pool) -> set[str]:
+    return {job.id for job in pool.snapshot.jobs if job.service_class is ServiceClass.BEST_EFFORT}
+
+
+def _by_way_to_leave(pool: Pool, claimed: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The jobs that are suspended, and those that shrink or move."""
+    best_effort = _best_effort(pool)
+    return tuple(sorted(claimed & best_effort)), tuple(sorted(claimed - best_effort))
+
+
 def _standing(pool: Pool, yielding: set[str], *, on_loan: bool, until: float) -> np.ndarray:
     """What every GPU of the pool is to a measurement that may last ``until`` then, on servers that are on
-    loan or on the others. ``yielding``: jobs that may be suspended for it."""
+    loan or on the others. ``yielding``: jobs that may make way for it."""
+    best_effort = _best_effort(pool)
     standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
     blocked = {address for block in pool.snapshot.blocked for address in block.addresses}
     first = 0
@@ -216,19 +237,23 @@ def _standing(pool: Pool, yielding: set[str], *, on_loan: bool, until: float) ->
             if address in pool.free:
                 standing[address] = FREE
             elif pool.claims.get(address) in yielding:
-                standing[address] = BEST_EFFORT
+                standing[address] = BEST_EFFORT if pool.claims[address] in best_effort else GROWN
         first += server.gpus
     return standing
 
 
-def _at_risk(policy: Policy, snapshot: Snapshot, job: Job) -> set[str] | None:
-    """The promises at risk in a snapshot.
+def _planned(policy: Policy, snapshot: Snapshot, job: Job) -> Decision | None:
+    """The policy's plan of a snapshot.
 
     None where no plan can be computed: then the job's function is not measured there, and the pass goes on.
     """
     try:
-        return set(policy.replan(snapshot).at_risk)
+        return policy.replan(snapshot)
     except FAILURES as error:
         log.exception("measurement_not_placed", job=job.pk, blocked=len(snapshot.blocked))
         note_not_measured(job.cluster, job, error, snapshot, timezone.now())
         return None
+
+
+def _suspended(planned: Decision) -> set[str]:
+    return {change.job_id for change in planned.changes if change.kind == ChangeKind.SUSPEND}

@@ -1,4 +1,4 @@
-"""Where a function is measured: the largest buddy block that is free or held by best effort (contracts 5)."""
+"""Where a function is measured: the largest buddy block that is free or whose jobs make way (contracts 5)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scheduling.core.placement.buddy_blocks import aligned_cuts
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels
 
-#: Standing of a GPU for a measurement: in use or unusable, held by a best-effort job, or free.
-TAKEN, BEST_EFFORT, FREE = 0, 1, 2
+#: Standing of a GPU for a measurement: in use or unusable, held by a grown job with a deadline, held by a
+#: best-effort job, or free.
+TAKEN, GROWN, BEST_EFFORT, FREE = 0, 1, 2, 3
 
 
 def measuring_blocks(
@@ -20,15 +21,16 @@ def measuring_blocks(
 ) -> Iterator[tuple[int, ...]]:
     """Candidate blocks for a measurement, the largest first, one for each size that ``levels`` need.
 
-    Of the blocks of one size, the one with the fewest best-effort GPUs is taken. ``server_gpus``: GPUs of
-    each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by address. A block larger than a
-    server consists of whole servers, or of their largest buddy blocks where their GPUs do not add up to it
-    (two fours for an eight on servers of six). Yields the addresses of each block.
+    Of the blocks of one size, the one with the fewest GPUs of grown jobs is taken, and among these the one
+    with the fewest best-effort GPUs. ``server_gpus``: GPUs of each server in topology order. ``standing``:
+    TAKEN, GROWN, BEST_EFFORT or FREE by address. A block larger than a server consists of whole servers, or
+    of their largest buddy blocks where their GPUs do not add up to it (two fours for an eight on servers of
+    six). Yields the addresses of each block.
     """
     for size in sorted({gpus_held(level) for level in levels}, reverse=True):
         blocks = [block for block in _blocks(server_gpus, size) if (standing[list(block)] != TAKEN).all()]
         if blocks:
-            yield min(blocks, key=lambda block: (int((standing[list(block)] == BEST_EFFORT).sum()), block))
+            yield min(blocks, key=lambda block: (*_held(standing[list(block)]), block))
 
 
 def levels_to_come(
@@ -48,6 +50,11 @@ def levels_to_come(
     standing = np.where(usable, FREE, TAKEN).astype(np.int8)
     sizes = {len(block) for block in measuring_blocks(server_gpus, standing, levels)}
     return [level for level in levels if gpus_held(level) in sizes]
+
+
+def _held(standing: NDArray[np.int8]) -> tuple[int, int]:
+    """GPUs of grown jobs and of best-effort jobs."""
+    return int((standing == GROWN).sum()), int((standing == BEST_EFFORT).sum())
 
 
 def _blocks(server_gpus: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
