@@ -86,4 +86,5 @@ def test_a_burst_of_newcomers_shrinks_a_job_once_a_minute(
     assert grown.events.filter(kind="shrink").count() <= len(times)
     assert not Job.objects.filter(pk__in=[job.pk for job in waiting], state=JobState.SUBMITTED).exists()
     grown.refresh_from_db()
-    assert grown.promised and not grown.at_risk
+    assert grown.promised
+    assert not grown.at_risk

@@ -6,10 +6,12 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.placement.making_way import ONCE_IN_SECONDS, making_way
+from scheduling.core.placement.measuring import BEST_EFFORT, FREE, GROWN, measuring_blocks
 from scheduling.core.question.snapshot import JobSnapshot, ServiceClass
 from tests.core.building import job
 
@@ -64,3 +66,8 @@ def test_soft_job_makes_way_above_its_lowest_level() -> None:
     soft = grown(0.0, promised=False, service_class=ServiceClass.SOFT)
     assert making_way([soft], {}, 100.0)
     assert not making_way([replace(soft, gpus_now=1)], {}, 100.0)
+
+
+def test_best_effort_jobs_make_way_before_grown_ones() -> None:
+    standing = np.array([GROWN] * 4 + [BEST_EFFORT] * 4 + [GROWN, FREE, FREE, FREE], dtype=np.int8)
+    assert list(measuring_blocks((4, 4, 4), standing, [1, 2, 4])) == [(4, 5, 6, 7), (10, 11), (9,)]
