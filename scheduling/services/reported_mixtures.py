@@ -18,7 +18,6 @@ from scheduling.services.declining import decline_all
 from scheduling.services.expert_levels import unfit_workers, why_no_level
 from scheduling.services.generations import retire
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_all_elsewhere, kind_left, kinds_to_ask
-from scheduling.services.profiling import undecided_jobs
 from scheduling.services.records import planning_fact_changed, record
 from scheduling.services.unfit_levels import measuring_ended
 from scheduling.services.wakeups import wake
@@ -53,6 +52,9 @@ def note_mixture(job: Job, generation: Generation, event: Mapping[str, Any], clu
 def decline_unfit(cluster: Cluster, now: datetime, most: int) -> int:
     """Ask for up to ``most`` undecided jobs whose model fits on no number of workers on another kind of GPU,
     or decline them; returns how many. The caller holds the cluster's row."""
+    # Imported here: the agents' API notes sizes, and computes nothing with arrays.
+    from scheduling.services.profiling import undecided_jobs
+
     reported = undecided_jobs(cluster).filter(curve__mixture__isnull=False)
     reported = reported.exclude(curve__state=CurveState.READY)
     jobs = reported.select_related("curve", "function_version").defer(UNREAD_OF_VERSION)

@@ -14,6 +14,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from tests.api.conftest import SOURCE, World, undone
+from tests.api.test_deployments import URL as DEPLOYMENTS
+from tests.api.test_deployments import body, completed_job
 from tests.control_plane.simulated_time import BEGINS_AT
 
 ANYONE, MEMBERS, WRITERS, OWNERS, OPERATORS = "anyone", "members", "writers", "owners", "operators"
@@ -98,6 +100,21 @@ LINES = [
     Line("job-communication", "get", MEMBERS),
     Line("job-experts", "get", MEMBERS),
     Line("job-curve", "get", MEMBERS),
+    Line("deployments", "get", ANYONE),
+    Line("deployments", "post", WRITERS, (201,), "deployment", stranger=400),
+    Line("deployment", "get", MEMBERS),
+    Line("deployment", "patch", WRITERS, (200,), {"latency_target_seconds": 0.3}),
+    Line("deployment", "delete", WRITERS, (202,)),
+    Line("deployment-rollback", "post", WRITERS, (409,), {}),
+    Line("deployment-drain", "post", WRITERS, (404,), {"server": "serving-1"}),
+    Line("deployment-predict", "post", WRITERS, (503,), {"inputs": [1]}),
+    Line("deployment-health", "get", MEMBERS),
+    Line("deployment-samples", "get", MEMBERS),
+    Line("deployment-events", "get", MEMBERS),
+    Line("deployment-logs", "get", MEMBERS),
+    Line("deployment-tokens", "get", WRITERS, (200,)),
+    Line("deployment-tokens", "post", WRITERS, (201,), {"name": "shop"}),
+    Line("deployment-token", "delete", WRITERS, (204,)),
     Line("cluster", "get", ANYONE),
     Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),
     Line("cluster-links", "get", ANYONE),
@@ -218,9 +235,21 @@ def address(world: World, name: str) -> str:
         return reverse(f"api:{name}", kwargs={"job_id": world.job.pk})
     if name.startswith("inference-cluster-") or name == "inference-cluster":
         return reverse(f"api:{name}", kwargs={"inference_name": "serving"})
+    if name == "deployment" or name.startswith("deployment-"):
+        return reverse(f"api:{name}", kwargs=deployed(world, with_token=name == "deployment-token"))
     if name == "server" or name.startswith("server-"):
         return reverse(f"api:{name}", kwargs={"server_id": world.server.pk})
     return reverse(f"api:{name}")
+
+
+def deployed(world: World, *, with_token: bool) -> dict[str, Any]:
+    """Deploy a completed job; return the arguments of its addresses."""
+    owner = world.client(world.owner)
+    made = owner.post(DEPLOYMENTS, body(world, completed_job(world)), format="json").json()
+    if not with_token:
+        return {"deployment_id": made["id"]}
+    token = owner.post(f"{DEPLOYMENTS}{made['id']}/tokens/", {"name": "shop"}, format="json").json()
+    return {"deployment_id": made["id"], "token_id": token["id"]}
 
 
 def ask(world: World, line: Line, person: str | None) -> Any:
@@ -230,8 +259,12 @@ def ask(world: World, line: Line, person: str | None) -> Any:
         bundle = SimpleUploadedFile("classifier.py", SOURCE.encode())
         fields = {"project": "vision", "name": "classifier", "bundle": bundle}
         return send(address(world, line.name), fields, format="multipart")
-    body = world.body() if line.body == "job" else line.body
-    return send(address(world, line.name), body, format="json")
+    content = line.body
+    if content == "job":
+        content = world.body()
+    elif content == "deployment":
+        content = body(world, completed_job(world))
+    return send(address(world, line.name), content, format="json")
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.method} {line.name}")

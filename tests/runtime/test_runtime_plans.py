@@ -62,7 +62,7 @@ def test_ranks_with_different_plans_refuse_before_they_exchange_anything(
         ({}, "the assignment lacks 'digest'"),
         (
             runtime_plan({"kind": "magic", "choices": {}}),
-            "no synchroniser 'magic', only compressed, dense, expert_parallel, sparse, zen",
+            "no synchroniser 'magic', only compressed, dense, expert_parallel, lina, sparse, zen",
         ),
         (runtime_plan(SPARSE), "leaves the gradients of 0.weight to nobody"),
         (runtime_plan({"kind": "dense", "choices": {}}), "synchroniser 'dense' cannot do what was chosen"),
