@@ -106,6 +106,7 @@ def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
         name: each.get("rows") for name, each in after.items()
     }:
         return float("inf")
+    moved.append(_drift_of_experts(known.get("experts"), newer.get("experts")))
     moved += [_moved(before[name]["density"], after[name]["density"], 1e-4) for name in before]
     coded, coding = ({(c.name, c.device): c for c in codecs_of(content)} for content in (known, newer))
     if set(coding) - set(coded):
@@ -115,6 +116,18 @@ def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
             before_sum, after_sum = (float(getattr(codecs[place], table).sum()) for codecs in (coded, coding))
             moved.append(_moved(before_sum, after_sum, NEGLIGIBLE_SECONDS))
     return max(moved)
+
+
+def _drift_of_experts(known: Mapping[str, Any] | None, newer: Mapping[str, Any] | None) -> float:
+    if known is None or newer is None:
+        return 0.0 if known is newer else float("inf")
+    if known["layers"] != newer["layers"]:
+        return float("inf")
+    negligible = {"row_bytes": 1.0}
+    return max(
+        _moved(known[name], newer[name], negligible.get(name, NEGLIGIBLE_SECONDS))
+        for name in known.keys() - {"layers"}
+    )
 
 
 def _moved(before: float, after: float, negligible: float) -> float:

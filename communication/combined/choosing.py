@@ -58,6 +58,7 @@ def choose(question: PlanQuestion) -> PlanChoice:
     The same question has the same answer. Models of so many tensors that a planner would take long are
     planned in merged groups.
     """
+    order = (*PLANNERS, *(each.planner for each in question.offered))
     best: dict[str, CandidatePlan] = {}
     too_large = set()
     for candidate in _candidates(question):
@@ -68,14 +69,14 @@ def choose(question: PlanQuestion) -> PlanChoice:
         if known is None or _seconds(candidate) < _seconds(known) - EQUAL_SECONDS:
             best[candidate.planner] = candidate
     chosen = best["dense"]
-    for planner in PLANNERS:
+    for planner in order:
         if planner in best and _seconds(best[planner]) < _seconds(chosen) - EQUAL_SECONDS:
             chosen = best[planner]
     beaten = sorted(
         (each for each in best.values() if each is not chosen),
-        key=lambda each: (_seconds(each), PLANNERS.index(each.planner)),
+        key=lambda each: (_seconds(each), order.index(each.planner)),
     )
-    without = tuple(name for name in PLANNERS if name in too_large - set(best))
+    without = tuple(name for name in order if name in too_large - set(best))
     return PlanChoice(question.digest, chosen, tuple(beaten), without)
 
 
@@ -86,9 +87,10 @@ def _seconds(candidate: CandidatePlan) -> float:
 def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
     """Every plan that is tried, without those that nobody could carry out. A job on one GPU exchanges
     nothing."""
-    yield _without_plan(question)
+    yield without_plan(question)
     if question.placement.workers == 1:
         return
+    yield from question.offered
     if question.sparse and "zen" in question.planners:
         zen = _zen(question, question.sparse)
         yield CandidatePlan("zen", NO_CODEC, True, zen.predicted, zen.buffer_bytes, sparse=zen)
@@ -127,7 +129,8 @@ def _each(question: PlanQuestion) -> list[CodecProfile | None]:
     return [None, *(codec for codecs in question.allowed_codecs.values() for codec in codecs)]
 
 
-def _without_plan(question: PlanQuestion) -> CandidatePlan:
+def without_plan(question: PlanQuestion) -> CandidatePlan:
+    """An iteration in which all gradients are exchanged as without any plan."""
     rows = gathered(question)
     apart = {one.tensor for one in question.rows}
     traffic = dense_traffic(question.dense_model, question.placement, question.links, apart)

@@ -58,6 +58,8 @@ class CandidatePlan:
         predicted: an iteration with all gradients. buffer_bytes: of device memory on each GPU.
         sparse: what is done to sparse gradients; None where their rows are gathered as without any plan.
         rest: what is done to the others; None where they are all-reduced in buckets as without any plan.
+        experts: choices of Lina's schedule, which takes all gradients; None where experts are exchanged as
+            without any plan.
     """
 
     planner: str
@@ -67,12 +69,16 @@ class CandidatePlan:
     buffer_bytes: int = 0
     sparse: ZenPlan | None = None
     rest: FusionPlan | EspressoPlan | GroupPlan | None = None
+    experts: Mapping[str, Any] | None = None
 
     @property
     def messages(self) -> dict[str, Mapping[str, Any]]:
-        """What ranks carry out: of `sparse` and `rest` those that there are."""
+        """What ranks carry out: of `sparse`, `rest` and `experts` those that there are."""
         parts = {"sparse": self.sparse, "rest": self.rest}
-        return {name: part.to_message() for name, part in parts.items() if part is not None}
+        messages = {name: part.to_message() for name, part in parts.items() if part is not None}
+        if self.experts is not None:
+            messages["experts"] = {**self.experts, "digest": content_digest(self.experts)}
+        return messages
 
     @property
     def digest(self) -> str:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from communication.combined.plan import CandidatePlan
 from communication.plan import content_digest
 from communication.profiles.codec import CodecProfile
 from communication.profiles.link import LinkProfile
@@ -34,6 +35,7 @@ class PlanQuestion:
         most_one_by_one: number of tensors up to which Espresso chooses for each by itself, which takes
             seconds; of more, and of groups of them, it chooses for groups.
         planners: whose plans can be carried out; `dense` always can.
+        offered: plans of other rooms' planners, which compete by their predictions.
 
     Raises ValueError for a sparsity profile of a tensor that the model does not have, or of another size, an
     unknown planner, a negative memory.
@@ -51,6 +53,7 @@ class PlanQuestion:
     planners: tuple[str, ...] = PLANNERS
     dense_element_bytes: int = 4
     most_one_by_one: int = MOST_CHOSEN_ONE_BY_ONE
+    offered: tuple[CandidatePlan, ...] = ()
 
     def __post_init__(self) -> None:
         elements = dict(zip(self.model.tensor_names, self.model.elements.tolist(), strict=True))
@@ -112,8 +115,10 @@ class PlanQuestion:
     @property
     def digest(self) -> str:
         """SHA-256 of all that the answer depends on."""
+        offered = [[each.digest, each.predicted.iteration_seconds] for each in self.offered]
         return content_digest(
             {
+                **({"offered": offered} if offered else {}),
                 "job": self.job,
                 "model": self.model.digest,
                 "sparse": [repr(each) for each in self.sparse],

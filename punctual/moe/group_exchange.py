@@ -22,6 +22,11 @@ from punctual.moe.placement import ExpertPlacement
 _Transfer = Callable[[Tensor, list[int], list[int]], Tensor]
 
 
+def untimed(_group: dist.ProcessGroup | None, _sent_bytes: int) -> AbstractContextManager[Any]:
+    """Measure nothing."""
+    return nullcontext()
+
+
 class GroupExchange(ExpertExchange):
     """Sends rows to the ranks of a process group by an expert placement.
 
@@ -29,10 +34,8 @@ class GroupExchange(ExpertExchange):
 
     Attributes:
         placement: which ranks host which experts.
-        timer: opened around each all-to-all of rows, with the process group.
+        timer: opened around each all-to-all of rows, with the process group and the bytes that this rank gives.
     """
-
-    timer: Callable[[dist.ProcessGroup | None], AbstractContextManager[Any]] = nullcontext
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:
         """Take a group, the default one if None.
@@ -44,6 +47,7 @@ class GroupExchange(ExpertExchange):
         if placement.ranks != ranks:
             raise ValueError(f"the placement is for {placement.ranks} ranks; the group has {ranks}.")
         self.share = 1 / ranks
+        self.timer: Callable[[dist.ProcessGroup | None, int], AbstractContextManager[Any]] = untimed
         self.placement = placement
         self._group = group
         self._rank: int = dist.get_rank(group)
@@ -104,7 +108,7 @@ class GroupExchange(ExpertExchange):
             sent, received: number of rows to and from each rank.
         """
         found = rows.new_empty(sum(received), rows.shape[1])
-        with self.timer(self._group):
+        with self.timer(self._group, rows.nbytes):
             dist.all_to_all_single(found, rows.contiguous(), received, sent, group=self._group)
         return found
 

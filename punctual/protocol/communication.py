@@ -90,6 +90,21 @@ class MeasuredLinks(Message):
     within: LinkTimes | None = None
 
 
+class ExpertTraffic(Message):
+    """What layers with spread experts exchange and compute, as means of one of `layers`.
+
+    `row_bytes`: that rank 0 gives to one all-to-all, of which a layer has two in each pass.
+    `all_to_all_seconds`: of one of the forward pass. `backward_all_to_all_seconds`: of one of the backward
+    pass, beside all-reduces. `expert_seconds`: of the forward pass of a rank's experts.
+    """
+
+    layers: Annotated[int, Field(ge=1, le=limits.MOE_LAYERS_OF_A_MODEL)]
+    row_bytes: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+    all_to_all_seconds: TrainSeconds
+    backward_all_to_all_seconds: TrainSeconds
+    expert_seconds: TrainSeconds
+
+
 class CommunicationProfile(Message):
     """What plans are made from, as rank 0 has measured it in the first iterations on so many GPUs.
 
@@ -98,6 +113,7 @@ class CommunicationProfile(Message):
         other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
         tensors: all gradients, in order of readiness. sparse: those that are mostly zeros.
         codecs: those that were measured on this device. links: between these GPUs, while they were idle.
+        experts: of a model whose experts are spread; None of every other one.
     """
 
     gpus: GpuCount
@@ -108,6 +124,7 @@ class CommunicationProfile(Message):
     sparse: Annotated[list[SparseTensor], Field(max_length=limits.SPARSE_TENSORS_OF_A_MODEL)] = []
     codecs: Annotated[list[CodecTimes], Field(max_length=MOST_CODECS)] = []
     links: MeasuredLinks = MeasuredLinks()
+    experts: ExpertTraffic | None = None
 
     @model_validator(mode="after")
     def _names_are_clear(self) -> Self:

@@ -21,7 +21,9 @@ class PredictionSerializer(serializers.Serializer):
 class CandidatePlanSerializer(serializers.Serializer):
     """One planner's best plan."""
 
-    planner = serializers.CharField(help_text="`dense` (no plan), `zen`, `cupcake`, `espresso`, `combined`.")
+    planner = serializers.CharField(
+        help_text="`dense` (no plan), `zen`, `cupcake`, `espresso`, `combined`, `lina`."
+    )
     codec = serializers.CharField(help_text="That compresses; `none` for none.")
     lossless = serializers.BooleanField()
     buffer_bytes = serializers.IntegerField(help_text="Of device memory on each GPU.")

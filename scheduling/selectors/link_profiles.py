@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster.models import Server
 from communication.profiles.link import LinkProfile, LinkRate
+from moe.lina.shared_link import Rates
 from scheduling.selectors.network import DEFAULT_RATE, network_of
 
 #: Where nobody said anything: PCIe within a server (Espresso 4.3, its slower platform).
@@ -33,6 +34,21 @@ def known_links(gpu_kind: str) -> KnownLinks:
     within = _slowest([server.links["within_server"] for server in servers if server.links])
     profile = LinkProfile(between.rate, within or DEFAULT_LINKS.within)
     return KnownLinks(profile, between.source, between.emulated, between.since)
+
+
+def known_rates(gpu_kind: str) -> Rates:
+    """Shares of a link that rows of experts and gradients get beside each other, on the server where they are
+    least; half each where nobody told them."""
+    servers = Server.objects.known().filter(gpus__kind=gpu_kind, links__isnull=False).distinct()
+    found = [_rates(server.links.get("shares", {})) for server in servers]
+    return min(found, key=lambda rates: rates.all_to_all + rates.all_reduce, default=Rates())
+
+
+def _rates(shares: Mapping[str, float]) -> Rates:
+    """The links scale shares that sum to more than 1 down to 1 (docs/decisions/0034)."""
+    rows, gradients = float(shares.get("experts", 0.5)), float(shares.get("gradients", 0.5))
+    scale = max(1.0, rows + gradients)
+    return Rates(rows / scale, gradients / scale)
 
 
 def _slowest(rates: Sequence[Mapping[str, Any]]) -> LinkRate | None:

@@ -87,7 +87,9 @@ def _orders(plan: GradientPlan | None) -> GradientOrders | None:
     if plan is None:
         return None
     messages = plan.messages
-    return GradientOrders(messages.get("sparse"), messages.get("rest"), tuple(messages["gradients"]))
+    return GradientOrders(
+        messages.get("sparse"), messages.get("rest"), tuple(messages["gradients"]), messages.get("experts")
+    )
 
 
 def told_plan(plan: GradientPlan | None) -> Mapping[str, Any]:

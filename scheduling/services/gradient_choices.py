@@ -11,7 +11,7 @@ from django.utils import timezone
 from communication.combined.choosing import PlanChoice, choose
 from communication.combined.grouping import others
 from communication.combined.plan import CandidatePlan
-from communication.combined.question import PlanQuestion
+from communication.combined.question import PLANNERS, PlanQuestion
 from communication.combined.timeline import predicted_spans
 from communication.plan import PredictedSpan
 from communication.profiles.link import LinkProfile
@@ -20,6 +20,7 @@ from scheduling.core.runtime_plans.choosing import CARRIED_OUT
 from scheduling.core.runtime_plans.plan import codecs_of_family
 from scheduling.gradient_records import codecs_of, known_codecs, model_of, sparse_of
 from scheduling.models import GradientProfile
+from scheduling.services.expert_schedules import schedule_of
 
 if TYPE_CHECKING:
     from scheduling.services.plan_inputs import PlanInputs
@@ -37,7 +38,9 @@ def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str,
         return
     for family in inputs.families:
         question = question_of(profile, family, inputs.shape, inputs.links)
-        question = replace(question, memory_bytes=inputs.memory_bytes)
+        schedule = schedule_of(question, profile.content.get("experts"), inputs.rates)
+        offered = () if schedule is None else (schedule,)
+        question = replace(question, memory_bytes=inputs.memory_bytes, offered=offered)
         yield family, _row(question, choose(question))
 
 
@@ -58,7 +61,7 @@ def question_of(
         known_codecs(codecs_of(content)) if named else (),
         lossy=bool(named),
         codec_names=named,
-        planners=CARRIED_OUT if can_be_carried else CARRIED_OUT[:1],
+        planners=tuple(each for each in CARRIED_OUT if each in PLANNERS) if can_be_carried else PLANNERS[:1],
         dense_element_bytes=element_bytes,
     )
 
@@ -77,7 +80,8 @@ def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
         "chosen": candidate_as_json(chosen),
         "messages": {**messages, "gradients": list(gradients)} if messages else {},
         "beaten": [candidate_as_json(each) for each in choice.beaten],
-        "spans": spans_as_json(predicted_spans(question, chosen)),
+        # SIM-T predicts how long an iteration takes, not when each gradient is on its way.
+        "spans": spans_as_json(() if chosen.experts is not None else predicted_spans(question, chosen)),
         "speedup": choice.speedup,
         "made_at": timezone.now(),
         "measured_seconds": None,

@@ -22,7 +22,7 @@ from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.curve_keys import keys_without_plan
 from scheduling.link_drift import link_moved
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, Job
-from scheduling.selectors.link_profiles import known_links
+from scheduling.selectors.link_profiles import known_links, known_rates
 from scheduling.services.plan_inputs import PlanInputs
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import wake
@@ -105,6 +105,7 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
     links = _links(profile)
     families = (*COMMON_FAMILIES, *sorted(profile.families))
     memory = _memory_left(profile)
+    rates = known_rates(profile.gpu_kind)
     digest = content_digest(
         {
             "measured_at": profile.measured_at.isoformat(),
@@ -112,10 +113,11 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
             "links": repr(links),
             "families": families,
             "memory": memory,
+            "rates": repr(rates),
             "planners": list(CARRIED_OUT),
         }
     )
-    return PlanInputs(shape, links, families, memory, digest)
+    return PlanInputs(shape, links, families, memory, digest, rates)
 
 
 def _links(profile: GradientProfile) -> LinkProfile:

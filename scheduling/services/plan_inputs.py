@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 from communication.profiles.link import LinkProfile
 from communication.profiles.placement import PlacementShape
+from moe.lina.shared_link import Rates
 
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """``digest`` covers all other fields and what was measured."""
+    """``digest`` covers all other fields and what was measured. ``rates``: of rows and gradients that overlap
+    on a link."""
 
     shape: PlacementShape
     links: LinkProfile
     families: tuple[str, ...]
     memory_bytes: int | None
     digest: str
+    rates: Rates = Rates()

@@ -543,3 +543,48 @@ def test_a_promise_on_a_plan_keeps_the_time_to_give_it_up(servers: tuple[Server,
     on_family(job, "lossy")
     with_plan = FailureCharges(job.cluster).asked_for(None, job.curve).slack_seconds
     assert with_plan - without == pytest.approx(fallback_seconds(DEFAULT_PAUSE_SECONDS))
+
+
+#: Gradients are on their way longer than the backward pass takes, and four layers wait for rows.
+EXPERTS = {
+    "layers": 4, "row_bytes": 2e8, "all_to_all_seconds": 0.05, "backward_all_to_all_seconds": 0.1,
+    "expert_seconds": 0.02,
+}  # fmt: skip
+MIXTURE = [{"name": f"{number}.weight", "elements": 25_000_000, "gap_seconds": 0.3} for number in range(4)]
+
+
+def with_shares(**shares: float) -> None:
+    rate = {"bytes_per_second": 2.5e8, "latency_seconds": 1e-5}
+    names = ("within_server", "network", "spine", "host_to_device", "disk")
+    Server.objects.update(links={**dict.fromkeys(names, rate), "shares": shares})
+
+
+@pytest.mark.parametrize(
+    ("shares", "mode"), [({}, "bounded_overlap"), ({"experts": 0.24, "gradients": 0.055}, "leader")]
+)
+def test_mixture_follows_linas_schedule_where_it_wins(
+    servers: tuple[Server, Server], shares: dict[str, float], mode: str
+) -> None:
+    with_shares(**shares)
+    job, _ = measured(servers[0], 1, 2, tensors=MIXTURE, other_seconds=1.0, experts=EXPERTS)
+    make_plans(9)
+    on_family(job, "lossless+moe(packing=2)")
+    plan = GradientPlan.objects.get(family="lossless", gpus_per_server=2)
+    assert (plan.planner, plan.codec, plan.messages["experts"]["mode"]) == ("lina", "none", mode)
+    assert plan.speedup > 1.05
+    made = successor(job, (servers[0], 1), (servers[0], 2))
+    (lina,) = made.runtime_plan["synchronisers"]
+    partition = plan.messages["experts"]["partition_bytes"]
+    expected = {"mode": mode, "partition_bytes": partition, "packs": False, "packing": 2}
+    assert (lina["kind"], lina["choices"]) == ("lina", expected)
+    (read,) = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
+    KINDS[read.kind](read.choices)
+
+
+def test_no_schedule_is_planned_beside_rows_of_embeddings(servers: tuple[Server, Server]) -> None:
+    with_shares()
+    row = {"name": "0.weight", "width": 100, "density": 0.1, "beta": 0.5, "skew": 0.1, "sums": []}
+    measured(servers[0], 2, tensors=MIXTURE, sparse=[row], experts=EXPERTS)
+    make_plans(9)
+    for plan in GradientPlan.objects.all():
+        assert "lina" not in {plan.planner, *(each["planner"] for each in plan.beaten)}

@@ -27,7 +27,13 @@ from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.routing import RoutingReports, reportable
-from workers.runtime.measuring.row_times import WARM_UP_ITERATIONS, RowTimes, union_seconds
+from workers.runtime.measuring.row_times import (
+    WARM_UP_ITERATIONS,
+    IterationRows,
+    RowTimes,
+    traffic_fields,
+    union_seconds,
+)
 from workers.runtime.try_function import find_entry
 
 CPU = torch.device("cpu")
@@ -112,6 +118,20 @@ def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> N
         assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]
         assert sum(span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]) == 2
         assert is_emulated
+
+
+def test_profile_tells_what_a_layer_exchanges() -> None:
+    """Two layers, each with rows there and back in both passes."""
+    forward = ((0, 0.0, 1.0), (0, 3.0, 4.0), (1, 5.0, 6.0), (1, 8.0, 9.0))
+    backward = tuple(
+        (layer, 10.0 + 3 * number, 12.0 + 3 * number) for number, layer in enumerate((1, 1, 0, 0))
+    )
+    fields = traffic_fields([IterationRows(30.0, 9.5, (*forward, *backward), 800.0)])
+    assert fields == {
+        "layers": 2, "row_bytes": 800.0, "all_to_all_seconds": 1.0, "backward_all_to_all_seconds": 2.0,
+        "expert_seconds": 2.0,
+    }  # fmt: skip
+    assert traffic_fields([]) is None
 
 
 def counts_of(experts: int, rows: int = 1) -> RoutingCounts:

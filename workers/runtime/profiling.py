@@ -32,6 +32,7 @@ from workers.runtime.measuring.link_times import link_fields
 from workers.runtime.measuring.lives import Lives, copies_of
 from workers.runtime.measuring.mixture_sizes import mixture_fields
 from workers.runtime.measuring.records import profile_fields
+from workers.runtime.measuring.row_times import traffic_fields
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -318,7 +319,7 @@ class ProfilingGeneration:
         time. The one with the least overrun counts."""
         self._warm_up(lives)
         assert lives.runner.times is not None
-        lives.runner.times.watching = True
+        lives.runner.times.watching = lives.runner.rows.watching = True
         best = self._measure_iterations(lives, group, seconds)
         for _ in range(REPETITIONS):
             late = time.monotonic() + best.elapsed_seconds >= self._ends_at
@@ -373,7 +374,11 @@ class ProfilingGeneration:
         iterations = lives.go_on_for(DENSITY_ITERATIONS)
         runner = lives.runner
         assert runner.times is not None
-        runner.times.watching = False
+        runner.times.watching = runner.rows.watching = False
+        if runner.synchronisation.of_kind("lina") is not None:
+            # Its backward pass waits for pieces of rows: that is not what plans are made from.
+            runner.times.close()
+            return
         densities = GradientDensities(runner.parts.module, runner.parts.experts.hosts)
         densities.watching = True
         for _ in range(iterations):
@@ -395,6 +400,7 @@ class ProfilingGeneration:
                 codecs=self._codec_times,
                 links=links,
                 without=runner.parts.experts.hosts,
+                experts=traffic_fields(runner.rows.take()),
             )
             if fields is not None:
                 self.connection.event("communication_profile", **fields)

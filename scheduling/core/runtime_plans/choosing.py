@@ -12,8 +12,8 @@ from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, S
 
 #: One copy of the gradients less, in time and in memory.
 DENSE = Synchroniser("dense", (("gradients_in_buckets", True),))
-#: Planners of `communication/` whose plans the training runtime carries out.
-CARRIED_OUT = ("dense", "zen", "cupcake", "espresso", "combined")
+#: Planners of `communication/` and `moe/` whose plans the training runtime carries out.
+CARRIED_OUT = ("dense", "zen", "cupcake", "espresso", "combined", "lina")
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,18 @@ class GradientOrders:
         sparse: Zen's message; None where rows of sparse embeddings are gathered as without any plan.
         rest: the message for gradients that are not sparse; None where they are all-reduced as without any.
         gradients: names of those in order of readiness.
+        experts: choices of Lina's schedule, which takes all gradients; None for any other plan.
     """
 
     sparse: Mapping[str, Any] | None
     rest: Mapping[str, Any] | None
     gradients: tuple[str, ...]
+    experts: Mapping[str, Any] | None = None
 
     def synchronisers(self, packing: int | None) -> tuple[Synchroniser, ...]:
         """Return those that carry it out. `packing`: workers that host each expert; None: the runtime's."""
+        if self.experts is not None:
+            return (_lina(self.experts, packing),)
         first = () if self.sparse is None else (Synchroniser("zen", (("plan", self.sparse),)),)
         if self.rest is None:
             return (*first, *_without_plan(packing))
@@ -86,6 +90,13 @@ def _first(packing: int | None) -> tuple[Synchroniser, ...]:
     """Those of experts and sparse embeddings come first, since the others take all remaining gradients."""
     choices = () if packing is None else (("packing", packing),)
     return (Synchroniser("expert_parallel", choices), Synchroniser("sparse"))
+
+
+def _lina(choices: Mapping[str, Any], packing: int | None) -> Synchroniser:
+    """The packing stays as it is: no plan knows how much memory more hosts of an expert would take."""
+    hosts = () if packing is None else (("packing", packing),)
+    told = ((name, choices[name]) for name in ("mode", "partition_bytes"))
+    return Synchroniser("lina", (*told, ("packs", False), *hosts))
 
 
 def _without_plan(packing: int | None) -> tuple[Synchroniser, ...]:

@@ -71,6 +71,7 @@ class Lives:
         begun = time.monotonic()
         times = self.runner.times
         watching = times is not None and times.watching
+        rows, watching_rows = self.runner.rows.take(), self.runner.rows.watching
         self.close()
         # What trained before is in cycles, and has the accelerator's memory.
         del self.runner
@@ -78,6 +79,7 @@ class Lives:
         self.runner = self._begin()
         if times is not None and self.runner.times is not None:
             self.runner.times.iterations, self.runner.times.watching = times.iterations, watching
+        self.runner.rows.continue_from(rows, watching=watching_rows)
         self._calls = self._iteration = 0
         seconds = time.monotonic() - begun
         self.between_seconds += seconds

@@ -27,11 +27,13 @@ def profile_fields(
     codecs: Sequence[Mapping[str, Any]],
     links: Mapping[str, Any] = MappingProxyType({}),
     without: Collection[str] = (),
+    experts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """The fields of a `communication_profile`; None of a model that has none, or more than a record holds.
 
     Args:
-        without: names of parameters that no communication plan is made for.
+        without: names of parameters that no communication plan is made for. experts: what layers with
+            experts exchange; None of a model without them.
     """
     trained = {
         name: each for name, each in module.named_parameters() if each.requires_grad and name not in without
@@ -55,6 +57,7 @@ def profile_fields(
         "sparse": list(sparse),
         "codecs": list(codecs),
         "links": dict(links),
+        "experts": None if experts is None else dict(experts),
     }
     return fields if _fits(fields) else None
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
 from torch import nn
 
 from punctual.moe import GroupExchange, moe_layers
+from punctual.moe.group_exchange import untimed
 from punctual.protocol import limits
 from workers.runtime.emulated_network import EmulatedGroup
 from workers.runtime.pace import Pace
@@ -31,11 +32,13 @@ class IterationRows:
     Attributes:
         seconds: of the iteration. backward: when the backward pass began.
         spans: layer, beginning and end of each all-to-all.
+        sent_bytes: mean of what this rank gave to one of them.
     """
 
     seconds: float
     backward: float
     spans: tuple[tuple[int, float, float], ...]
+    sent_bytes: float
 
     @property
     def all_to_all(self) -> float:
@@ -58,6 +61,7 @@ class RowTimes:
         self._begin: Any = None
         self._backward: Any = None
         self._spans: list[tuple[int, Any, Any]] = []
+        self._sent_bytes: list[int] = []
         self._timed: list[IterationRows] = []
 
     def begins(self) -> None:
@@ -69,9 +73,9 @@ class RowTimes:
         for number, layer in enumerate(self._layers):
             exchange = layer.exchange
             if isinstance(exchange, GroupExchange):
-                exchange.timer = partial(self._transfer, number) if self._is_timed else nullcontext
+                exchange.timer = partial(self._transfer, number) if self._is_timed else untimed
         if self._is_timed:
-            self._spans = []
+            self._spans, self._sent_bytes = [], []
             self._begin = self._backward = self._now()
 
     def backward_begins(self) -> None:
@@ -93,7 +97,12 @@ class RowTimes:
 
         spans = sorted((within(begin), within(end), layer) for layer, begin, end in self._spans)
         ordered = tuple((layer, begin, max(begin, end)) for begin, end, layer in spans)
-        self._timed.append(IterationRows(seconds, within(self._backward), ordered))
+        sent_bytes = fmean(self._sent_bytes)
+        self._timed.append(IterationRows(seconds, within(self._backward), ordered, sent_bytes))
+
+    def continue_from(self, timed: Sequence[IterationRows], *, watching: bool) -> None:
+        """Take over from the times of another model like this one."""
+        self._timed, self.watching = list(timed), watching
 
     def take(self) -> list[IterationRows]:
         """Return the iterations that were timed since the last call."""
@@ -101,7 +110,8 @@ class RowTimes:
         return timed
 
     @contextmanager
-    def _transfer(self, layer: int, group: Any) -> Iterator[None]:
+    def _transfer(self, layer: int, group: Any, sent_bytes: int) -> Iterator[None]:
+        self._sent_bytes.append(sent_bytes)
         begin = self._now()
         yield
         span = group.last if isinstance(group, EmulatedGroup) else (begin, self._now())
@@ -143,6 +153,38 @@ def timing_fields(timed: Sequence[IterationRows], places: Sequence[int | None]) 
         "backward_seconds": last.backward,
         "spans": spans[: limits.SPANS_OF_A_WINDOW],
     }
+
+
+def traffic_fields(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
+    """Return the `experts` of a communication profile; None if no layer exchanged rows, or too many did.
+
+    In the forward pass nothing else is on the links, and each layer sends its rows there and back.
+    """
+    passes = [passage for each in timed if (passage := _passes_of(each))]
+    if not passes or len(passes[-1]) > limits.MOE_LAYERS_OF_A_MODEL:
+        return None
+    backward = [end - begin for each in timed for _, begin, end in each.spans if begin >= each.backward]
+    alone = median(seconds for layers in passes for layer in layers for seconds in layer[:2])
+    return {
+        "layers": len(passes[-1]),
+        "row_bytes": max(1.0, median(each.sent_bytes for each in timed)),
+        "all_to_all_seconds": alone,
+        "backward_all_to_all_seconds": median(backward) if backward else alone,
+        "expert_seconds": median(layer[2] for layers in passes for layer in layers),
+    }
+
+
+def _passes_of(iteration: IterationRows) -> list[tuple[float, float, float]]:
+    """Return for each layer of the forward pass the seconds of rows there and back, and between them."""
+    forward: dict[int, list[tuple[float, float]]] = {}
+    for layer, begin, end in iteration.spans:
+        if begin < iteration.backward:
+            forward.setdefault(layer, []).append((begin, end))
+    return [
+        (there[1] - there[0], back[1] - back[0], max(0.0, back[0] - there[1]))
+        for spans in forward.values()
+        for there, back in zip(spans[::2], spans[1::2], strict=False)
+    ]
 
 
 def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
