@@ -75,7 +75,9 @@ class CandidatePlan:
     def messages(self) -> dict[str, Mapping[str, Any]]:
         """What ranks carry out: of `sparse`, `rest` and `experts` those that there are."""
         parts = {"sparse": self.sparse, "rest": self.rest}
-        messages = {name: part.to_message() for name, part in parts.items() if part is not None}
+        messages: dict[str, Mapping[str, Any]] = {
+            name: part.to_message() for name, part in parts.items() if part is not None
+        }
         if self.experts is not None:
             messages["experts"] = {**self.experts, "digest": content_digest(self.experts)}
         return messages

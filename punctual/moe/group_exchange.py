@@ -34,7 +34,7 @@ class GroupExchange(ExpertExchange):
 
     Attributes:
         placement: which ranks host which experts.
-        timer: opened around each all-to-all of rows, with the process group and the bytes that this rank gives.
+        timer: opened around each all-to-all of rows, with the group and the bytes that this rank gives.
     """
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:

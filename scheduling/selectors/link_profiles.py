@@ -40,7 +40,7 @@ def known_rates(gpu_kind: str) -> Rates:
     """Shares of a link that rows of experts and gradients get beside each other, on the server where they are
     least; half each where nobody told them."""
     servers = Server.objects.known().filter(gpus__kind=gpu_kind, links__isnull=False).distinct()
-    found = [_rates(server.links.get("shares", {})) for server in servers]
+    found = [_rates((server.links or {}).get("shares", {})) for server in servers]
     return min(found, key=lambda rates: rates.all_to_all + rates.all_reduce, default=Rates())
 
 

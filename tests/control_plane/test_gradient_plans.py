@@ -554,7 +554,7 @@ MIXTURE = [{"name": f"{number}.weight", "elements": 25_000_000, "gap_seconds": 0
 
 
 def with_shares(**shares: float) -> None:
-    rate = {"bytes_per_second": 2.5e8, "latency_seconds": 1e-5}
+    rate = {"bytes_per_second": 5e8, "latency_seconds": 1e-5}
     names = ("within_server", "network", "spine", "host_to_device", "disk")
     Server.objects.update(links={**dict.fromkeys(names, rate), "shares": shares})
 
