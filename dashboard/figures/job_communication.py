@@ -15,6 +15,7 @@ _NAMES = {
     "zen": "Zen",
     "cupcake": "Cupcake",
     "espresso": "Espresso",
+    "lina": "Lina's schedule",
     "combined": "combined",
 }
 
