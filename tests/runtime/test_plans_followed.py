@@ -13,9 +13,11 @@ from communication.combined.grouping import others
 from communication.combined.question import PlanQuestion
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.placement import PlacementShape
+from moe.lina.shared_link import Rates
 from scheduling.core.runtime_plans.choosing import GradientOrders, choose_runtime_plan
 from scheduling.gradient_records import codecs_of, model_of, sparse_of
-from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
+from scheduling.services.expert_schedules import schedule_of
+from tests.runtime.conftest import EXAMPLES, FUNCTIONS, REGRESSION, emulated, regression
 from tests.runtime.test_measuring_gradients import PROFILE, told
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.gradient_densities import GradientDensities
@@ -68,6 +70,28 @@ def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: Local
     linked = few | {"device": device, "places": {"servers": [0, 0], "racks": [0, 0]}}
     profiles = told(agent, EXAMPLES / "recommender.py", linked)
     _follow(agent, EXAMPLES / "recommender.py", linked, profiles, planner)
+
+
+@pytest.mark.live
+def test_mixture_is_measured_under_linas_schedule(agent: LocalAgent) -> None:
+    source = FUNCTIONS / "mixture.py"
+    assignment = regression(function={"entry": "mixture:Mixture"})
+    alone, pair = told(agent, source, assignment)
+    assert alone["experts"] is None
+    question = PlanQuestion("key", model_of(pair), PlacementShape(1, 2), SLOW)
+    schedule = schedule_of(question, pair["experts"], Rates())
+    assert schedule is not None
+    orders = GradientOrders(None, None, (), schedule.messages["experts"])
+    plan = choose_runtime_plan(["a", "a"], "lossless+moe", orders, {1: None, 2: orders}).to_message()
+    again = {**assignment, "purpose": "profiling", "profile": PROFILE, "runtime_plan": plan}
+    generation = agent.start_generation(source, again, 2)
+    generation.leader.wait_for_event("profile_done", 120)
+    events = generation.leader.of_kind("event")
+    levels = [event["gpus"] for event in events if event["kind"] == "profile_level"]
+    assert levels[-1] == 2
+    profiles = [event["gpus"] for event in events if event["kind"] == "communication_profile"]
+    assert profiles == [1], "a level under the schedule reports no profile"
+    assert [worker.end() for worker in generation.workers] == [0, 0]
 
 
 def test_tables_with_rows_of_gradients_are_told_of_however_dense(alone: None) -> None:
