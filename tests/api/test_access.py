@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from rest_framework.test import APIClient
 
 from tests.api.conftest import SOURCE, World, undone
 from tests.api.test_deployments import URL as DEPLOYMENTS
@@ -253,7 +254,10 @@ def deployed(world: World, *, with_token: bool) -> dict[str, Any]:
 
 
 def ask(world: World, line: Line, person: str | None) -> Any:
-    client = world.client(getattr(world, person) if person else None)
+    return ask_as(world, line, world.client(getattr(world, person) if person else None))
+
+
+def ask_as(world: World, line: Line, client: APIClient) -> Any:
     send = getattr(client, line.method)
     if line.body == "upload":
         bundle = SimpleUploadedFile("classifier.py", SOURCE.encode())

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import URLPattern, get_resolver
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -15,9 +14,9 @@ from rest_framework.test import APIClient
 from projects.api.base import ApiView
 from projects.models import ApiToken, Scope, User
 from tests import factories as make
-from tests.api.conftest import SOURCE, World, undone
+from tests.api.conftest import World, undone
 from tests.api.test_access import LINES as PEOPLES_LINES
-from tests.api.test_access import OPERATORS, Line, _methods, _patterns, address
+from tests.api.test_access import OPERATORS, Line, _methods, _patterns, ask_as
 
 LINES = [
     *PEOPLES_LINES,
@@ -34,6 +33,13 @@ SUBMITTING = {
     "function-environment-cancel",
     "jobs",
     "what-if",
+    "deployments",
+    "deployment",
+    "deployment-rollback",
+    "deployment-drain",
+    "deployment-predict",
+    "deployment-tokens",
+    "deployment-token",
 } | {
     f"job-{verb}"
     for verb in ("cancel", "pause", "resume", "accept-offer", "decline-offer", "clone", "deadline")
@@ -68,15 +74,6 @@ def client_of(user: User, **limits: Any) -> TokenClient:
     return client
 
 
-def ask(world: World, line: Line, client: APIClient) -> Any:
-    send = getattr(client, line.method)
-    if line.body == "upload":
-        bundle = SimpleUploadedFile("classifier.py", SOURCE.encode())
-        fields = {"project": "vision", "name": "classifier", "bundle": bundle}
-        return send(address(world, line.name), fields, format="multipart")
-    return send(address(world, line.name), world.body() if line.body == "job" else line.body, format="json")
-
-
 @pytest.mark.parametrize("scope", [None, *Scope.values])
 def test_every_address_asks_for_its_scope_and_for_no_other(world: World, scope: str | None) -> None:
     for line in LINES:
@@ -84,12 +81,12 @@ def test_every_address_asks_for_its_scope_and_for_no_other(world: World, scope: 
             continue
         person = world.operator if line.who == OPERATORS else world.owner
         with undone():
-            answer = ask(world, line, client_of(person, scopes=[scope] if scope else []))
+            answer = ask_as(world, line, client_of(person, scopes=[scope] if scope else []))
         assert answer.status_code != 403 or answer.json()["code"] != "missing_scope", line
         if scope is not None:
             assert answer.status_code in (*line.allowed, 404), (line, answer.content)
             others = [other for other in Scope.values if other != scope]
-            refused = ask(world, line, client_of(person, scopes=others))
+            refused = ask_as(world, line, client_of(person, scopes=others))
             assert (refused.status_code, refused.json()["code"]) == (403, "missing_scope"), line
             assert refused.json()["scope"] == scope, line
 
