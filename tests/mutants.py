@@ -277,18 +277,29 @@ def is_killed(mutant: Mutant, tests: Sequence[str], copied: Path) -> bool | None
         file.write_text(text)
 
 
+def collected(folders: Sequence[str], copied: Path) -> set[str]:
+    """Node ids of all tests in these folders."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *folders]
+    environment = {**os.environ, "PYTHONPATH": str(copied)}
+    done = subprocess.run(command, cwd=copied, check=True, env=environment, capture_output=True, text=True)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
 def run(
     mutants: Sequence[Mutant], reached: dict[str, list[str]], kept: Path | None
 ) -> list[dict[str, object]]:
-    """Each mutant with what became of it: killed, survived, unreached or gone."""
+    """Each mutant with what became of it: killed, survived, unreached or gone. Tests that this version does
+    not have are left out: pytest fails when it is given one, which is no defect found."""
     results = []
     with copied_checkout(kept) as copied:
+        existing = collected(sorted({folder for mutant in mutants for folder in rooms_tests(mutant)}), copied)
         for number, mutant in enumerate(mutants):
             folders = rooms_tests(mutant)
             own = [
                 name
                 for name in reached.get(str(number), ())
-                if f"{name}/".startswith(tuple(f"{folder}/" for folder in folders))
+                if name in {*existing, *folders}
+                and f"{name}/".startswith(tuple(f"{folder}/" for folder in folders))
             ]
             tests = folders if mutant.in_kernel or set(own) & set(folders) else own
             killed = is_killed(mutant, tests, copied) if tests else False

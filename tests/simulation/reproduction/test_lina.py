@@ -12,6 +12,9 @@ from simulation.reproduction.lina import specs
 from simulation.reproduction.lina.published import VALUES
 from simulation.reproduction.sources import imported_by
 
+#: The whole reproduction takes a quarter of a minute of a processor.
+whole = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
@@ -24,12 +27,14 @@ def found(tmp_path_factory):
     return json.loads((folder / "out.json").read_text())
 
 
+@whole
 def test_every_check_of_lina_holds(found):
     checks = [check for figure in found["figures"] for check in figure["checks"]]
     assert len(checks) == 35
     assert [check["name"] for check in checks if check["met"] is not True] == []
 
 
+@whole
 def test_every_published_value_has_a_row_and_a_cause(found):
     rows = [row for figure in found["figures"] for row in figure["rows"]]
     assert {(row["figure"], row["quantity"], row["x"]) for row in rows} == set(VALUES)
@@ -42,6 +47,7 @@ def test_stored_results_depend_on_the_planners():
     assert {"moe.lina.two_phases", "moe.lina.expert_placement", "moe.lina.dispatch"} <= modules
 
 
+@whole
 def test_every_training_time_of_lina_is_marked_as_fitted(found):
     rows = next(figure["rows"] for figure in found["figures"] if figure["name"] == "training")
     assert all(row["calibrated"] for row in rows)
