@@ -13,10 +13,10 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
-        ('cluster', '0021_outages'),
-        ('lending', '0002_own_tables'),
-        ('projects', '0005_visible_names'),
-        ('scheduling', '0043_made_way'),
+        ('cluster', '0002_relations'),
+        ('lending', '0002_relations'),
+        ('projects', '0001_schema'),
+        ('scheduling', '0002_triggers'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

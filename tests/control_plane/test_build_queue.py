@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -232,15 +230,6 @@ def test_a_deleted_project_leaves_no_builds_that_nobody_needs(person: User) -> N
     project_delete(project=project, actor=person)
     assert fresh(alone).state == WorkState.CANCELLED
     assert (fresh(shared).state, fresh(shared).project) == (WorkState.QUEUED, other)
-
-
-def test_environments_of_earlier_releases_get_the_project_that_asked_first(person: User) -> None:
-    first, second = project_of(person), project_of(None)
-    version_in(first)
-    version_in(second)
-    environment = Environment.objects.create(digest=DIGEST, requirements="x")
-    import_module("scheduling.migrations.0038_environments_of_projects").with_projects(apps, None)
-    assert fresh(environment).project == first
 
 
 def install_by(monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
-from django.utils import timezone
 
 from cluster.models import Gpu, Server
 from scheduling.choices import CurveState, Purpose
-from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.models import Checkpoint, CurveLevel, Generation, ScalingCurve
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.borrowed import curve_made_on, curve_on, curves_on, key_on, measured_curves_on
@@ -121,66 +114,3 @@ def test_what_runs_under_another_family_is_not_noted_on_the_jobs_curve(
     assert send(servers[0], {"metrics": metrics}).status_code == 200
     refine_curves()
     assert CurveLevel.objects.get().iterations_per_second == 1.0
-
-
-def migrate(name: str) -> Any:
-    """Bring scheduling's tables to a migration; returns the apps as they are there."""
-    MigrationExecutor(connection).migrate([("scheduling", name)])
-    return MigrationExecutor(connection).loader.project_state([("scheduling", name)]).apps
-
-
-def up_to_date() -> None:
-    """Bring all tables to the newest migration."""
-    executor = MigrationExecutor(connection)
-    executor.migrate(executor.loader.graph.leaf_nodes())
-
-
-@pytest.fixture
-def later() -> Iterator[None]:
-    yield
-    up_to_date()
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
-def test_curves_states_and_generations_of_earlier_versions_stay_of_use(
-    servers: tuple[Server, Server], later: None
-) -> None:
-    job, generation = training_job(servers[0])
-    assert job.curve is not None
-    new_key = key_on(job, job.curve.gpu_kind)
-    Checkpoint.objects.create(
-        job=job, generation=1, iteration=7, uri="file:///old.pt", size_bytes=9, complete_at=timezone.now()
-    )
-    expected = choose_runtime_plan([server.pk for server in servers]).to_message()
-    generation.delete()
-    before = migrate("0013_environments_are_long_tasks")
-    before.get_model("scheduling", "ScalingCurve").objects.filter(pk=job.curve.pk).update(
-        key=before_families(job)
-    )
-    old = before.get_model("scheduling", "Generation").objects.create(
-        job_id=job.pk, number=2, epoch=1, world_size=2, master_server_id=servers[0].pk, master_port=21000,
-        handover_port=21001, secret="secret",
-    )  # fmt: skip
-    for rank, server in enumerate(servers):
-        gpu = Gpu.objects.get(server=server, index=3)
-        old.assignments.create(job_id=job.pk, gpu_id=gpu.pk, rank=rank, state="held")
-
-    up_to_date()
-
-    assert ScalingCurve.objects.get(pk=job.curve.pk).key == new_key
-    point = Checkpoint.objects.get()
-    assert (point.world_size, point.complete_at) == (1, point.stored_at)
-    (shard,) = point.shards.all()
-    assert (shard.number, shard.uri, shard.size_bytes, shard.sha256) == (0, "file:///old.pt", 9, "")
-    assert Generation.objects.values_list("runtime_plan", flat=True).get() == expected
-
-
-def before_families(job: Any) -> str:
-    """A curve's key as it was made before it named a family."""
-    version = job.function_version
-    hyperparameters = {
-        name: value for name, value in job.hyperparameters.items() if name not in version.speed_neutral
-    }
-    content = [version.bundle_id, version.entry, "", job.curve.gpu_kind, hyperparameters]
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
