@@ -39,14 +39,16 @@ status: ## Show the processes of the running platform
 down: ## Stop the running platform from another terminal; YES=1 without a question
 	@$(PY) -m launch down $(if $(YES),--yes)
 
-# Computing processes at once: one for each core, since some tests time out on a crowded machine.
-LANES ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)
+# Processes of tests: one more than cores, since a lane waits for a sixth of its time (for PostgreSQL, browsers,
+# workers).
+CORES := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)
+LANES ?= $(shell echo $$(($(CORES) + 1)))
 PARALLEL := -n $(LANES) --dist worksteal
 # Whatever fails, the rest runs. Pytest's closing line is the last one of a good run.
 define gate
 @failed=; \
 echo "== lint, types, contracts, drift; the compiled core and the schema that tests begin with"; \
-$(MAKE) --no-print-directory -k -j$(LANES) --output-sync=target types core database style contracts drift || failed="$$failed checks"; \
+$(MAKE) --no-print-directory -k -j$(CORES) --output-sync=target types core database style contracts drift || failed="$$failed checks"; \
 $(if $(filter tests,$(T)),echo "== smoke"; $(PY) -m pytest -m smoke tests/end_to_end || failed="$$failed smoke";) \
 echo "== tests"; $(PY) -m pytest $(PARALLEL) $(1) $(T) || failed="$$failed tests"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi

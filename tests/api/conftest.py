@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ class World:
     reclaim_order: ReclaimOrder
     training: ForecasterTraining
     invitation: Invitation
+    #: Ids of a deployment and of its token, once a test has made them.
+    deployed: dict[str, Any] = field(default_factory=dict)
 
     def client(self, user: User | None) -> APIClient:
         """A client that carries a token of the user; None: no token."""

@@ -16,7 +16,7 @@ from projects.models import ApiToken, Scope, User
 from tests import factories as make
 from tests.api.conftest import World, undone
 from tests.api.test_access import LINES as PEOPLES_LINES
-from tests.api.test_access import OPERATORS, Line, _methods, _patterns, ask_as
+from tests.api.test_access import OPERATORS, Line, _methods, _patterns, ask_as, deployed
 
 LINES = [
     *PEOPLES_LINES,
@@ -76,6 +76,7 @@ def client_of(user: User, **limits: Any) -> TokenClient:
 
 @pytest.mark.parametrize("scope", [None, *Scope.values])
 def test_every_address_asks_for_its_scope_and_for_no_other(world: World, scope: str | None) -> None:
+    deployed(world, with_token=True)
     for line in LINES:
         if needed(line) != scope:
             continue

@@ -68,7 +68,7 @@ def test_a_burst_of_newcomers_shrinks_a_job_once_a_minute(
 ) -> None:
     grown = on_all_gpus(submit, owned, "slo", seconds=72_000, iterations=10 * 3600)
     waiting = []
-    for _ in range(4):
+    for _ in range(3):
         waiting.append(submit(seconds=3600, iterations=10**9, version=new_function(version), measured=False))
         settle_through_slots(owned)
         let_pass(7)
@@ -76,7 +76,7 @@ def test_a_burst_of_newcomers_shrinks_a_job_once_a_minute(
     told = verdict_of(Job.objects.get(pk=waiting[-1].pk))
     assert (told.decision, told.reason_code) == ("pending", "measuring_turn")
 
-    for _ in range(4):
+    for _ in range(3):
         let_pass(61)
         owned.report()
         settle_through_slots(owned)

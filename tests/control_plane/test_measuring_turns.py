@@ -34,7 +34,7 @@ def test_new_functions_suspend_a_job_once_a_minute_in_sum(
     running = submit("best_effort", iterations=1_000_000)
     settle(owned)
     waiting = []
-    for _ in range(6):
+    for _ in range(3):
         waiting.append(submit(seconds=3600, iterations=10**9, version=new_function(version), measured=False))
         settle(owned)
         let_pass(7)
@@ -43,7 +43,7 @@ def test_new_functions_suspend_a_job_once_a_minute_in_sum(
     assert (told.decision, told.reason_code) == ("pending", "measuring_turn")
     assert "made way for another measurement" in told.reason
 
-    for _ in range(6):
+    for _ in range(3):
         let_pass(61)
         settle(owned)
     times = [event.happened_at for event in suspensions(running)]

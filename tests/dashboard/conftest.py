@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Error, Page, expect
 from pytest_django.live_server_helper import LiveServer
 from redis import Redis
 
@@ -58,26 +59,36 @@ def browser_context() -> Iterator[BrowserContext]:
         yield context
 
 
-@pytest.fixture(scope="package")
-def first_page(browser_context: BrowserContext, live_server: LiveServer) -> Page:
-    """A page of the site that stays open, so that the browser keeps the process of the site."""
-    page = browser_context.new_page()
-    page.goto(f"{_address(live_server)}/static/dashboard/icon.svg")
-    return page
-
-
 @pytest.fixture
 def site(
-    first_page: Page, live_server: LiveServer, stream_server: StreamServer, settings: Any, scenario: Scenario
+    browser_context: BrowserContext,
+    live_server: LiveServer,
+    stream_server: StreamServer,
+    settings: Any,
+    scenario: Scenario,
 ) -> Iterator[Site]:
     settings.STREAM_URL = stream_server.url
-    context = first_page.context
-    yield Site(scenario, _address(live_server), context, Redis.from_url(os.environ["REDIS_URL"]))
-    for page in context.pages:
-        if page is not first_page:
+    address = _address(live_server)
+    kept = _kept_page(browser_context, address)
+    yield Site(scenario, address, browser_context, Redis.from_url(os.environ["REDIS_URL"]))
+    for page in browser_context.pages:
+        if page is not kept:
             page.close()
-    context.clear_cookies()
+    browser_context.clear_cookies()
     wait_until_requests_have_ended()
+
+
+def _kept_page(context: BrowserContext, address: str) -> Page:
+    """The page of the site that stays open, so that the browser keeps the site's process; another one where
+    that process has crashed."""
+    for page in context.pages:
+        with suppress(Error):
+            page.evaluate("1")
+            return page
+        page.close()
+    page = context.new_page()
+    page.goto(f"{address}/static/dashboard/icon.svg")
+    return page
 
 
 def _address(live_server: LiveServer) -> str:

@@ -24,6 +24,14 @@ def _is_required() -> bool:
     return os.environ.get("PUNCTUAL_REQUIRE_BROWSER", "") not in ("", "0")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Chromium loses a page now and then, whatever it shows: such a test is run once more, and counted as
+    rerun in the closing line."""
+    for item in items:
+        if item.get_closest_marker("browser") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="Target crashed"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("browser") is None or browser_program() is not None:
         return
