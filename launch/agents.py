@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from launch import ports
-from launch.commands import ManagementCommands
+from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
 from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
+from launch.example_deployment import submitted_job
 from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
@@ -103,10 +104,18 @@ class LocalAgents:
 
     def submit_examples(self, commands: ManagementCommands) -> None:
         """Submit the example functions and jobs, once in the life of the data."""
-        done = self._folders.run / "examples-submitted"
-        if not done.exists():
-            commands.run("submit_examples")
-            done.touch()
+        submitted = self._folders.examples_submitted
+        if not submitted.exists():
+            write_private(submitted, commands.run("submit_examples"))
+
+    def example_deployment(self) -> OneShot | None:
+        """Start what deploys the example language model once it is trained; None if nothing is to be done."""
+        job_id = submitted_job(self._folders) if self._settings.inference_agents else None
+        if job_id is None:
+            return None
+        command = [sys.executable, "-m", "launch.example_deployment", job_id, str(self._folders.data)]
+        log = self._folders.logs / "example-deployment.log"
+        return OneShot("the deployment of the example language model", command, base_environment(), log)
 
     def specifications(self, tokens: Mapping[str, str]) -> Sequence[ProcessSpecification]:
         """Write each agent's configuration and describe its process."""

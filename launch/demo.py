@@ -91,7 +91,9 @@ def run_demo(settings: PlatformSettings, *, minutes: float, seed: int) -> None:
             Client(url, token=operators_token) as operator,
         ):
             began_at = datetime.now(UTC)
-            lenders = [str(one["name"]) for one in operator.inference.clusters()]
+            names = [str(cluster["name"]) for cluster in operator.inference.clusters()]
+            # Without an inference scheduler nothing is lent.
+            lenders = [name for name in names if operator.inference.usage(name, limit=1)]
             if not lenders:
                 print(HOW_TO_BORROW)
             mix = (*MIX, FOR_LOANS) if lenders else MIX

@@ -14,8 +14,8 @@ from punctual.client import Client, Job
 from punctual.client.models import JobEvent
 
 HOW_TO_BORROW = (
-    "This platform borrows nothing. With `PUNCTUAL_INFERENCE_AGENTS=2 make run` it has inference servers "
-    "that train while they are idle."
+    "This platform borrows nothing. With `PUNCTUAL_INFERENCE_AGENTS=3 PUNCTUAL_INFERENCE_USAGE=bursty make "
+    "run` it has inference servers that train while they are idle."
 )
 #: Orders looked at; a demo gives far fewer.
 _MOST_ORDERS = 500

@@ -55,6 +55,16 @@ class Folders:
         return self.data / "run"
 
     @property
+    def examples_submitted(self) -> Path:
+        """What `manage.py submit_examples` printed: a line with id and name for each job."""
+        return self.run / "examples-submitted"
+
+    @property
+    def example_deployed(self) -> Path:
+        """One sentence on what became of the deployment of the example language model."""
+        return self.run / "example-deployed"
+
+    @property
     def sockets(self) -> Path:
         """The folder of PostgreSQL's and Valkey's sockets: in `run/`, or under /tmp when the path is too
         deep."""

@@ -46,12 +46,12 @@ class PlatformSettings:
     #: What the links of their servers carry (docs/agents.md); None: the agents' defaults.
     links: Mapping[str, Any] | None = None
     warm_workers: int = 2
-    #: Agents of an emulated inference cluster, whose servers may be lent to training; 0: there is none.
+    #: Agents of an inference cluster, whose servers serve deployments and may be lent to training; 0: none.
     inference_agents: int = 0
     #: Kind of their emulated accelerator; None: the same as the others'.
     inference_emulate: str | None = None
-    #: The load that its emulated scheduler serves; None: nobody reports, lends or asks back.
-    inference_usage: str | None = "bursty"
+    #: The load that an emulated scheduler of it serves; None: nobody reports, lends or asks back.
+    inference_usage: str | None = None
     #: Length of a usage sample; a sample of five minutes of the curve passes in it.
     inference_period_seconds: float = 10.0
     examples: bool = True
@@ -94,9 +94,9 @@ class PlatformSettings:
             emulate=emulate,
             links=None if link is None else emulated_link(link),
             warm_workers=read.number("PUNCTUAL_WARM_WORKERS", 2, least=0),
-            inference_agents=read.number("PUNCTUAL_INFERENCE_AGENTS", 0, least=0),
+            inference_agents=read.number("PUNCTUAL_INFERENCE_AGENTS", 1, least=0),
             inference_emulate=inference_emulate,
-            inference_usage=read.choice("PUNCTUAL_INFERENCE_USAGE", "bursty"),
+            inference_usage=read.choice("PUNCTUAL_INFERENCE_USAGE", ""),
             inference_period_seconds=float(read.number("PUNCTUAL_INFERENCE_PERIOD_SECONDS", 10, least=1)),
             examples=read.text("PUNCTUAL_EXAMPLES", "true").lower() not in ("false", "0", "no", "off"),
             root_mode=cast(RootMode, root_mode),

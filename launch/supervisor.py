@@ -61,6 +61,7 @@ class Supervisor:
         self._next_log_check = 0.0
         self._compiling_meanwhile: OneShot | None = None
         self._compiled_planner: ProcessSpecification | None = None
+        self._deploying_example: OneShot | None = None
 
     def run(self) -> None:
         """Start, keep running until SIGINT, SIGTERM or SIGHUP, stop.
@@ -134,6 +135,8 @@ class Supervisor:
             self._submit_examples(agents, commands)
         self._ready = True
         self._tick()
+        if settings.examples:
+            self._deploying_example = agents.example_deployment()
         self._greet(addresses, credentials, chosen)
 
     def _submit_examples(self, agents: LocalAgents, commands: ManagementCommands) -> None:
@@ -233,6 +236,18 @@ class Supervisor:
         self._processes["web"].hang_up()
         self._progress.say("  The decision core is compiled.")
 
+    def _look_at_the_example(self) -> None:
+        """Say that the example language model can be asked, once it is deployed."""
+        deploying = self._deploying_example
+        if deploying is None or deploying.is_running:
+            return
+        self._deploying_example = None
+        try:
+            deploying.wait(lambda: None, timeout_seconds=0.0)
+            self._progress.say(f"  {self._folders.example_deployed.read_text(encoding='utf-8').strip()}")
+        except (LaunchError, OSError) as error:
+            self._progress.warn(str(error))
+
     def _replace(self, specification: ProcessSpecification) -> None:
         """Start a process anew that others wait for: the old one works until the new one is ready.
 
@@ -287,6 +302,8 @@ class Supervisor:
         say(f"  Logs, data  {self._folders.logs}, {self._folders.data}")
         if self._settings.emulate:
             say(f"  The GPUs are emulated ({self._settings.emulate}): real gradients, modelled speed.")
+        if self._deploying_example is not None:
+            say("  An example language model is trained and then deployed, so that it can be asked.")
         say(
             "  `make demo` submits a mixed workload. Ctrl-C stops everything; `make run` goes on with the "
             "same data."
@@ -306,6 +323,7 @@ class Supervisor:
                 self._progress.warn(f"{datetime.now(UTC):%H:%M:%S} {happened}")
         if self._ready:
             self._look_at_the_compiler()
+            self._look_at_the_example()
         self._write_state()
         if time.monotonic() > self._next_log_check:
             self._next_log_check = time.monotonic() + _LOG_CHECK_SECONDS

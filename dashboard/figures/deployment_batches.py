@@ -21,16 +21,16 @@ def load(request: PanelRequest) -> Data:
 
 
 def figure(data: Data) -> go.Figure | None:
-    """Draw the mean batch of each period; a period without one is a gap."""
+    """Draw the mean batch of each period; a period in which no input was answered is a gap."""
     samples, most = data
-    if not any(sample.batches for sample in samples):
+    if not any(sample.inputs for sample in samples):
         return None
     drawn = base_figure(hovermode="x unified")
     times = [sample.ended_at for sample in samples]
     drawn.add_trace(
         go.Scatter(
             x=times,
-            y=[sample.inputs / sample.batches if sample.batches else None for sample in samples],
+            y=[sample.inputs / sample.batches if sample.inputs else None for sample in samples],
             name="Mean batch",
             mode="lines+markers",
             marker={"size": 4},

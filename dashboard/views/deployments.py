@@ -78,7 +78,7 @@ def deployment(request: HttpRequest, deployment_id: str) -> HttpResponse:
         "panels": DEPLOYMENT_PANELS,
         "windows": SHOWN_WINDOWS,
         "window": _window(request),
-        "may_change": may_change(person(request), found),
+        "may_ask": may_change(person(request), found) and not found.is_ending(),
     }
     return render_page(
         request, "dashboard/deployment.html", fragments, section="deployments", context=context

@@ -63,7 +63,7 @@ def may_change(user: User, deployment: Deployment) -> bool:
 
 def deployments_matching(found: QuerySet[Deployment], filters: Mapping[str, Any]) -> QuerySet[Deployment]:
     """Return deployments that match every given filter."""
-    lookups = {"project": "project__name", "state": "state__in", "job": "rollouts__job"}
+    lookups = {"project": "project__name", "name": "name", "state": "state__in", "job": "rollouts__job"}
     for name, lookup in lookups.items():
         if filters.get(name):
             found = found.filter(**{lookup: filters[name]})

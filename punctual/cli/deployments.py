@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from punctual.cli import options, output, session
+from punctual.client.deployments import Deployments
 from punctual.client.durations import parse_duration
 from punctual.errors import InvalidInputError
 
 deployments_app = typer.Typer(help="List deployments, ask them, change and delete them.")
-DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="The deployment's id.")]
+DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id or name.")]
 Servers = Annotated[
     int | None, typer.Option("--servers", min=1, help="Servers now; both bounds unless these are given.")
 ]
@@ -155,12 +158,19 @@ def deployments(
     )
 
 
+@contextmanager
+def _found(id_or_name: str) -> Iterator[tuple[Deployments, str]]:
+    """Yield the API of deployments, and the id of this one."""
+    with session.client() as client:
+        yield client.deployments, client.deployments.find(id_or_name)
+
+
 @deployments_app.command("show")
 def show(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """Show one: its state, its servers, what it answered last."""
-    with session.client() as client:
-        found = client.deployments.get(deployment_id)
-        samples = client.deployments.samples(deployment_id, limit=1)
+    with _found(deployment_id) as (api, found_id):
+        found = api.get(found_id)
+        samples = api.samples(found_id, limit=1)
     if as_json:
         output.print_json({**found, "newest_sample": samples[0] if samples else None})
         return
@@ -217,8 +227,8 @@ def predict(
 ) -> None:
     """Ask the model; prints one line of JSON for each input."""
     inputs = _read_inputs(values or [], file)
-    with session.client() as client:
-        outputs = client.deployments.predict(deployment_id, inputs)
+    with _found(deployment_id) as (api, found_id):
+        outputs = api.predict(found_id, inputs)
     for value in outputs:
         output.say(json.dumps(value))
 
@@ -266,15 +276,15 @@ def change(
     )
     if not changes:
         raise InvalidInputError("name at least one change", hint="punctual deployments set --help")
-    with session.client() as client:
-        _say_standing(client.deployments.change(deployment_id, **changes), as_json)
+    with _found(deployment_id) as (api, found_id):
+        _say_standing(api.change(found_id, **changes), as_json)
 
 
 @deployments_app.command("rollback")
 def rollback(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """Serve again what the previous generation served."""
-    with session.client() as client:
-        _say_standing(client.deployments.rollback(deployment_id), as_json)
+    with _found(deployment_id) as (api, found_id):
+        _say_standing(api.rollback(found_id), as_json)
 
 
 @deployments_app.command("drain")
@@ -284,22 +294,22 @@ def drain(
     as_json: options.Json = False,
 ) -> None:
     """Drain one server after another one has taken its place."""
-    with session.client() as client:
-        _say_standing(client.deployments.drain(deployment_id, server), as_json)
+    with _found(deployment_id) as (api, found_id):
+        _say_standing(api.drain(found_id, server), as_json)
 
 
 @deployments_app.command("delete")
 def delete(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """Drain all servers and end the deployment."""
-    with session.client() as client:
-        _say_standing(client.deployments.delete(deployment_id), as_json)
+    with _found(deployment_id) as (api, found_id):
+        _say_standing(api.delete(found_id), as_json)
 
 
 @deployments_app.command("events")
 def events(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """Show what happened to it, newest first."""
-    with session.client() as client:
-        found = client.deployments.events(deployment_id)
+    with _found(deployment_id) as (api, found_id):
+        found = api.events(found_id)
     if as_json:
         output.print_json(found)
         return
@@ -311,8 +321,8 @@ def events(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
 @deployments_app.command("logs")
 def logs(deployment_id: DeploymentId) -> None:
     """Show the newest part of the logs of its newest replicas."""
-    with session.client() as client:
-        for row in reversed(client.deployments.logs(deployment_id)):
+    with _found(deployment_id) as (api, found_id):
+        for row in reversed(api.logs(found_id)):
             output.say(f"--- {row['key']} on {row['server']} ({row['state']}) {row['reason']}".rstrip())
             output.say(row["text"].rstrip("\n"))
 
@@ -323,15 +333,15 @@ def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.")],
 ) -> None:
     """Print a new token that opens the deployment's servers, and nothing else."""
-    with session.client() as client:
-        output.say(str(client.deployments.issue_token(deployment_id, name)["token"]))
+    with _found(deployment_id) as (api, found_id):
+        output.say(str(api.issue_token(found_id, name)["token"]))
 
 
 @deployments_app.command("tokens")
 def tokens(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
     """List its tokens."""
-    with session.client() as client:
-        found = client.deployments.tokens(deployment_id)
+    with _found(deployment_id) as (api, found_id):
+        found = api.tokens(found_id)
     if as_json:
         output.print_json(found)
         return
@@ -349,6 +359,6 @@ def revoke(
     token_id: Annotated[int, typer.Argument(metavar="TOKEN_ID", help="See: punctual deployments tokens.")],
 ) -> None:
     """Revoke a token."""
-    with session.client() as client:
-        client.deployments.revoke_token(deployment_id, token_id)
+    with _found(deployment_id) as (api, found_id):
+        api.revoke_token(found_id, token_id)
     output.say("Revoked.")

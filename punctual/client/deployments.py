@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from punctual.client.reading import unreadable
 from punctual.client.transport import Transport
-from punctual.errors import WaitTimeoutError
+from punctual.errors import InvalidInputError, NotFoundError, WaitTimeoutError
 
 Document = dict[str, Any]
 _POLL_SECONDS = 0.5
@@ -37,13 +37,31 @@ class Deployments:
         return self._document("POST", "deployments/", body)
 
     def all(self, **filters: Any) -> Iterator[Document]:
-        """Return the deployments of one's projects, newest first; `filters`: project, job, state."""
+        """Return the deployments of one's projects, newest first; `filters`: project, name, job, state."""
         params = {name: value for name, value in filters.items() if value is not None}
         return self._transport.pages("deployments/", {"page_size": 50, **params})
 
     def get(self, deployment_id: str) -> Document:
         """Return one deployment with its replicas and generations."""
         return self._document("GET", _path(deployment_id))
+
+    def find(self, id_or_name: str, *, project: str | None = None) -> str:
+        """Return the id of the deployment of this id, or else of this name that has not stopped.
+
+        Raises:
+            NotFoundError: there is none. InvalidInputError: several projects have one of that name.
+        """
+        try:
+            return str(self.get(id_or_name)["id"])
+        except NotFoundError:
+            named = self.all(name=id_or_name, project=project)
+            found = [row for row in named if row["state"] != "stopped"]
+            if not found:
+                raise
+        if len(found) > 1:
+            ids = ", ".join(f"{row['id']} of project {row['project']}" for row in found)
+            raise InvalidInputError(f"several deployments are called {id_or_name}: {ids}", hint="use the id")
+        return str(found[0]["id"])
 
     def change(self, deployment_id: str, **changes: Any) -> Document:
         """Change settings; another `job` takes over one server at a time."""

@@ -63,8 +63,9 @@ class _Tally:
         """Add the counts of one forward pass."""
         self._counts.tokens += tokens
         self._counts.multi_expert_tokens += multi_expert_tokens
-        self._counts.rows += rows
-        self._counts.dropped += dropped
+        # Not in place: either may come from torch.inference_mode(), whose tensors no other mode may change.
+        self._counts.rows = self._counts.rows + rows
+        self._counts.dropped = self._counts.dropped + dropped
 
     def add_balance(self, balance: Tensor) -> None:
         """Add the balance loss of one forward pass."""

@@ -69,6 +69,8 @@ def test_a_job_is_deployed_changed_and_deleted(job: Job, run: Run, monkeypatch: 
         "deployments.services.predicting._send", lambda *request: (200, {"outputs": [[1, 2], "b"]})
     )
     assert run("deployments", "predict", one, '"a"', "2").out.splitlines() == ["[1, 2]", '"b"']
+    assert run("deployments", "predict", made["name"], "2").out.splitlines()[1] == '"b"', "or by name"
+    assert "no deployment elsewhere" in run("deployments", "show", "elsewhere").err
     token = run("deployments", "token", one, "shop").out
     assert token.startswith("pd_")
     (listed,) = json.loads(run("deployments", "tokens", one, "--json").out)

@@ -40,6 +40,7 @@ class DeploymentFilterSerializer(StrictSerializer):
     """Filters of the list; all must hold."""
 
     project = serializers.CharField(max_length=64, required=False)
+    name = serializers.CharField(max_length=200, required=False, help_text="The whole name.")
     job = serializers.CharField(max_length=16, required=False)
     state = serializers.ListField(
         child=serializers.ChoiceField(DeploymentState.choices),

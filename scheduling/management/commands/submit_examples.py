@@ -41,13 +41,22 @@ EXAMPLES: tuple[dict[str, Any], ...] = (
         "service_class": "best_effort",
         "deadline": None,
     },
+    # `make run` deploys this one once it is trained.
+    {
+        "file": "moe_language_model.py",
+        "name": "language-model",
+        "hyperparameters": {"global_batch_size": 32},
+        "max_iterations": 600,
+        "service_class": "soft",
+        "deadline": timedelta(minutes=20),
+    },
 )
 
 
 class Command(BaseCommand):
     """Uploads each example and submits one job of it."""
 
-    help = "Submit the three example functions with a hard deadline, a soft one and none."
+    help = "Submit the four example functions with a hard deadline, soft ones and none."
     # As in `bootstrap_demo`.
     requires_system_checks: list[str] = []
 

@@ -319,3 +319,13 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         layer(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"the type torch.float32; it must be \(2, 3\) and torch.bool"):
         layer(torch.zeros(2, 3, 4), torch.zeros(2, 3))
+
+
+def test_counts_go_on_after_a_reader_in_inference_mode() -> None:
+    layer, tokens = build_layer(), build_tokens(3, 5)
+    with torch.inference_mode():
+        layer(tokens)
+        routing_counts(layer)
+    layer(tokens)
+    (counts,) = routing_counts(layer).values()
+    assert counts.tokens == 15
