@@ -133,6 +133,9 @@ class Quota(models.Model):
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=3600.0)
     stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=2 * 1024**3)
+    #: Deployments that have not stopped, and servers to which they may grow together.
+    deployments = models.PositiveIntegerField(null=True, blank=True, default=50)
+    deployment_servers = models.PositiveIntegerField(null=True, blank=True, default=128)
 
 
 class UserQuota(models.Model):
@@ -145,6 +148,8 @@ class UserQuota(models.Model):
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=7200.0)
     stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=4 * 1024**3)
+    deployments = models.PositiveIntegerField(null=True, blank=True, default=100)
+    deployment_servers = models.PositiveIntegerField(null=True, blank=True, default=256)
 
 
 class Invitation(models.Model):

@@ -7,23 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Sum
 from django.utils import timezone
 
-from deployments.choices import ENDING_STATES, DeploymentState, ReplicaState, RolloutState
+from deployments.choices import DeploymentState, ReplicaState, RolloutState
 from deployments.models import Deployment, Rollout
+from deployments.services.quotas import check_deployments, check_servers, lock_limits
 from deployments.services.records import hint_pages, move, record
 from deployments.services.rollouts import Served, begin_rollout, wanted_rollout
 from lending.models import InferenceCluster
-from projects.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from projects.errors import Conflict, InvalidRequest, NotFound
 from projects.models import Project, User
-from projects.services.openness import lock_open_project
 from scheduling.services.records import lock_cluster
 from scheduling.services.wakeups import wake
 
-MOST_DEPLOYMENTS_OF_A_PROJECT = 50
-#: Of all deployments of a project together.
-MOST_SERVERS_OF_A_PROJECT = 128
 MAX_BATCH = 16
 MAX_WAIT_SECONDS = 0.005
 #: Fields that a change sets as they are.
@@ -60,12 +56,13 @@ def deployment_create(
     Raises:
         Conflict: another deployment of the project has that name, or the project is archived.
         InvalidRequest: the numbers of servers do not fit, or there is no such inference cluster.
-        QuotaExceeded: the project has too many deployments, or too many servers in them.
+        QuotaExceeded: the project, or its creator's projects in sum, have too many deployments, or too many
+            servers in them.
     """
     inference_cluster = _find_inference_cluster(request.inference_cluster)
     wanted = request.minimum_servers if request.servers is None else request.servers
     _check_bounds(request.minimum_servers, wanted, request.maximum_servers)
-    lock_open_project(project)
+    limited = lock_limits(project)
     lock_cluster(inference_cluster.cluster_id)
     others = Deployment.objects.filter(project=project).exclude(state=DeploymentState.STOPPED)
     if others.filter(name=request.name).exists():
@@ -73,11 +70,8 @@ def deployment_create(
             f"Project {project.name} has a deployment called {request.name}. Choose another name, or change "
             "that one."
         )
-    if others.count() >= MOST_DEPLOYMENTS_OF_A_PROJECT:
-        raise QuotaExceeded(
-            f"Project {project.name} has {MOST_DEPLOYMENTS_OF_A_PROJECT} deployments; delete one first."
-        )
-    _check_servers_of_project(project, request.maximum_servers)
+    check_deployments(limited)
+    check_servers(limited, request.maximum_servers)
     deployment = Deployment.objects.create(
         project=project,
         owner=owner,
@@ -123,18 +117,6 @@ def _check_bounds(least: int, wanted: int, most: int) -> None:
         raise InvalidRequest(text, errors={"servers": [text]})
 
 
-def _check_servers_of_project(project: Project, more: int, but: Deployment | None = None) -> None:
-    others = Deployment.objects.filter(project=project).exclude(state__in=ENDING_STATES)
-    if but is not None:
-        others = others.exclude(pk=but.pk)
-    used = others.aggregate(servers=Sum("maximum_servers", default=0))["servers"]
-    if used + more > MOST_SERVERS_OF_A_PROJECT:
-        raise QuotaExceeded(
-            f"The deployments of project {project.name} may grow to {used} servers together; {more} more "
-            f"exceed the limit of {MOST_SERVERS_OF_A_PROJECT}."
-        )
-
-
 def _lock(deployment: Deployment) -> Deployment:
     """Return the row as it is now, under the cluster's row.
 
@@ -158,17 +140,21 @@ def deployment_change(
     ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
 
     Raises:
-        Conflict: it drains or has stopped. InvalidRequest: the numbers of servers do not fit.
-        QuotaExceeded: the project would have too many servers in its deployments.
+        Conflict: it drains or has stopped, or more servers are asked for in an archived project.
+        InvalidRequest: the numbers of servers do not fit.
+        QuotaExceeded: the project, or its creator's projects in sum, would have too many servers in their
+            deployments.
     """
+    # The rows of limits before the cluster's, as in a submission.
+    limited = lock_limits(deployment.project) if "maximum_servers" in changes else None
     current = _lock(deployment)
     settings = {name: changes[name] for name in SETTINGS if name in changes}
     least = settings.get("minimum_servers", current.minimum_servers)
     most = settings.get("maximum_servers", current.maximum_servers)
     wanted = changes.get("servers", min(most, max(least, current.wanted_servers)))
     _check_bounds(least, wanted, most)
-    if most > current.maximum_servers:
-        _check_servers_of_project(current.project, most, but=current)
+    if limited is not None and most > current.maximum_servers:
+        check_servers(limited, most, but=current)
     is_batching_changed = any(
         name in settings and settings[name] != getattr(current, name)
         for name in ("max_batch", "max_wait_seconds")

@@ -9,6 +9,7 @@ from django.conf import settings
 from deployments.selectors.desired import WEIGHTS
 from deployments.services.rollouts import Served
 from projects.errors import Conflict, InvalidRequest
+from punctual.bundles.predict import not_deployable
 from scheduling.bundles import BundleLimits, ReadingBounds, read_bundle_apart
 from scheduling.choices import JobState
 from scheduling.models import Artifact, Bundle, FunctionVersion, Job
@@ -54,8 +55,6 @@ def _check_predict(version: FunctionVersion, field: str) -> None:
     facts = read_bundle_apart(content, f"{module}.py", version.entry, limits, bounds)
     if not facts.predict_problem:
         return
-    text = (
-        f"A deployed class must define predict(self, batch, model). In {version.entry} of function "
-        f"{version.function.name}@{version.number} {facts.predict_problem}."
-    )
+    entry = f"{version.entry} of function {version.function.name}@{version.number}"
+    text = not_deployable(entry, facts.predict_problem)
     raise InvalidRequest(text, errors={field: [text]})

@@ -12,6 +12,7 @@ from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
 from projects.models import ApiToken, Invitation, Membership, Project, Quota, Role, Scope, User, UserQuota
+from projects.services.members import QUOTA_FIELDS
 
 
 class ProblemSerializer(serializers.Serializer):
@@ -221,7 +222,11 @@ class QuotaSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Quota
-        fields = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
+        fields = QUOTA_FIELDS
+        extra_kwargs = {
+            "deployments": {"help_text": "Deployments that have not stopped."},
+            "deployment_servers": {"help_text": "Servers to which its deployments may grow together."},
+        }
 
 
 class UserQuotaSerializer(serializers.ModelSerializer):
@@ -229,7 +234,8 @@ class UserQuotaSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = UserQuota
-        fields = ("projects", *QuotaSerializer.Meta.fields)
+        fields = ("projects", *QUOTA_FIELDS)
+        extra_kwargs = QuotaSerializer.Meta.extra_kwargs
 
 
 class QuotaPatchSerializer(StrictSerializer):
@@ -239,6 +245,8 @@ class QuotaPatchSerializer(StrictSerializer):
     promised_gpu_hours = fields.Number(min_value=0, max_value=1e12, allow_null=True, required=False)
     profiling_seconds_per_day = fields.Number(min_value=0, max_value=1e9, allow_null=True, required=False)
     stored_bundle_bytes = fields.Integer(min_value=0, max_value=2**62, allow_null=True, required=False)
+    deployments = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
+    deployment_servers = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not attrs:

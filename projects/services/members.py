@@ -13,7 +13,14 @@ from projects.models import Invitation, Membership, Project, Quota, Role, User, 
 from projects.selectors import user_quota
 from projects.services.openness import lock_open_project
 
-QUOTA_FIELDS = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
+QUOTA_FIELDS = (
+    "active_jobs",
+    "promised_gpu_hours",
+    "profiling_seconds_per_day",
+    "stored_bundle_bytes",
+    "deployments",
+    "deployment_servers",
+)
 
 
 @transaction.atomic
@@ -126,7 +133,7 @@ def _keep_an_owner(leaving: Membership) -> None:
 
 @transaction.atomic
 def quota_update(*, project: Project, actor: User, changes: Mapping[str, Any]) -> Quota:
-    """Set limits of a project; None takes a limit away. Jobs that were admitted stay so.
+    """Set limits of a project; None takes a limit away. Admitted jobs and deployments stay.
 
     Raises:
         NotAllowed: the actor is no operator.

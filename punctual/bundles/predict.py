@@ -29,3 +29,8 @@ def _fits(arguments: ast.arguments) -> bool:
 def _shown(arguments: ast.arguments) -> str:
     text = ast.unparse(arguments)
     return text if len(text) <= MOST_SHOWN_CHARACTERS else f"{text[:MOST_SHOWN_CHARACTERS]}…"
+
+
+def not_deployable(entry: str, problem: str) -> str:
+    """Say what is wrong with the class of this `module:Class`, and what would be right."""
+    return f"A deployed class must define predict(self, batch, model). In {entry} {problem}."

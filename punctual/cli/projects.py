@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from punctual.cli import options, output, session
+from punctual.cli import options, output, quotas, session
 
 projects_app = typer.Typer(help="List, create, archive and delete projects; manage their members.")
 members_app = typer.Typer(help="List, invite and remove members; change their roles.")
@@ -73,6 +73,13 @@ def restore_project(project: ProjectName, as_json: options.Json = False) -> None
     with session.client() as client:
         restored = client.projects.restore(project)
     _tell(restored.raw, f"Project {project} is open.", as_json)
+
+
+@projects_app.command("quota")
+def project_quota(project: ProjectName, limits: quotas.Limits = None, as_json: options.Json = False) -> None:
+    """Show a project's limits; operators change them: LIMIT=VALUE."""
+    with session.client() as client:
+        quotas.show_or_change(client.projects, project, limits or (), as_json)
 
 
 @projects_app.command("delete")

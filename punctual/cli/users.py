@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from punctual.cli import options, output, session
+from punctual.cli import options, output, quotas, session
 from punctual.cli.projects import Role, Username
 from punctual.client import User
 from punctual.errors import InvalidInputError
@@ -95,6 +95,13 @@ def reset_password(
     else:
         output.note(f"The password of {output.safe(username)} is another one.")
         _show(generated)
+
+
+@users_app.command("quota")
+def user_quota(username: Username, limits: quotas.Limits = None, as_json: options.Json = False) -> None:
+    """Show the limits of all projects that a person created; operators change them: LIMIT=VALUE."""
+    with session.client() as client:
+        quotas.show_or_change(client.users, username, limits or (), as_json)
 
 
 @users_app.command("disable")

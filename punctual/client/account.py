@@ -9,8 +9,11 @@ from urllib.parse import quote
 
 from punctual.client.durations import utc
 from punctual.client.models import Invitation, Member, Project, Token, User
-from punctual.client.reading import read
+from punctual.client.reading import read, unreadable
 from punctual.client.transport import Transport
+
+#: Limits by name, such as `active_jobs` and `deployment_servers`; None: no limit.
+Quota = dict[str, float | None]
 
 
 class Tokens:
@@ -70,6 +73,14 @@ class Projects:
         return read(
             Project, self._transport.send("POST", "projects/", {"name": name, "description": description})
         )
+
+    def quota(self, project: str) -> Quota:
+        """A project's limits; None: no limit."""
+        return _quota(self._transport.get(f"{_path(project)}quota/"))
+
+    def set_quota(self, project: str, limits: Mapping[str, float | None]) -> Quota:
+        """Change the limits that are named, as an operator; None takes a limit away."""
+        return _quota(self._transport.send("PATCH", f"{_path(project)}quota/", limits))
 
     def members(self, project: str) -> Sequence[Member]:
         """Who belongs to a project, and as what."""
@@ -159,6 +170,14 @@ class Users:
             body["projects"] = [{"name": name, "role": role} for name, role in projects.items()]
         return read(User, self._transport.send("POST", "users/", body, repeatable=False))
 
+    def quota(self, username: str) -> Quota:
+        """Limits of all projects in sum that a person created; None: no limit."""
+        return _quota(self._transport.get(f"{_user_path(username)}quota/"))
+
+    def set_quota(self, username: str, limits: Mapping[str, float | None]) -> Quota:
+        """Change the limits that are named; None takes a limit away."""
+        return _quota(self._transport.send("PATCH", f"{_user_path(username)}quota/", limits))
+
     def disable(self, username: str) -> User:
         """Close an account: its sessions and tokens stop working at once, its jobs go on."""
         return self._change(username, is_active=False)
@@ -184,6 +203,12 @@ class Users:
 
     def _change(self, username: str, **changes: bool) -> User:
         return read(User, self._transport.send("PATCH", _user_path(username), changes))
+
+
+def _quota(answer: Any) -> Quota:
+    if not isinstance(answer, dict):
+        raise unreadable("limits")
+    return answer
 
 
 def _user_path(username: str) -> str:

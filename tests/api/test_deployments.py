@@ -13,8 +13,9 @@ import pytest
 from deployments.choices import DeploymentState, ReplicaState
 from deployments.models import Deployment, Replica
 from deployments.services import predicting
+from projects.models import Project, Role, UserQuota
 from scheduling.choices import JobState
-from scheduling.models import Job
+from scheduling.models import Function, Job
 from tests import factories as make
 from tests.api.conftest import World
 from tests.deployments.conftest import PREDICT, SOURCE
@@ -179,22 +180,44 @@ def test_a_job_of_another_project_cannot_take_over(world: World, deployment: Dep
     assert "belongs to project" in answer.data["errors"]["job"][0]
 
 
-def test_a_project_has_limits_and_is_not_closed(
-    world: World, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, services = world.client(world.owner), "deployments.services.deployments"
+def limit(world: World, **limits: int | None) -> None:
+    """Change the project's limits as an operator."""
+    address = f"/api/v1/projects/{world.project.name}/quota/"
+    answer = world.client(world.operator).patch(address, limits, format="json")
+    assert answer.status_code == 200
+    assert answer.data.items() >= limits.items()
+
+
+def test_a_project_has_limits_and_is_not_closed(world: World, deployment: Deployment) -> None:
+    client = world.client(world.owner)
     again = body(world, completed_job(world), name="shapes")
     assert client.post(URL, again, format="json").status_code == 409
-    monkeypatch.setattr(f"{services}.MOST_SERVERS_OF_A_PROJECT", 3)
+    limit(world, deployment_servers=3)
     more = again | {"name": "more", "servers": {"max": 3}}
-    assert client.post(URL, more, format="json").status_code == 429
+    refused = client.post(URL, more, format="json")
+    assert refused.status_code == 429
+    assert "at most 3 servers together. The others may use 1, and this one asks for 3" in refused.data["detail"]
     assert client.patch(f"{URL}{deployment.pk}/", {"servers": {"max": 4}}, format="json").status_code == 429
-    monkeypatch.setattr(f"{services}.MOST_DEPLOYMENTS_OF_A_PROJECT", 1)
+    limit(world, deployments=1, deployment_servers=None)
     assert client.post(URL, again | {"name": "more"}, format="json").status_code == 429
     Job.objects.exclude(state=JobState.COMPLETED).delete()
     closed = client.post(f"/api/v1/projects/{world.project.name}/archive/")
     assert closed.status_code == 409
     assert "1 deployment of" in closed.data["detail"]
+
+
+def test_deployments_count_over_all_projects_of_a_creator(world: World, deployment: Deployment) -> None:
+    Project.objects.update(created_by=world.owner)
+    UserQuota.objects.create(user=world.owner, deployments=1)
+    other = make.ProjectFactory.create(created_by=world.owner)
+    make.MembershipFactory.create(project=other, user=world.owner, role=Role.OWNER)
+    version = completed_job(world).function_version
+    Function.objects.filter(pk=version.function_id).update(project=other)
+    asked = {"function": f"{version.function.name}@1", "hyperparameters": {"global_batch_size": 1}, "project": other.name,
+             "inference_cluster": world.inference.name}  # fmt: skip
+    answer = world.client(world.owner).post(URL, asked, format="json")
+    assert answer.status_code == 429, answer.data
+    assert "All projects that owner created: at most 1 deployments are allowed" in answer.data["detail"]
 
 
 def test_a_token_is_shown_once_and_revoked(world: World, deployment: Deployment) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -97,10 +98,15 @@ def test_a_page_shows_a_deployment_and_asks_its_model(
     page.get_by_label("Inputs").fill("nonsense")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("#toasts")).to_contain_text("This is not JSON")
+    expect(page.locator(".answer")).to_be_hidden()
     page.get_by_role("button", name="Roll back").click()
     page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
     expect(summary).to_contain_text("Generation 3")
     visit.expect_no_trouble()
+    monkeypatch.setattr("deployments.services.predicting._send", lambda *_: (400, {"detail": "Odd input."}))
+    page.get_by_label("Inputs").fill("[5]")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator("#toasts .toast").last).to_have_text(re.compile("^Odd input\\.×?$"))
 
 
 def test_a_stranger_sees_no_deployment(site: Site, deployment: Deployment) -> None:

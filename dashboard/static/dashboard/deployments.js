@@ -20,6 +20,8 @@ function readInputs(text) {
 }
 
 async function predict(button, panels) {
+  // An old answer is none to a new question.
+  document.querySelector(".ask .answer").hidden = true;
   await attempt(button, panels, async () => {
     const inputs = readInputs(document.getElementById("inputs").value);
     const begun = performance.now();

@@ -15,7 +15,10 @@ async function problemOf(response) {
   } catch {
     // Not a problem document (a proxy's error page, say): the status has to do.
   }
-  const fields = Object.entries(body.errors || {}).map(([field, messages]) => `${field}: ${[].concat(messages).join(" ")}`);
+  const fields = Object.entries(body.errors || {})
+    .map(([field, messages]) => [field, [].concat(messages).join(" ")])
+    .filter(([, text]) => text !== body.detail)
+    .map(([field, text]) => `${field}: ${text}`);
   if (fields.length) body.detail = [body.detail, ...fields].filter(Boolean).join(" ");
   return new Problem(response.status, body);
 }
