@@ -32,8 +32,8 @@ def check_deployments(project: Project) -> None:
         count = found.exclude(state=DeploymentState.STOPPED).count()
         if count >= limit.amount:
             raise QuotaExceeded(
-                f"{limit.whose}: at most {limit.amount} deployments are allowed, and there are {count}. Delete "
-                "one, or ask an operator for more."
+                f"{limit.whose}: at most {limit.amount} deployments are allowed, and there are {count}. "
+                "Delete one, or ask an operator for more."
             )
 
 
@@ -47,9 +47,7 @@ def check_servers(project: Project, servers: int, but: Deployment | None = None)
         QuotaExceeded: all of them could use more servers than they may.
     """
     for limit in limits_on(project, "deployment_servers"):
-        others = Deployment.objects.filter(project__in=limit.project_ids).exclude(
-            state__in=ENDING_STATES
-        )
+        others = Deployment.objects.filter(project__in=limit.project_ids).exclude(state__in=ENDING_STATES)
         if but is not None:
             others = others.exclude(pk=but.pk)
         used = others.aggregate(servers=Sum("maximum_servers", default=0))["servers"]

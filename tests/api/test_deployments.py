@@ -196,7 +196,9 @@ def test_a_project_has_limits_and_is_not_closed(world: World, deployment: Deploy
     more = again | {"name": "more", "servers": {"max": 3}}
     refused = client.post(URL, more, format="json")
     assert refused.status_code == 429
-    assert "at most 3 servers together. The others may use 1, and this one asks for 3" in refused.data["detail"]
+    assert (
+        "at most 3 servers together. The others may use 1, and this one asks for 3" in refused.data["detail"]
+    )
     assert client.patch(f"{URL}{deployment.pk}/", {"servers": {"max": 4}}, format="json").status_code == 429
     limit(world, deployments=1, deployment_servers=None)
     assert client.post(URL, again | {"name": "more"}, format="json").status_code == 429
@@ -213,8 +215,12 @@ def test_deployments_count_over_all_projects_of_a_creator(world: World, deployme
     make.MembershipFactory.create(project=other, user=world.owner, role=Role.OWNER)
     version = completed_job(world).function_version
     Function.objects.filter(pk=version.function_id).update(project=other)
-    asked = {"function": f"{version.function.name}@1", "hyperparameters": {"global_batch_size": 1}, "project": other.name,
-             "inference_cluster": world.inference.name}  # fmt: skip
+    asked = {
+        "function": f"{version.function.name}@1",
+        "hyperparameters": {"global_batch_size": 1},
+        "project": other.name,
+        "inference_cluster": world.inference.name,
+    }
     answer = world.client(world.owner).post(URL, asked, format="json")
     assert answer.status_code == 429, answer.data
     assert "All projects that owner created: at most 1 deployments are allowed" in answer.data["detail"]

@@ -18,6 +18,16 @@ def read_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes
     Raises:
         ValueError: what is wrong, in one sentence. OSError: the file cannot be read.
     """
+    files, found, _ = read_function_source(source, entry)
+    return files, found
+
+
+def read_function_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes], str, str]:
+    """Files and `module:Class`, as `read_source`, and why the class cannot be deployed; empty: it can.
+
+    Raises:
+        ValueError: what is wrong, in one sentence. OSError: the file cannot be read.
+    """
     if source.is_dir():
         # What the command line leaves out of a folder. It needs httpx, which workers do not have.
         from punctual.client.bundles import pack
@@ -31,7 +41,11 @@ def read_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes
         content, filename = source.read_bytes(), source.name
     files = read_files(content, filename, _LIMITS)
     root, function = read_function(files, entry)
-    return {path.removeprefix(root): data for path, data in files.items()}, function.entry
+    return (
+        {path.removeprefix(root): data for path, data in files.items()},
+        function.entry,
+        function.predict_problem,
+    )
 
 
 def write_files(files: dict[str, bytes], target: Path) -> Path:

@@ -19,11 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from punctual.bundles.predict import not_deployable
+from punctual.function import set_folders
 from punctual.protocol.hyperparameters import read_settings
 from punctual.protocol.limits import TENSORS_NAMED
+from workers.runtime.failures import WorkerFailureError
 from workers.runtime.local_agent import Generation, LocalAgent
 from workers.runtime.local_worker import Message, WorkerEndedError
-from workers.runtime.own_function import find_data, read_source, write_files
+from workers.runtime.own_function import find_data, read_function_source, read_source, write_files
+from workers.serving.try_predict import load_predict, read_tried_inputs, try_predict
 
 _PATIENCE_SECONDS = 3600.0
 
@@ -110,18 +114,19 @@ def main() -> int:
     parser.add_argument("--workers", default="1,2", help="numbers of workers to go through (default: 1,2)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hyperparameters", type=json.loads, default={}, help="JSON")
+    parser.add_argument("--predict", metavar="INPUTS", help="a JSON list of inputs to ask the trained model")
     arguments = parser.parse_args()
     try:
-        comparison = _try(arguments)
-    except (ValueError, OSError, WorkerEndedError) as error:
+        comparison, is_fine = _try(arguments)
+    except (ValueError, OSError, WorkerEndedError, WorkerFailureError) as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
     print(comparison)  # noqa: T201
-    return 0
+    return 0 if is_fine else 1
 
 
-def _try(arguments: argparse.Namespace) -> str:
-    """Train twice, and say how the two compare."""
+def _try(arguments: argparse.Namespace) -> tuple[str, bool]:
+    """Train twice; return how the two compare and what `predict` gives, and whether it answers all inputs."""
     if not isinstance(arguments.hyperparameters, dict):
         raise ValueError("--hyperparameters must be a JSON object, such as '{\"learning_rate\": 0.1}'")
     hyperparameters = {**arguments.hyperparameters, "global_batch_size": arguments.batch_size}
@@ -129,7 +134,10 @@ def _try(arguments: argparse.Namespace) -> str:
         raise ValueError("--iterations must be at least 1")
     worlds = _read_worlds(arguments.workers)
     read_settings(hyperparameters)
-    files, entry = read_source(arguments.file, arguments.entry)
+    inputs = None if arguments.predict is None else read_tried_inputs(arguments.predict)
+    files, entry, predict_problem = read_function_source(arguments.file, arguments.entry)
+    if inputs is not None and predict_problem:
+        raise ValueError(not_deployable(entry, predict_problem))
     assignment: dict[str, Any] = {
         "function": {"entry": entry},
         "hyperparameters": hyperparameters,
@@ -142,8 +150,16 @@ def _try(arguments: argparse.Namespace) -> str:
     ):
         bundle = write_files(files, Path(folder))
         unscaled = train_unscaled(agent, bundle, assignment)
+        box = agent.workers[0].box
         rescaled, pauses = train_rescaled(agent, bundle, assignment, worlds)
-    return _comparison(unscaled, rescaled, pauses)
+        said = [_comparison(unscaled, rescaled, pauses)]
+        if inputs is None:
+            return said[0], True
+        set_folders(box / "data", box / "out")
+        weights = box / "out" / "final" / "weights.pt"
+        predict = load_predict(box, entry, hyperparameters, arguments.seed, weights)
+        answers, is_fine = try_predict(predict, inputs)
+    return "\n".join([*said, answers]), is_fine
 
 
 def _read_worlds(text: str) -> list[int]:
