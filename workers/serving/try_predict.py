@@ -40,10 +40,10 @@ def load_predict(box: Path, entry: str, hyperparameters: dict[str, Any], seed: i
 def try_predict(
     predict: Predict, inputs: Sequence[Any], seconds: float = ServingLimits().predict_seconds
 ) -> tuple[str, bool]:
-    """Call `predict` with all inputs as one batch, as if each were a request.
+    """Call `predict` with all inputs together, as in one request, and with each as a request of its own.
 
     Args:
-        seconds: after which a call counts as one that does not return.
+        seconds: after which calls count as one that does not return.
 
     Returns:
         A line for each input, and whether a deployment would answer all of them.
@@ -51,15 +51,25 @@ def try_predict(
     predictor = Predictor(predict, Counts(), generation=1)
     found: queue.SimpleQueue[list[Outcome]] = queue.SimpleQueue()
     predictor.start()
-    predictor.begin([Request([value], 0.0, lambda _: None) for value in inputs], found.put)
+    predictor.begin([_request(inputs)], found.put)
+    predictor.begin([_request([value]) for value in inputs], found.put)
     try:
-        outcomes = found.get(timeout=seconds)
+        (together,), alone = found.get(timeout=seconds), found.get(timeout=seconds)
     except queue.Empty:
         return f"predict() did not return within {seconds:g} s. It is here:\n{predictor.where()}", False
     lines = [
-        f"predict({_short(value)}): {_told(outcome)}" for value, outcome in zip(inputs, outcomes, strict=True)
+        f"predict({_short(value)}): {_told(outcome)}" for value, outcome in zip(inputs, alone, strict=True)
     ]
-    return "\n".join(lines), all(isinstance(outcome, bytes) for outcome in outcomes)
+    is_fine = all(isinstance(outcome, bytes) for outcome in alone)
+    if is_fine and not isinstance(together, bytes):
+        # A deployment computes requests together, too.
+        lines.append(f"all {len(inputs)} inputs together: {_told(together)}")
+        is_fine = False
+    return "\n".join(lines), is_fine
+
+
+def _request(inputs: Sequence[Any]) -> Request:
+    return Request(inputs, 0.0, lambda _: None)
 
 
 def _told(outcome: Outcome) -> str:
