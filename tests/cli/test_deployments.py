@@ -103,3 +103,18 @@ def test_wrong_input_is_named_in_a_line(job: Job, run: Run) -> None:
     ):
         outcome = run(*arguments)
         assert (outcome.code, words in outcome.err) == (code, True), outcome
+
+
+def test_limits_are_shown_and_changed_by_operators(job: Job, run: Run) -> None:
+    project = job.project.name
+    assert "128" in run("projects", "quota", project).out
+    refused = run("projects", "quota", project, "deployments=5")
+    assert (refused.code != 0, "operator" in refused.err) == (True, True)
+    User.objects.update(is_operator=True)
+    changed = json.loads(
+        run("projects", "quota", project, "deployments=5", "deployment-servers=none", "--json").out
+    )
+    assert (changed["deployments"], changed["deployment_servers"]) == (5, None)
+    assert json.loads(run("users", "quota", "mia", "deployments=7", "--json").out)["deployments"] == 7
+    for wrong in ("deployments", "deployments=many", "deployments=nan", "servers=3", "deployments=-1"):
+        assert run("projects", "quota", project, wrong).code != 0, wrong
