@@ -18,6 +18,8 @@ from recovery.traffic.partition import USABLE_SHARE, Chunk, partition
 
 #: Copies are not spread over more iterations than this; beyond it the iteration is lengthened.
 MOST_ITERATIONS = 64
+#: From one point to the next, where nothing asks for any.
+RAREST_EVERY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,17 @@ def plan_copies(
     *,
     cost_seconds: float = 0.0,
     most_share: float = 0.02,
-    most_every: int = 1_000_000,
+    worth_every: int | None = None,
+    most_every: int | None = None,
     usable_share: float = USABLE_SHARE,
 ) -> CopyPlan:
     """The cheapest way to send the copies of a job's points in the idle time that was measured.
 
     Args:
         failures_per_second: of the job's servers. cost_seconds: by how much a point was measured to
-            lengthen its iterations, beyond what was planned. most_share: of the time, such costs take no
-            more. most_every: points are never rarer.
+            lengthen its iterations, beyond what was planned. most_share: of the time, points lengthen
+            iterations by no more. worth_every: points that are rarer are worth nothing, so they are so only
+            where that share asks for it. most_every: they are never rarer, whatever that costs.
 
     Raises ValueError for what `partition` and `points_every` refuse.
     """
@@ -100,13 +104,13 @@ def plan_copies(
     )
     seconds = [span.seconds for span in profile.spans]
 
-    unplanned = ceil(cost_seconds / (most_share * iteration_seconds))
-
     def best_every(extension_seconds: float, at_least: int) -> int:
-        if extension_seconds > 0.0 and failures_per_second == 0.0:
-            return max(1, most_every)  # nothing is won by a point
-        wanted = points_every(extension_seconds, iteration_seconds, failures_per_second)
-        return min(max(1, most_every), max(at_least, unplanned, wanted))
+        affordable = ceil((cost_seconds + extension_seconds) / (most_share * iteration_seconds))
+        wanted = RAREST_EVERY  # nothing is won by a point
+        if extension_seconds == 0.0 or failures_per_second > 0.0:
+            wanted = points_every(extension_seconds, iteration_seconds, failures_per_second)
+        wanted = min(wanted, worth_every or RAREST_EVERY)
+        return min(most_every or RAREST_EVERY, max(at_least, affordable, wanted))
 
     def share(every: int, extension_seconds: float) -> float:
         return share_of_time(every, extension_seconds, iteration_seconds, failures_per_second)
@@ -117,7 +121,7 @@ def plan_copies(
     # What fits an iteration, but not the time before the next vote, waits for the vote after it.
     extension = lengthened.extension_seconds
     chunks, iterations, every = lengthened.chunks, 1, best_every(extension, 1 if extension else 2)
-    spread = _spread(seconds, task, min(MOST_ITERATIONS, max(1, most_every)), usable_share)
+    spread = _spread(seconds, task, min(MOST_ITERATIONS, most_every or MOST_ITERATIONS), usable_share)
     if spread is not None:
         spread_chunks, over = spread
         spread_every = best_every(0.0, over)

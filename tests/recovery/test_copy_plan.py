@@ -74,6 +74,18 @@ def test_what_costs_more_than_was_planned_takes_no_more_than_its_share_of_time()
         assert every == 1 or cost_seconds / (every - 1) > 0.02
 
 
+def test_durable_frequency_never_costs_more_than_the_share() -> None:
+    # A second in 20 would be 5 % of the time.
+    bounds = {"most_share": 0.02, "worth_every": 20}
+    plan = planned(profile(0.0, 0.0), 10 * MB, **bounds)
+    assert plan.extension_seconds / plan.every <= 0.02 < plan.extension_seconds / (plan.every - 1)
+    assert planned(profile(0.0, 0.0), 10 * MB, most_every=5, **bounds).every == 5, "as its owner asks for"
+    # Half a second of idle time in each iteration carries it in 20, which costs nothing.
+    spread = planned(profile(0.08, 0.0), 10 * MB, most_share=0.02, worth_every=5)
+    assert (spread.extension_seconds, spread.every) == (0.0, spread.iterations)
+    assert spread.every > 5
+
+
 idle_seconds = st.lists(st.floats(0.0, 3.0), min_size=1, max_size=6)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery.costs.protection_class import lost_work_seconds
-from recovery.store.client import Standing
+from recovery.store.client import Copied, Standing
+from recovery.traffic.modes import TrafficMode
+from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.durable_schedule import DurableSchedule
 from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.shards import STATE_FORMAT, Shard
@@ -46,6 +50,12 @@ class UnreliableRooms:
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         return condition()
+
+    def copied(self) -> Copied | None:
+        return None
+
+    def allow(self, size: int, within_seconds: float | None, takes_seconds: float) -> None:
+        pass
 
     def standing(self, iteration: int) -> Standing:
         if self._waiting is not None and self._waiting[1] == iteration:
@@ -117,6 +127,33 @@ def test_a_version_stays_whole_on_all_ranks(seed: int, ranks: int, trouble: floa
             newest = best
     if trouble == 0.0:
         assert newest >= iterations - 2, "every iteration but the one under way and the first"
+
+
+@pytest.mark.parametrize(("asked_every", "apart"), [(None, 49), (10, 10)])
+def test_writing_takes_its_share_unless_the_owner_asks_for_more(asked_every: int | None, apart: int) -> None:
+    """Iterations of 1 s, points that take as long to be written, and 2 % of the time for them."""
+    now, iteration, points = 0.0, 0, []
+    rooms = UnreliableRooms(random.Random(0), 0.0)
+    traffic = CopyTraffic(
+        rooms, mode=TrafficMode.GEMINI, share=0.02, failures_per_second=0.0, durable_seconds=60.0,
+        most_every=asked_every, now=lambda: now, tell=lambda _fields: None,
+    )  # fmt: skip
+
+    def shard() -> Shard:
+        nonlocal now
+        now += 1.0
+        points.append(iteration)
+        return shard_of(iteration)
+
+    memory_points = MemoryPoints(rooms, 0.02, traffic, lambda: now)
+    while iteration < 400:
+        iteration += 1
+        traffic.begins()
+        now += 1.0
+        memory_points.keep(heard([memory_points.vote()]), shard)
+        traffic.ends()
+        rooms.step()
+    assert {after - before for before, after in pairwise(points[-4:])} == {apart}
 
 
 class Disks:

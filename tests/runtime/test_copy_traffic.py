@@ -43,8 +43,11 @@ class Training:
         self.used: list[tuple[float, float]] = []
         self.points: list[int] = []
         self.iteration = 0
+        self.written_at = 0.0
         #: By how much copies lengthen an iteration in which they are on their way.
         self.interference = 0.0
+        #: What writes a point, and how long it waits after one.
+        self.pause_seconds = 0.0
         self._left = 0
         self._last: Copied | None = None
         self.traffic = CopyTraffic(
@@ -88,7 +91,8 @@ class Training:
         self.at += self.forward
         ready = self.idle()
         self.traffic.votes()
-        ready = ready and self.traffic.due()
+        paused = bool(self.points) and self.at - self.written_at < self.pause_seconds
+        ready = ready and self.traffic.due() and (not paused or self.traffic.overdue())
         for pause, length in self.collectives:
             self.at += pause
             began = self.at
@@ -102,6 +106,7 @@ class Training:
             self._left = self.size
             planned = self.traffic.sending().pause_seconds > 0
             self.traffic.written(self.size, 0.001)
+            self.written_at = self.at
             if not planned:
                 self._send(self.size)
 
@@ -184,9 +189,18 @@ def test_points_are_as_frequent_as_servers_fail() -> None:
 def test_points_are_no_rarer_than_their_owner_asks_for(most_every: int) -> None:
     training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)], most_every=most_every)
     training.run(100)
-    assert training.plan["every"] == most_every
+    assert training.plan["every"] == max(most_every, 2)
     training.run(2 * POINTS_BETWEEN_REVIEWS * most_every)
     assert max(training.every(40)) <= max(most_every, 2), "or the one after, while the last is on its way"
+
+
+def test_reported_points_are_as_far_apart_as_they_really_are() -> None:
+    """Promises count on it (decision 0052), and writing takes its share of the time whatever the plan is."""
+    training = idle_enough()
+    training.pause_seconds = 5.0
+    training.run(250)
+    assert training.every(4) == {7}, "5 s of iterations of 0.805 s"
+    assert training.plan["every"] == 7
 
 
 @pytest.mark.parametrize(("sent", "a_day"), [({}, 0.015), ({"failures_per_server_day": 48.0}, 48.0)])

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from statistics import median
+from statistics import median, median_high
 from typing import Any, Protocol
 
 from recovery.store.allowances import SUB_BUFFER_BYTES, SUB_BUFFERS, Sending
@@ -82,11 +82,11 @@ class CopyTraffic:
     ) -> None:
         """
         Args:
-            share: of the time, copies may take so much that no plan foresees. failures_per_second: of all
-                servers on which the job trains. durable_seconds: between two durable points; those in memory
-                are never rarer. most_every: iterations from one point to the next at most; None for no bound
-                but that. now: the clock by which iterations and collectives are stamped. tell: reports
-                a plan and what it costs.
+            share: of the time, copies may take so much. failures_per_second: of all servers on which the job
+                trains. durable_seconds: between two durable points; those in memory are rarer only where that
+                share asks for it. most_every: iterations from one point to the next at most, whatever they
+                cost; None for no such bound. now: the clock by which iterations and collectives are stamped.
+                tell: reports a plan and what it costs.
         """
         self.mode = mode
         self._store = store
@@ -112,6 +112,8 @@ class CopyTraffic:
         self._busy = False
         # Points.
         self._since_point = 0
+        #: Iterations from one point to the next, as they were under a plan.
+        self._apart: deque[int] = deque(maxlen=POINTS_BETWEEN_REVIEWS)
         self._written_at = float("-inf")
         self._bytes = 0
         self._points = 0
@@ -195,11 +197,14 @@ class CopyTraffic:
         if self._plan is None:
             if self._attempts >= MOST_ATTEMPTS:
                 return True
-            late = self._most_every is not None and self._since_point >= self._most_every
-            return self._since_point >= 2 and (late or self._pause() >= PROFILING_PAUSE_SECONDS)
+            return self._since_point >= 2 and (self.overdue() or self._pause() >= PROFILING_PAUSE_SECONDS)
         may_rest = self._plan.every == 1 != self._most_every
         rests = may_rest and self._points and self._points % POINTS_BETWEEN_RESTS == 0
         return self._since_point >= (2 if rests else self._plan.every)
+
+    def overdue(self) -> bool:
+        """Whether the owner has asked for a point by now, whatever it costs."""
+        return self._most_every is not None and self._since_point >= self._most_every
 
     def sending(self) -> Sending:
         """How the coming point's copies are to be sent."""
@@ -212,6 +217,8 @@ class CopyTraffic:
 
     def written(self, size: int, seconds: float) -> None:
         """A point of so many bytes was left with the store, which took so long."""
+        if self._plan is not None:
+            self._apart.append(self._since_point)
         self._since_point = 0
         self._overflowing = False
         self._written_at = self._now()
@@ -274,15 +281,14 @@ class CopyTraffic:
             min(self._delay_seconds, profile.iteration_seconds),
             sum(span.place <= self._vote_place for span in profile.spans),
         )
-        most_every = max(1, int(self._durable_seconds / max(profile.iteration_seconds, 1e-3)))
-        most_every = min(most_every, self._most_every or most_every)
         plan = plan_copies(
             profile,
             task,
             self._failures_per_second,
             cost_seconds=self._cost_seconds,
             most_share=self._share,
-            most_every=most_every,
+            worth_every=max(1, int(self._durable_seconds / max(profile.iteration_seconds, 1e-3))),
+            most_every=self._most_every,
         )
         self._plan, self._spans = plan, {span.place: span for span in plan.spans}
         self._report()
@@ -317,7 +323,8 @@ class CopyTraffic:
         self._told_at, self._told_measured = now, measured
         self._tell(
             {
-                "every": plan.every,
+                # Writing points takes its share too, and a copy may be late.
+                "every": max(plan.every, median_high(self._apart or [1])),
                 "iterations": plan.iterations,
                 "spans": len(plan.spans),
                 "bytes": self._bytes * self._peers,

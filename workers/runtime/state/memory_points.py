@@ -90,10 +90,17 @@ class Rooms(Protocol):
 class MemoryPoints:
     """One rank's part in its generation's recovery points in memory."""
 
-    def __init__(self, store: Rooms, share: float, traffic: CopyTraffic | None = None) -> None:
-        """`share`: of the time that passes, at most so much goes into writing. `traffic`: says how often
-        points are worth their copies, and how these are sent."""
+    def __init__(
+        self,
+        store: Rooms,
+        share: float,
+        traffic: CopyTraffic | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`share`: of the time that passes, at most so much goes into writing, unless the owner asks for
+        more. `traffic`: says how often points are worth their copies, and how these are sent."""
         self._store = store
+        self._now = now
         self._traffic = traffic
         self._share = share
         self._started: int | None = None
@@ -116,10 +123,11 @@ class MemoryPoints:
             self._ask()
             return told
         pause_seconds = self._cost_seconds * (1 - self._share) / self._share
-        affordable = time.monotonic() - self._written_at >= pause_seconds
-        affordable = affordable and (self._traffic is None or self._traffic.due())
+        ready = self._now() - self._written_at >= pause_seconds
+        if self._traffic is not None:
+            ready = self._traffic.due() and (ready or self._traffic.overdue())
         spoiled = self._started is not None and not self._store.holds(self._started)
-        return replace(told, ready=affordable, spoiled=spoiled)
+        return replace(told, ready=ready, spoiled=spoiled)
 
     def keep(self, votes: Votes, shard: Callable[[], Shard]) -> bool:
         """After an iteration: write this rank's shard if all ranks write theirs. Returns whether they do.
@@ -131,7 +139,7 @@ class MemoryPoints:
             return False
         if not votes.any_spoiled and self._started is not None:
             self._committed = self._started
-        begun = self.started_at = time.monotonic()
+        begun = self.started_at = self._now()
         made = shard()
         description = describe_as_bytes(made)
         self._started = int(made.description["iteration"])
@@ -147,7 +155,7 @@ class MemoryPoints:
         )
         if not written:
             self._ask()
-        self._written_at = time.monotonic()
+        self._written_at = self._now()
         self._cost_seconds = (self._cost_seconds + self._written_at - begun) / 2
         if self._traffic is not None and written:
             self._traffic.written(self._needed, self._cost_seconds)
