@@ -1,4 +1,4 @@
-"""What copies of recovery points cost training: iterations with a point after each of them against none.
+"""What recovery points in memory cost training, and how often there are any: against no points at all.
 
 Two emulated servers with one accelerator each train the example GPT; what both send really goes over the
 emulated links, and each server's in-memory store keeps a copy of the other's state. Ways to send the copies
@@ -9,12 +9,15 @@ take turns (ABAB), so that a machine that is busy for a while is so for all of t
 * `interleaving without a pipeline`: the same through one buffer.
 * `blocking`: training waits for the copies of each point.
 
-Setting `idle` leaves enough idle time for a point after each iteration; setting `narrow` does not; with
-`slow_copies` what is received takes as long to be copied as to come. `--json` keeps the other settings that
-the file holds; `manage.py reproduce gemini` shows simulation/reproduction/gemini/measured.json.
+Setting `idle` leaves enough idle time for a point after each iteration; `narrow` does not. With `slow_copies`
+what is received takes as long to be copied as to come, and idle time carries both, one after the other; with
+`tight` it carries either. `--share` is an agent's `memory_point_share`: its default, or 1.0 for a point after
+each iteration that can carry it. `predicted` are the points of each iteration by the model of sub-buffers
+(`recovery/traffic/link.py`), without what writing costs. `--json` keeps the other settings that the file
+holds; `manage.py reproduce gemini` shows simulation/reproduction/gemini/measured.json.
 
-    python -m benchmarks.checkpoint_traffic [--setting idle|narrow|slow_copies] [--modes gemini ...]
-                                            [--rounds 2] [--iterations 60] [--json OUT]
+    python -m benchmarks.checkpoint_traffic [--setting idle|narrow|slow_copies|tight] [--modes gemini ...]
+                                            [--share 0.02] [--rounds 2] [--iterations 60] [--json OUT]
 """
 
 from __future__ import annotations
@@ -29,17 +32,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from recovery.store import process, wire
 from recovery.store.sockets import connect
+from recovery.traffic.link import Link, SubBuffers, received_through
 from recovery.traffic.modes import TrafficMode
+from recovery.traffic.partition import USABLE_SHARE
+from workers.agent.configuration import Configuration
 from workers.links.rates import NETWORK, STATE, ServerLinks
 from workers.links.server import LinkServer
-from workers.runtime.local_agent import LocalAgent
+from workers.runtime.local_agent import LocalAgent, stage_packages
+from workers.runtime.local_nursery import Nursery
 from workers.runtime.local_ports import free_port
 from workers.runtime.local_worker import Message
 
@@ -49,6 +58,7 @@ SERVERS = 2
 BATCH = 16
 LIMIT_BYTES = 256 << 20
 SECRET = "known to the two stores of this benchmark"
+DEFAULT_SHARE = Configuration.memory_point_share
 #: Before the iterations that count: warm-up and the profile of idle spans, with a little to spare.
 FIRST_ITERATIONS = 60
 #: The same where there is no profile to wait for.
@@ -98,7 +108,16 @@ SETTINGS = {
     "narrow": Setting(0.36, 2e6),
     # As on the paper's V100 servers. A point's own copy from the device takes as long, whatever the way.
     "slow_copies": Setting(0.36, 20e6, copy_bytes_per_second=20e6),
+    "tight": Setting(0.36, 4e6, copy_bytes_per_second=4e6),
 }
+
+
+def predicted_points(setting: Setting, mode: TrafficMode, size: int) -> float:
+    """How many points an iteration can have whose copies go in idle times alone, by the model. Nothing but
+    the computing before ranks agree on the next point is idle."""
+    buffers = SubBuffers() if mode is TrafficMode.GEMINI else SubBuffers(count=1)
+    link = received_through(Link(setting.network_bytes_per_second), setting.copy_bytes_per_second, buffers)
+    return 1.0 / ceil(link.seconds(size) / (USABLE_SHARE * setting.iteration_seconds))
 
 
 class Store:
@@ -152,7 +171,9 @@ class Store:
                 time.sleep(0.02)
 
 
-def train(setting: Setting, mode: TrafficMode, iterations: int) -> dict[str, Any]:
+def train(
+    nursery: Nursery, setting: Setting, mode: TrafficMode, share: float, iterations: int
+) -> dict[str, Any]:
     """One run: the times of its iterations, how many points it made, and what its plan was."""
     first = WARM_ITERATIONS if mode in (TrafficMode.NONE, TrafficMode.BLOCKING) else FIRST_ITERATIONS
     assignment: Message = {
@@ -161,9 +182,9 @@ def train(setting: Setting, mode: TrafficMode, iterations: int) -> dict[str, Any
         "termination": {"max_iterations": first + iterations + 1, "target": None},
         "device": setting.device,
         "places": {"servers": list(range(SERVERS)), "racks": [0] * SERVERS},
-        "memory_points": None if mode is TrafficMode.NONE else {"share": 1.0, "copies": mode.value},
+        "memory_points": None if mode is TrafficMode.NONE else {"share": share, "copies": mode.value},
     }
-    with tempfile.TemporaryDirectory() as name, LocalAgent() as agent:
+    with tempfile.TemporaryDirectory() as name, LocalAgent(nursery.start_worker) as agent:
         source = Path(name) / "bundle"
         source.mkdir()
         (source / "timed.py").write_text(FUNCTION)
@@ -190,12 +211,16 @@ def train(setting: Setting, mode: TrafficMode, iterations: int) -> dict[str, Any
     plans = [event for event in events if event["kind"] == "copy_traffic"]
     periods = [later - one for one, later in zip(began[first:], began[first + 1 :], strict=False)]
     size = plans[-1]["bytes"] if plans else None
+    planned = mode in (TrafficMode.GEMINI, TrafficMode.WITHOUT_PIPELINE) and size is not None
     return {
         "mode": mode.value,
         "iteration_seconds": median(periods),
         "mean_seconds": sum(periods) / len(periods),
         "copied_bytes_per_iteration": carried / len(periods),
         "points_per_iteration": None if size is None else carried / len(periods) / size,
+        "predicted": predicted_points(setting, mode, size) if planned else None,
+        "write_seconds": plans[-1]["write_seconds"] if plans else None,
+        "copy_seconds": plans[-1]["copy_seconds"] if plans else None,
         "plan": plans[-1] if plans else None,
     }
 
@@ -224,6 +249,7 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "over_none": median(pairs),
                 "over_none_by_round": pairs,
                 "points_per_iteration": median(points) if points else None,
+                **{name: found[-1][name] for name in ("predicted", "write_seconds", "copy_seconds")},
             }
         )
     return rows
@@ -236,6 +262,7 @@ def main() -> None:
     parser.add_argument(
         "--modes", nargs="+", type=TrafficMode, default=[TrafficMode.NONE, TrafficMode.GEMINI]
     )
+    parser.add_argument("--share", type=float, default=DEFAULT_SHARE)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--json", type=Path)
@@ -244,20 +271,17 @@ def main() -> None:
     load = os.getloadavg()[0]
     print(f"{SERVERS} emulated servers on {platform.machine()}, {os.cpu_count()} cores, load {load:.1f}")
     runs = []
-    for _round in range(chosen.rounds):
-        for mode in dict.fromkeys([TrafficMode.NONE, *chosen.modes]):
-            runs.append(train(setting, mode, chosen.iterations))
-            print(json.dumps(runs[-1]), flush=True)
+    with tempfile.TemporaryDirectory() as name, closing(Nursery(stage_packages(Path(name) / "p"))) as nursery:
+        for _round in range(chosen.rounds):
+            for mode in dict.fromkeys([TrafficMode.NONE, *chosen.modes]):
+                runs.append(train(nursery, setting, mode, chosen.share, chosen.iterations))
+                print(json.dumps(runs[-1]), flush=True)
     rows = compare(runs)
     for row in rows:
-        points = row["points_per_iteration"]
-        print(
-            f"{row['mode']:32} {row['iteration_seconds'] * 1000:7.1f} ms, {row['over_none']:+.2%}"
-            + ("" if points is None else f", {points:.2f} points for each iteration")
-        )
+        print(described(row))
     if chosen.json is not None:
         kept = json.loads(chosen.json.read_text()) if chosen.json.exists() else {}
-        kept[chosen.setting] = {
+        kept[f"{chosen.setting}, share {chosen.share:g}"] = {
             "setting": asdict(setting),
             "machine": _machine(),
             "load": round(load, 1),
@@ -267,6 +291,16 @@ def main() -> None:
             "plan": _last_plan(runs),
         }
         chosen.json.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def described(row: Mapping[str, Any]) -> str:
+    """A row in words."""
+    text = f"{row['mode']:32} {row['iteration_seconds'] * 1000:7.1f} ms, {row['over_none']:+.2%}"
+    if row["points_per_iteration"] is not None:
+        text += f", {row['points_per_iteration']:.2f} points for each iteration"
+    if row["predicted"] is not None:
+        text += f" (predicted {row['predicted']:.2f}), of {row['copy_seconds'] * 1000:.0f} ms on the network"
+    return text
 
 
 def _machine() -> str:

@@ -1,12 +1,14 @@
 """What a lost server costs a job: with its state in the memory of peers, and with storage alone.
 
-    python -m benchmarks.recovery_time [--megabytes 200] [--kills 1] [--way memory|storage] [--json OUT]
+    python -m benchmarks.recovery_time [--megabytes 200] [--kills 1] [--way memory|storage] [--share 0.02]
+        [--json OUT]
 
 For root on Linux. Two platforms, one after the other, each of four agents with one emulated GPU, in network
 namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. What durable storage gives to the two workers
 that are left is a twentieth of that. The same function, whose state has the asked size, trains on all four;
 then the agent of one server, its workers and its store are killed and stay dead. *Memory*: points are kept in
-memory after each iteration. *Storage*: there are no stores, and the state is written anew as soon as it is
+memory as often as `--share` allows (an agent's `memory_point_share`, by default its default). *Storage*:
+there are no stores, and the state is written anew as soon as it is
 stored, so every ceil(time of a checkpoint / time of an iteration) iterations: the published baseline
 (HighFreq). Servers are lost at a random moment of such a period.
 
@@ -47,6 +49,7 @@ from punctual.client.models import Recovery
 from recovery.costs.wasted_time import Checkpointing
 from tests.faults.network import Networks, run
 from tests.plugins.running_platform import QUICK_PERIODS
+from workers.agent.configuration import Configuration
 
 SERVERS = ("node-1", "node-2", "node-3", "node-4")
 NETWORK_BYTES_PER_SECOND = 125_000_000
@@ -56,8 +59,6 @@ STORAGE_BYTES_PER_SECOND = NETWORK_BYTES_PER_SECOND / 40
 #: On all four; two take twice as long.
 ITERATION_SECONDS = 2.0
 BATCH = 24
-#: Of the time that may go into copying: enough for a point after each iteration.
-MEMORY_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -92,24 +93,30 @@ def main() -> None:
     options.add_argument("--megabytes", type=int, default=200)
     options.add_argument("--kills", type=int, default=1, help="of each way to keep the state")
     options.add_argument("--way", choices=("memory", "storage"), help="this one alone")
+    options.add_argument("--share", type=float, default=Configuration.memory_point_share)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     state_bytes = chosen.megabytes << 20
     ways = [chosen.way] if chosen.way else ["memory", "storage"]
     load = os.getloadavg()[0]
-    found = {way: measure(way == "memory", state_bytes, chosen.kills, chosen.seed) for way in ways}
+    found = {
+        way: measure(way == "memory", state_bytes, chosen.share, chosen.kills, chosen.seed) for way in ways
+    }
     print_table(chosen.megabytes, found)
     if chosen.json:
-        chosen.json.write_text(json.dumps(as_json(chosen.megabytes, load, found), indent=1) + "\n")
+        chosen.json.write_text(
+            json.dumps(as_json(chosen.megabytes, chosen.share, load, found), indent=1) + "\n"
+        )
 
 
-def as_json(megabytes: int, load: float, found: dict[str, list[Loss]]) -> dict[str, Any]:
+def as_json(megabytes: int, share: float, load: float, found: dict[str, list[Loss]]) -> dict[str, Any]:
     """What `manage.py reproduce gemini` shows; ``load``: the machine's when it began."""
     return {
         "machine": f"{platform_name.machine()}, {os.cpu_count()} cores",
         "load": load,
         "megabytes": megabytes,
+        "share": share,
         "network_bytes_per_second": NETWORK_BYTES_PER_SECOND,
         "iteration_seconds": ITERATION_SECONDS,
         "losses": {
@@ -138,11 +145,11 @@ def print_table(megabytes: int, found: dict[str, list[Loss]]) -> None:
         print(f"ratio of {name} time: {medians['storage'][name] / medians['memory'][name]:.1f}")
 
 
-def measure(in_memory: bool, state_bytes: int, kills: int, seed: int) -> list[Loss]:
+def measure(in_memory: bool, state_bytes: int, share: float, kills: int, seed: int) -> list[Loss]:
     """Lose so many servers, one after the other."""
     chance = random.Random(seed)
     losses = []
-    with platform_of(in_memory) as (platform, client):
+    with platform_of(in_memory, share) as (platform, client):
         write_seconds = state_bytes / len(SERVERS) / STORAGE_BYTES_PER_SECOND
         job = client.submit(
             PROJECT / "benchmarks/large_state.py", name="state", batch_size=BATCH, max_iterations=10**6,
@@ -161,7 +168,7 @@ def measure(in_memory: bool, state_bytes: int, kills: int, seed: int) -> list[Lo
 
 
 @contextmanager
-def platform_of(in_memory: bool) -> Iterator[tuple[Platform, Client]]:
+def platform_of(in_memory: bool, share: float) -> Iterator[tuple[Platform, Client]]:
     """Four servers with links of their own."""
     data = Path(tempfile.mkdtemp(prefix="punctual-recovery-"))
     with ExitStack() as stack:
@@ -178,7 +185,7 @@ def platform_of(in_memory: bool) -> Iterator[tuple[Platform, Client]]:
             for name, port in (("server_url", agent_port), ("stream_url", stream_port))
         }
         urls = {name: f"http://{networks.gateway}:{way.port}" for name, way in ways.items()}
-        platform = Platform(settings(data, networks, urls, (agent_port, stream_port), in_memory))
+        platform = Platform(settings(data, networks, urls, (agent_port, stream_port), in_memory, share))
         stack.callback(platform.remove_sockets)
         stack.callback(platform.stop)
         platform.start()
@@ -190,7 +197,12 @@ def platform_of(in_memory: bool) -> Iterator[tuple[Platform, Client]]:
 
 
 def settings(
-    data: Path, networks: Networks, urls: dict[str, str], ports: tuple[int, int], in_memory: bool
+    data: Path,
+    networks: Networks,
+    urls: dict[str, str],
+    ports: tuple[int, int],
+    in_memory: bool,
+    share: float,
 ) -> PlatformSettings:
     """Without memory for stores, states are kept in storage alone."""
     link = {"bytes_per_second": NETWORK_BYTES_PER_SECOND, "latency_seconds": 0.0005}
@@ -202,7 +214,7 @@ def settings(
         examples=False, warm_workers=1,
         device_model={"fixed_seconds": 0.0, "seconds_per_sample": ITERATION_SECONDS * len(SERVERS) / BATCH},
         links={"network": link, "spine": link, "disk": {"bytes_per_second": STORAGE_BYTES_PER_SECOND}},
-        agent_configuration={"memory_point_share": MEMORY_SHARE} if in_memory else {"memory_store_bytes": 0},
+        agent_configuration={"memory_point_share": share} if in_memory else {"memory_store_bytes": 0},
         each_agent={server: {"address": networks.address(server), **urls} for server in SERVERS},
         agent_namespaces={server: networks.file(server) for server in SERVERS},
     )  # fmt: skip

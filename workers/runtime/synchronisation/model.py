@@ -38,6 +38,9 @@ class DistributedModel(DistributedDataParallel):
 
     def begin_iteration(self) -> None:
         """Give every rank the first one's buffers. All ranks call this together."""
+        if not self._has_rebuilt_buckets:
+            # DDP makes new buckets as it begins an iteration, of the parameters that it finds here.
+            self.reducer._push_all_rebuilt_params()
         self._pre_forward()
 
     @contextmanager
@@ -94,11 +97,8 @@ class DistributedModel(DistributedDataParallel):
         self._came_in_pieces = in_pieces or bool(self._came_in_pieces)
         if self.is_late:
             self._post_forward(None)
-        # From the model's end, as in a backward pass: DDP keeps the order of the first iteration.
         ready = [
-            place
-            for place, parameter in reversed(list(enumerate(self._averaged)))
-            if self.is_late or parameter.grad is None
+            place for place, parameter in enumerate(self._averaged) if self.is_late or parameter.grad is None
         ]
         if ready:
             _in_a_backward_pass(lambda: self._are_ready(ready))
@@ -108,10 +108,17 @@ class DistributedModel(DistributedDataParallel):
             self._fire_reducer_autograd_hook(place)
 
     def _build_params_for_reducer(self) -> Any:
+        """Parameters in the order in which they fill buckets: from the model's end, as in a backward pass.
+
+        DDP would sort its buckets after the first backward pass, by the gradients as they came. An all-reduce
+        over a ring begins each part of a bucket at another rank, so a gradient that lies elsewhere in its
+        bucket is added up in another order of ranks: with three ranks or more the first iteration of a
+        generation would differ in its last bits from the same iteration of a run that goes on.
+        """
         parameters, sparse = super()._build_params_for_reducer()
         #: In the reducer's order.
-        self._averaged: list[nn.Parameter] = parameters
-        return parameters, sparse
+        self._averaged: list[nn.Parameter] = parameters[::-1]
+        return self._averaged, sparse[::-1]
 
     def begin_alike(self) -> None:
         """What DDP does when it is made, unless it is told not to: every rank gets the first one's values."""
