@@ -1,4 +1,4 @@
-"""A server that takes a lost one's place dies while it fetches the state: the next one has it all the same."""
+"""A server that takes a lost one's place dies while it fetches the state: the next one fetches it too."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from tests.recovery.test_peers import Server, later_worker, start
 from tests.recovery.test_store import SECONDS, content, read, write

@@ -1,7 +1,7 @@
 """Five servers, two copies of each rank's state, real stores and trainers: what may be killed at once.
 
-Servers 0 and 1 keep each other's state; 2, 3 and 4 are a ring. A server that is killed loses its trainer and all
-that its store held; a standby, whose store is empty, takes its rank.
+Servers 0 and 1 keep each other's state; 2, 3 and 4 are a ring. A server that is killed loses its trainer and
+all that its store held; a standby, whose store is empty, takes its rank.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class Job:
         self._made += 1
         return Server(self._folder / f"server-{self._made}", f"server-{rank}")
 
-    def _group(self, rank: int, number: int, **changes: Any) -> dict[str, Any]:
+    def _group(self, number: int, **changes: Any) -> dict[str, Any]:
         return {
-            "job": "job", "generation": number, "secret": SECRET, "send": [], "keep": [], "fetch": [], **changes,
+            "job": "job", "generation": number, "secret": SECRET, "send": [], "keep": [], "fetch": [],
+            **changes,
         }  # fmt: skip
 
     def begin(
@@ -65,16 +66,17 @@ class Job:
             server.served = {
                 "worker": {
                     "key": f"worker-{self.number}", "box": str(worker.box), "user_id": None, "job": "job",
-                    "generation": self.number, "rank": rank, "world_size": SERVERS, "limit_bytes": WORKER_BYTES,
+                    "generation": self.number, "rank": rank, "world_size": SERVERS,
+                    "limit_bytes": WORKER_BYTES,
                 }
             }  # fmt: skip
             others = [peers[holder] for holder in HOLDERS[rank][1:]]
             keep = [owner for owner in range(SERVERS) if rank in HOLDERS[owner][1:]]
             send = [{"rank": rank, "peers": others}]
             fetch = [{"rank": rank, "peers": others}]
-            groups = [self._group(rank, self.number, send=send, keep=keep)]
+            groups = [self._group(self.number, send=send, keep=keep)]
             if self.trained:
-                groups.append(self._group(rank, self.trained, fetch=fetch))
+                groups.append(self._group(self.trained, fetch=fetch))
             server.peers = {**server.as_peer, "groups": groups}
             server.tell()
         assignment = regression(
@@ -169,7 +171,7 @@ def test_six_of_ten_pairs_and_each_single_server_recover(job: Job) -> None:
         if lost in FATAL:
             job.falls_back()
             fell_back.append(lost)
-            assert job.begin().train_from_checkpoint(point)
+            job.begin().train_from_checkpoint(point)
             assert job.trains() == point.iteration, "all ranks, those with newer copies too"
             reached = point.iteration
         else:
