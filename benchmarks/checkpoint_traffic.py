@@ -211,14 +211,14 @@ def train(
     plans = [event for event in events if event["kind"] == "copy_traffic"]
     periods = [later - one for one, later in zip(began[first:], began[first + 1 :], strict=False)]
     size = plans[-1]["bytes"] if plans else None
-    planned = mode in (TrafficMode.GEMINI, TrafficMode.WITHOUT_PIPELINE) and size is not None
+    interleaved = mode in (TrafficMode.GEMINI, TrafficMode.WITHOUT_PIPELINE)
     return {
         "mode": mode.value,
         "iteration_seconds": median(periods),
         "mean_seconds": sum(periods) / len(periods),
         "copied_bytes_per_iteration": carried / len(periods),
         "points_per_iteration": None if size is None else carried / len(periods) / size,
-        "predicted": predicted_points(setting, mode, size) if planned else None,
+        "predicted": predicted_points(setting, mode, size) if interleaved and size else None,
         "write_seconds": plans[-1]["write_seconds"] if plans else None,
         "copy_seconds": plans[-1]["copy_seconds"] if plans else None,
         "plan": plans[-1] if plans else None,
