@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('projects', '0005_visible_names'),
+        ('projects', '0001_schema'),
     ]
 
     operations = [
