@@ -1,1 +1,1 @@
-"""What a cluster plans for a job with experts: numbers of workers, memory of each, cost of the exchange."""
+"""What a cluster plans for a job with experts: numbers of workers, memory of each."""

@@ -47,17 +47,16 @@ class ModelSizes:
     layers: tuple[ExpertLayer, ...]
     on_host: bool = False
 
-    def state_bytes(self, workers: int, packing: int = 1) -> int:
-        """Return the states on the fullest worker, where `packing` workers host each expert."""
-        hosted = (
+    def expert_bytes(self, workers: int, packing: int = 1) -> int:
+        """Return the states of experts on the fullest worker, where `packing` workers host each expert."""
+        return sum(
             min(layer.experts, -(-layer.experts * packing // workers)) * layer.state_bytes
             for layer in self.layers
         )
-        return self.dense_state_bytes + sum(hosted)
 
-    def needed_bytes(self, memory: Memory, workers: int, packing: int = 1) -> int:
+    def needed_bytes(self, memory: Memory, workers: int) -> int:
         """Return the least that a worker needs of its device or host."""
-        states = self.state_bytes(workers, packing)
+        states = self.dense_state_bytes + self.expert_bytes(workers)
         if memory is Memory.DEVICE:
             return states
         return max(self.parameter_bytes, states if self.on_host else 0)
@@ -75,19 +74,30 @@ class WorkerMemory:
         return self.device_bytes if memory is Memory.DEVICE else self.host_bytes
 
 
-def find_binding(sizes: ModelSizes, share: WorkerMemory, workers: int, packing: int = 1) -> Memory | None:
+def find_binding(sizes: ModelSizes, share: WorkerMemory, workers: int) -> Memory | None:
     """Return what binds on a number of workers: of what is short, where most is missing. None if all fits."""
     short = {
-        memory: sizes.needed_bytes(memory, workers, packing) / max(share.of(memory), 1.0)
+        memory: sizes.needed_bytes(memory, workers) / max(share.of(memory), 1.0)
         for memory in Memory
-        if sizes.needed_bytes(memory, workers, packing) > share.of(memory)
+        if sizes.needed_bytes(memory, workers) > share.of(memory)
     }
     return max(short, key=short.__getitem__) if short else None
 
 
-def fewest_workers(sizes: ModelSizes, share: WorkerMemory, packing: int = 1) -> int | None:
+def fewest_workers(sizes: ModelSizes, share: WorkerMemory) -> int | None:
     """Return the least number of workers that hold the model; None if no number does."""
-    most = max((layer.experts for layer in sizes.layers), default=1) * packing
-    counts = range(1, most + 1)
-    at = bisect_left(counts, True, key=lambda workers: find_binding(sizes, share, workers, packing) is None)
+    counts = range(1, max((layer.experts for layer in sizes.layers), default=1) + 1)
+    at = bisect_left(counts, True, key=lambda workers: find_binding(sizes, share, workers) is None)
     return counts[at] if at < len(counts) else None
+
+
+def bytes_for_packing(sizes: ModelSizes, workers: int, left_bytes: int) -> int | None:
+    """Return the most bytes that the experts of a worker may take; None if two hosts of each expert are
+    already too many.
+
+    Args:
+        left_bytes: memory that a worker has left while each expert has one host.
+    """
+    allowed = left_bytes + sizes.expert_bytes(workers)
+    fits = workers % 2 == 0 and sizes.expert_bytes(workers, packing=2) <= allowed
+    return allowed if fits else None

@@ -24,7 +24,6 @@ from moe.planning.memory import (
 )
 from scheduling.core.question.quantities import memory_text
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
-from scheduling.core.runtime_plans.expert_families import packing_of
 from scheduling.models import FunctionVersion, ScalingCurve
 from scheduling.services.host_memory import smallest_share
 
@@ -48,7 +47,7 @@ def unfit_workers(cluster: Cluster, curve: ScalingCurve | None) -> int:
     if curve is None or curve.mixture is None:
         return 0
     share = worker_memory(cluster, curve.gpu_kind)
-    fewest = fewest_workers(model_sizes(curve.mixture), share, packing_of(curve.plan_family) or 1)
+    fewest = fewest_workers(model_sizes(curve.mixture), share)
     return MOST_WORKERS if fewest is None else fewest - 1
 
 
@@ -81,18 +80,18 @@ def why_no_level(
     if most > unfit:
         return None
     share = worker_memory(cluster, curve.gpu_kind)
-    sizes, packing = model_sizes(curve.mixture), packing_of(curve.plan_family) or 1
-    memory = find_binding(sizes, share, most, packing)
+    sizes = model_sizes(curve.mixture)
+    memory = find_binding(sizes, share, most)
     if memory is None:
         return None
-    needed = sizes.needed_bytes(memory, most, packing)
+    needed = sizes.needed_bytes(memory, most)
     text = (
         f"The model does not fit: {memory} binds. With {most} workers, the most here, each needs at least "
         f"{memory_text(needed)} and has {memory_text(share.of(memory))}"
     )
     if unfit < MOST_WORKERS:
         larger = unfit + 1
-        enough = memory_text(sizes.needed_bytes(memory, larger, packing))
+        enough = memory_text(sizes.needed_bytes(memory, larger))
         return f"{text}; with {larger} workers each would need {enough}."
-    least = memory_text(sizes.needed_bytes(memory, MOST_WORKERS, packing))
+    least = memory_text(sizes.needed_bytes(memory, MOST_WORKERS))
     return f"{text}; on any number of workers it needs {least} for each."

@@ -17,7 +17,10 @@ PLANNER = "lina"
 
 
 def schedule_of(
-    question: PlanQuestion, experts: Mapping[str, Any] | None, rates: Rates
+    question: PlanQuestion,
+    experts: Mapping[str, Any] | None,
+    rates: Rates,
+    expert_bytes: int | None = None,
 ) -> CandidatePlan | None:
     """Return the best schedule, or None if there is nothing to schedule.
 
@@ -27,6 +30,7 @@ def schedule_of(
     Args:
         experts: of the gradients' record; None for a model without spread experts.
         rates: of rows and gradients that overlap on a link.
+        expert_bytes: the most that experts of a worker may take; None where they have to stay.
     """
     # Rows of sparse embeddings are not all-reduced.
     if experts is None or question.rows or question.placement.workers == 1:
@@ -55,5 +59,9 @@ def schedule_of(
         NO_CODEC,
         lossless=True,
         predicted=replace(dense, iteration_seconds=seconds, exposed_seconds=exposed),
-        experts={"mode": choice.mode.value, "partition_bytes": choice.partition_bytes},
+        experts={
+            "mode": choice.mode.value,
+            "partition_bytes": choice.partition_bytes,
+            **({} if expert_bytes is None else {"expert_bytes": expert_bytes}),
+        },
     )

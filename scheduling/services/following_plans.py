@@ -17,7 +17,6 @@ from scheduling.core.runtime_plans.choosing import (
 )
 from scheduling.core.runtime_plans.expert_families import (
     gradients_of,
-    packing_of,
     with_gradients,
     without_gradient_plan,
 )
@@ -67,14 +66,12 @@ class FollowedPlans:
 
     def runtime_plan(self, job: Job, servers: Sequence[Hashable], levels: Sequence[int] = ()) -> RuntimePlan:
         """Of a generation whose ranks are on ``servers``, or of a measurement of ``levels``."""
-        family = self.family(job)
-        levels_differ = self._of(job) or packing_of(family) is not None
         return choose_runtime_plan(
             servers,
-            family,
+            self.family(job),
             _orders(self.plan(job, servers)),
             {level: _orders(self.plan(job, servers[:level])) for level in levels if level <= len(servers)}
-            if levels_differ
+            if self._of(job)
             else None,
         )
 

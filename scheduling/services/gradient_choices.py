@@ -38,7 +38,7 @@ def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str,
         return
     for family in inputs.families:
         question = question_of(profile, family, inputs.shape, inputs.links)
-        schedule = schedule_of(question, profile.content.get("experts"), inputs.rates)
+        schedule = schedule_of(question, profile.content.get("experts"), inputs.rates, inputs.expert_bytes)
         offered = () if schedule is None else (schedule,)
         question = replace(question, memory_bytes=inputs.memory_bytes, offered=offered)
         yield family, _row(question, choose(question))

@@ -23,6 +23,7 @@ from scheduling.curve_keys import keys_without_plan
 from scheduling.link_drift import link_moved
 from scheduling.models import CurveLevel, GradientPlan, GradientProfile, Job
 from scheduling.selectors.link_profiles import known_links, known_rates
+from scheduling.services.expert_memory import bytes_of_experts
 from scheduling.services.plan_inputs import PlanInputs
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import wake
@@ -104,7 +105,9 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
         return None
     links = _links(profile)
     families = (*COMMON_FAMILIES, *sorted(profile.families))
-    memory = _memory_left(profile)
+    level = _level_without_plan(profile)
+    memory = _memory_left(profile, level)
+    experts = bytes_of_experts(profile, level, memory, MEMORY_STEP_BYTES)
     rates = known_rates(profile.gpu_kind)
     digest = content_digest(
         {
@@ -113,11 +116,12 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
             "links": repr(links),
             "families": families,
             "memory": memory,
+            **({} if experts is None else {"experts": experts}),
             "rates": repr(rates),
             "planners": list(CARRIED_OUT),
         }
     )
-    return PlanInputs(shape, links, families, memory, digest, rates)
+    return PlanInputs(shape, links, families, memory, digest, rates, experts)
 
 
 def _links(profile: GradientProfile) -> LinkProfile:
@@ -131,16 +135,17 @@ def _links(profile: GradientProfile) -> LinkProfile:
     return known
 
 
-def _memory_left(profile: GradientProfile) -> int | None:
+def _level_without_plan(profile: GradientProfile) -> CurveLevel | None:
+    return CurveLevel.objects.filter(curve__key__in=keys_without_plan(profile.key), gpus=profile.gpus).first()
+
+
+def _memory_left(profile: GradientProfile, level: CurveLevel | None) -> int | None:
     """Device memory of the smallest GPU of a kind that the function leaves, as it was measured without a plan
     on so many GPUs; all of it where that was not measured, None where nobody said how large GPUs are."""
     known = Gpu.objects.known().filter(kind=profile.gpu_kind, memory_bytes__gt=0).order_by("memory_bytes")
     device_bytes = known.values_list("memory_bytes", flat=True).first()
     if device_bytes is None:
         return None
-    level = CurveLevel.objects.filter(
-        curve__key__in=keys_without_plan(profile.key), gpus=profile.gpus
-    ).first()
     left = device_bytes - (0 if level is None else level.memory_bytes)
     # In steps: a peak that is a little higher than the last one is no reason to plan anew.
     return max(0, left - left % MEMORY_STEP_BYTES)

@@ -12,7 +12,7 @@ from moe.lina.shared_link import Rates
 @dataclass(frozen=True)
 class PlanInputs:
     """``digest`` covers all other fields and what was measured. ``rates``: of rows and gradients that overlap
-    on a link."""
+    on a link. ``expert_bytes``: the most that experts of a worker may take; None where they do not move."""
 
     shape: PlacementShape
     links: LinkProfile
@@ -20,3 +20,4 @@ class PlanInputs:
     memory_bytes: int | None
     digest: str
     rates: Rates = Rates()
+    expert_bytes: int | None = None

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from moe.planning.all_to_all import ExchangeLinks, all_to_all_seconds
 from scheduling.core.decide import replan
 from scheduling.core.question.snapshot import JobSnapshot
 from tests.core.building import job, snapshot
 from tests.plugins.examples import examples
 
-#: A GPU's way to others of its server is far faster than its share of the server's network interface.
-LINKS = ExchangeLinks(within_bytes_per_second=100e9, between_bytes_per_second=12.5e9)
+#: One GPU's way to others of its server, and a server's network interface, which its GPUs share.
+WITHIN_BYTES_PER_SECOND, BETWEEN_BYTES_PER_SECOND = 100e9, 12.5e9
+ROW_BYTES = 1e6
 SERVER, SERVERS = 8, 4
 
 
@@ -31,8 +31,17 @@ def shapes(workers: int, free: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield (here, *rest)
 
 
-def seconds(shape: Sequence[int]) -> float:
-    return all_to_all_seconds([workers for workers in shape if workers], 1e6, LINKS)
+def all_to_all_seconds(shape: Sequence[int]) -> float:
+    """Time of an all-to-all in which each worker sends equally many rows to each (Lina 1.3)."""
+    total = sum(shape)
+    return max(
+        max(
+            ROW_BYTES * (workers - 1) / total / WITHIN_BYTES_PER_SECOND,
+            workers * ROW_BYTES * (total - workers) / total / BETWEEN_BYTES_PER_SECOND,
+        )
+        for workers in shape
+        if workers
+    )
 
 
 @hypothesis_settings(max_examples=examples(0.3))
@@ -64,4 +73,4 @@ def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -
     ]
     chosen = [sum(address // SERVER == server for address in places["newcomer"]) for server in range(SERVERS)]
     assert sum(chosen) == size
-    assert seconds(chosen) == min(map(seconds, shapes(size, free)))
+    assert all_to_all_seconds(chosen) == min(map(all_to_all_seconds, shapes(size, free)))

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from scheduling.core.runtime_plans.expert_families import packing_of, packing_on
 from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, Synchroniser
 
 #: One copy of the gradients less, in time and in memory.
 DENSE = Synchroniser("dense", (("gradients_in_buckets", True),))
+#: Those of experts and sparse embeddings come first, since the others take all remaining gradients.
+_FIRST = (Synchroniser("expert_parallel"), Synchroniser("sparse"))
+_WITHOUT_PLAN = (*_FIRST, DENSE)
 #: Planners of `communication/` and `moe/` whose plans the training runtime carries out.
 CARRIED_OUT = ("dense", "zen", "cupcake", "espresso", "combined", "lina")
 
@@ -32,15 +34,16 @@ class GradientOrders:
     gradients: tuple[str, ...]
     experts: Mapping[str, Any] | None = None
 
-    def synchronisers(self, packing: int | None) -> tuple[Synchroniser, ...]:
-        """Return those that carry it out. `packing`: workers that host each expert; None: the runtime's."""
+    @property
+    def synchronisers(self) -> tuple[Synchroniser, ...]:
+        """Those that carry it out."""
         if self.experts is not None:
-            return (_lina(self.experts, packing),)
+            return (_lina(self.experts),)
         first = () if self.sparse is None else (Synchroniser("zen", (("plan", self.sparse),)),)
         if self.rest is None:
-            return (*first, *_without_plan(packing))
+            return (*first, *_WITHOUT_PLAN)
         choices = (("plan", self.rest), ("gradients", list(self.gradients)), ("momentum", 0.0))
-        return (*first, *_first(packing), Synchroniser("compressed", choices))
+        return (*first, *_FIRST, Synchroniser("compressed", choices))
 
 
 def choose_plan_family() -> PlanFamily:
@@ -62,18 +65,16 @@ def choose_runtime_plan(
             none. at_levels: the same of each level of a measurement.
     """
     levels = sorted((at_levels or {}).items())
-    packing = packing_of(family)
-    planned = packing is not None or any(one is not None for _, one in levels)
+    is_planned = any(one is not None for _, one in levels)
 
-    def synchronisers(ranks: int, orders: GradientOrders | None) -> tuple[Synchroniser, ...]:
-        here = None if packing is None else packing_on(ranks, packing)
-        return _without_plan(here) if orders is None else orders.synchronisers(here)
+    def synchronisers(orders: GradientOrders | None) -> tuple[Synchroniser, ...]:
+        return _WITHOUT_PLAN if orders is None else orders.synchronisers
 
     return RuntimePlan(
         family=str(family),
         shape=Shape.PACKED if len(set(servers)) <= 1 else Shape.SPREAD,
-        synchronisers=synchronisers(len(servers), orders),
-        at_levels=tuple((ranks, synchronisers(ranks, one)) for ranks, one in levels) if planned else (),
+        synchronisers=synchronisers(orders),
+        at_levels=tuple((ranks, synchronisers(one)) for ranks, one in levels) if is_planned else (),
     )
 
 
@@ -86,18 +87,9 @@ def uniform_shape(servers: Sequence[Hashable]) -> tuple[int, int] | None:
     return len(runs), runs[0]
 
 
-def _first(packing: int | None) -> tuple[Synchroniser, ...]:
-    """Those of experts and sparse embeddings come first, since the others take all remaining gradients."""
-    choices = () if packing is None else (("packing", packing),)
-    return (Synchroniser("expert_parallel", choices), Synchroniser("sparse"))
-
-
-def _lina(choices: Mapping[str, Any], packing: int | None) -> Synchroniser:
-    """The packing stays as it is: no plan knows how much memory more hosts of an expert would take."""
-    hosts = () if packing is None else (("packing", packing),)
-    told = ((name, choices[name]) for name in ("mode", "partition_bytes"))
-    return Synchroniser("lina", (*told, ("packs", False), *hosts))
-
-
-def _without_plan(packing: int | None) -> tuple[Synchroniser, ...]:
-    return (*_first(packing), DENSE)
+def _lina(choices: Mapping[str, Any]) -> Synchroniser:
+    """Return Lina's schedule. Packing changes while the job trains if the plan knows memory for that."""
+    chosen = [(name, choices[name]) for name in ("mode", "partition_bytes")]
+    if "expert_bytes" not in choices:
+        return Synchroniser("lina", (*chosen, ("packs", False)))
+    return Synchroniser("lina", (*chosen, ("packs", True), ("expert_bytes", choices["expert_bytes"])))

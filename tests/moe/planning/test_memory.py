@@ -11,6 +11,7 @@ from moe.planning.memory import (
     Memory,
     ModelSizes,
     WorkerMemory,
+    bytes_for_packing,
     fewest_workers,
     find_binding,
 )
@@ -18,12 +19,22 @@ from moe.planning.memory import (
 SIZES = ModelSizes(parameter_bytes=68, dense_state_bytes=16, layers=(ExpertLayer(8, 20), ExpertLayer(4, 24)))
 
 
+@pytest.mark.parametrize(("workers", "needed"), [(1, 272), (2, 144), (3, 124), (4, 80), (8, 60), (16, 60)])
+def test_the_fullest_worker_has_its_part_of_each_layer(workers: int, needed: int) -> None:
+    assert SIZES.needed_bytes(Memory.DEVICE, workers) == needed
+
+
+@pytest.mark.parametrize(("workers", "packing", "size"), [(8, 1, 44), (8, 2, 64), (8, 4, 128), (2, 2, 256)])
+def test_packed_experts_take_more(workers: int, packing: int, size: int) -> None:
+    assert SIZES.expert_bytes(workers, packing) == size
+
+
 @pytest.mark.parametrize(
-    ("workers", "packing", "needed"),
-    [(1, 1, 272), (2, 1, 144), (3, 1, 124), (4, 1, 80), (8, 1, 60), (16, 1, 60), (8, 2, 80), (2, 2, 272)],
+    ("workers", "left", "allowed"),
+    [(8, 19, None), (8, 20, 64), (8, 200, 244), (2, 127, None), (3, 999, None)],
 )
-def test_the_fullest_worker_has_its_part_of_each_layer(workers: int, packing: int, needed: int) -> None:
-    assert SIZES.needed_bytes(Memory.DEVICE, workers, packing) == needed
+def test_experts_are_packed_within_the_memory_left(workers: int, left: int, allowed: int | None) -> None:
+    assert bytes_for_packing(SIZES, workers, left) == allowed
 
 
 @pytest.mark.parametrize(
