@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from moe.lina.packing import ExpertPacking, PackingController, Reason, StepTimes
+from moe.lina.packing import ExpertPacking, Reason, StepTimes
 from workers.runtime.lina.packing import ExpertMemory, RuntimePacking
 from workers.runtime.state.experts import ExpertHosts, free
 
@@ -19,7 +19,7 @@ def memory(limit_bytes: float | None) -> ExpertMemory:
     """The memory of a rank that has two of four experts, and has trained them."""
     layer = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
     optimizer = torch.optim.AdamW(layer.parameters())
-    free(ExpertHosts({"2.weight": (1,), "3.weight": (1,)}), layer, optimizer)
+    free(ExpertHosts({"2.weight": (1,), "3.weight": (1,)}), layer, optimizer, torch.device("cpu"))
     for expert in list(layer)[:2]:
         expert.weight.grad = torch.ones(WIDTH, WIDTH)
     optimizer.step()
@@ -47,9 +47,8 @@ def test_packing_ends_where_the_memory_does(
 ) -> None:
     monkeypatch.setattr("workers.runtime.lina.packing.dist.get_rank", lambda _group: 0)
     monkeypatch.setattr(RuntimePacking, "_sum", lambda _packing, numbers: torch.tensor(numbers))
-    packing = RuntimePacking([4], 4, 1, None, memory(limit_bytes))  # type: ignore[arg-type]
-    decisions = []
-    for iteration in range(30):
-        decisions.append(packing.controller.after_step(iteration, StepTimes(1.0, 2.0, 3.0)))
+    packing = RuntimePacking([4], 4, 1, None, memory(limit_bytes))
+    times = StepTimes(1.0, 2.0, 3.0)
+    decisions = [packing.controller.after_step(iteration, times) for iteration in range(30)]
     assert packing.controller.packing == ExpertPacking(4, 4, factor)
     assert [each.reason for each in decisions if each][-1] is Reason.NO_MEMORY

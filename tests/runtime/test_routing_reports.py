@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,8 @@ from workers.links.rates import EXPERTS, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.iteration import IterationRunner
+from workers.runtime.lina.communication import ScheduledCommunication
+from workers.runtime.lina.exchange import PipelinedExchange
 from workers.runtime.local_agent import LocalAgent
 from workers.runtime.measuring.routing import RoutingReports, reportable
 from workers.runtime.measuring.row_times import (
@@ -59,6 +62,8 @@ def told_by(
     reports = RoutingReports(
         runner.parts.module, runner.rows, told.append, take_decisions=lambda: left.pop() if left else ()
     )
+    # One record, however slow this machine is.
+    reports._due_at = math.inf
     for iteration in range(iterations):
         counts = runner.run(iteration).routing.counts
         reports.iteration_done(iteration + 1, counts, is_last=iteration + 1 == iterations)
@@ -85,15 +90,19 @@ def test_metrics_are_there_though_train_reads_its_counts(alone: None) -> None:
 DECISION = PackingDecision(3, 1, 2, 0.01, 0.02, Reason.EXPERTS_SHORTER)
 
 
-def spread_and_trained(box: str) -> tuple[dict[str, Any], bool]:
-    """Train with spread experts; return rank 0's record, and whether an emulated all-to-all was timed
-    by the emulated clock."""
+def spread_and_trained(box: str) -> tuple[dict[str, Any], dict[str, Any], bool, bool]:
+    """Train with spread experts; return rank 0's record, that under Lina's schedule, and whether emulated
+    all-to-alls were timed by the emulated clock, without the schedule and with it."""
     runner = runner_of(Mixture({}))
     (record,) = told_by(runner, WARM_UP_ITERATIONS + 2, [DECISION])
-    return record, timed_by_emulated_clock(box)
+    schedule = {"kind": "lina", "choices": {"partition_bytes": 200, "packs": False}}
+    lina = runner_of(Mixture({}), synchronisers=[schedule])
+    (scheduled,) = told_by(lina, WARM_UP_ITERATIONS + 2)
+    lina.synchronisation.close()
+    return record, scheduled, *timed_by_emulated_clock(box)
 
 
-def timed_by_emulated_clock(box: str) -> bool:
+def timed_by_emulated_clock(box: str) -> tuple[bool, bool]:
     links = ServerLinks.from_message(emulated()["links"])
     emulation = Emulation(links, Places((0, 1), (0, 0)), Path(box))
     register(emulation)
@@ -105,11 +114,20 @@ def timed_by_emulated_clock(box: str) -> bool:
     times.begins()
     layer(torch.randn(64, 8))
     spans = [(begin, end) for _, begin, end in times._spans]
-    return len(spans) == 2 and spans[-1] == group.last
+    is_emulated = len(spans) == 2 and spans[-1] == group.last
+    communication = ScheduledCommunication()
+    layer.exchange = PipelinedExchange(ExpertPlacement(((0,), (1,)), RANKS), group, communication, name="")
+    times.begins()
+    layer(torch.randn(64, 8))
+    communication.flush()
+    times.ends()
+    communication.close()
+    spans = [(begin, end) for _, begin, end in times._spans]
+    return is_emulated, len(spans) == 2 and spans[-1] == group.last
 
 
 def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> None:
-    for record, is_emulated in run_on_ranks(RANKS, spread_and_trained, str(tmp_path)):
+    for record, scheduled, *are_emulated in run_on_ranks(RANKS, spread_and_trained, str(tmp_path)):
         timing = record["timing"]
         assert record["layers"][0]["hosts"] == [[0], [0], [1]]
         assert record["decisions"] == [asdict(DECISION)]
@@ -117,7 +135,13 @@ def test_all_to_alls_are_timed_and_hosts_named(alone: None, tmp_path: Path) -> N
         assert (timing["iterations"], len(timing["spans"])) == (2, 4)
         assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]
         assert sum(span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]) == 2
-        assert is_emulated
+        assert are_emulated == [True, True]
+        timing = scheduled["timing"]
+        begun = [span["begin_seconds"] < timing["backward_seconds"] for span in timing["spans"]]
+        # The same, each in several pieces.
+        assert timing["iterations"] == 2
+        assert begun.count(True) == begun.count(False) >= 4
+        assert 0 < timing["all_to_all_seconds"] < timing["iteration_seconds"]
 
 
 def test_profile_tells_what_a_layer_exchanges() -> None:

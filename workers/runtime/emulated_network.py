@@ -29,7 +29,7 @@ from workers.runtime import emulated_collectives as collectives
 from workers.runtime.assignment import Assignment, Places
 from workers.runtime.emulated_codecs import CodecTable, EmulatedCourse
 from workers.runtime.emulated_collectives import Message
-from workers.runtime.emulated_time import EmulatedClock
+from workers.runtime.emulated_time import Asked, EmulatedClock
 
 BACKEND = "emulated"
 _NUMBERS = 1 << 20
@@ -256,7 +256,7 @@ class EmulatedGroup(dist.ProcessGroup):
                 if self._between_servers and self._emulation.noted is not None:
                     self._emulation.noted(began, self._at)
                 self._emulation.received_at = max(self._emulation.received_at, self._at)
-                told.ended_at = self._at
+                told.began_at, told.ended_at = began, self._at
                 self.last = (began, self._at)
             except BaseException as error:  # noqa: BLE001 - it is raised where the collective is waited for
                 raised.append(error)
@@ -266,7 +266,7 @@ class EmulatedGroup(dist.ProcessGroup):
         # Experts compute rows that have come, and what follows them computes those that came back.
         holds_passes = self._description == EXPERTS
         waited = partial(self._emulation.clock.waited, told, holds_passes=holds_passes)
-        return EmulatedWork(asked, result, waited)
+        return EmulatedWork(asked, result, waited, told)
 
     @torch.no_grad()
     def _work_for_ever(self) -> None:
@@ -331,11 +331,16 @@ class EmulatedWork(dist.Work):
     own work of a future ends without a word, and what was to be received is then whatever lay in memory."""
 
     def __init__(
-        self, asked: torch.futures.Future[list[BaseException]], result: Any, waited: Callable[[], None]
+        self,
+        asked: torch.futures.Future[list[BaseException]],
+        result: Any,
+        waited: Callable[[], None],
+        told: Asked,
     ) -> None:
-        """``waited``: hears of it when a thread has waited, in that thread."""
+        """``waited``: hears of it when a thread has waited, in that thread. ``told``: learns when it began
+        and ended."""
         super().__init__()
-        self._asked, self._waited = asked, waited
+        self._asked, self._waited, self._told = asked, waited, told
         # An exception that a future is given does not reach those who wait for it in C++; one that is raised
         # here does.
         self._finished = asked.then(lambda future: _result_or_raise(future.value(), result))
@@ -345,6 +350,12 @@ class EmulatedWork(dist.Work):
         _result_or_raise(self._asked.wait(), None)
         self._waited()
         return True
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """When it began and ended, in emulated time; None until it is over."""
+        began_at, ended_at = self._told.began_at, self._told.ended_at
+        return None if began_at is None or ended_at is None else (began_at, ended_at)
 
     def get_future(self) -> torch.futures.Future[Any]:
         """What it leaves, or raises."""

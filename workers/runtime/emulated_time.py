@@ -18,10 +18,12 @@ class Asked:
     """A collective that was asked for.
 
     Attributes:
-        ended_at: in emulated time, None while it is on its way. in_course: whether an exchange with a course
-            of its own goes on when it has ended; else this is up to the thread that has asked.
+        began_at, ended_at: in emulated time, None while it is on its way.
+        in_course: whether an exchange with a course of its own goes on when it has ended; else this is up to
+            the thread that has asked.
     """
 
+    began_at: float | None = None
     ended_at: float | None = None
     in_course: bool = False
 

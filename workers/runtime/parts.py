@@ -17,6 +17,7 @@ from workers.runtime.assignment import Assignment, Device
 from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.curriculum import CurriculumOrder, build_order
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.host_experts import move_rest
 from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
 
@@ -70,13 +71,15 @@ def select_device(assigned: Device) -> torch.device:
 def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> TrainingParts:
     """Let the function build model, optimizer and scheduler; every rank gets the same initial model.
 
+    Experts that may be spread are in host memory until a synchroniser takes them to the device.
+
     Raises:
         WorkerFailureError: `function_error`.
     """
     seed_generators(derive_seed(seed, "initial model"))
     with blaming_the_function("init_model()"):
         module = check_model(function.init_model())
-        module.to(device)
+        move_rest(function, module, device)
         # A batch that was tried in init_model() is no part of the training.
         module.zero_grad(set_to_none=True)
     with blaming_the_function("init_optimizer()"):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
+from punctual.function import TrainingFunction
 from punctual.moe.model import ExpertParameter, expert_parameters, moe_layers
-from workers.runtime.parts import TrainingParts
+
+if TYPE_CHECKING:
+    from workers.runtime.parts import TrainingParts
 
 
-def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
+def spread_experts(function: TrainingFunction, module: nn.Module) -> dict[str, ExpertParameter]:
     """Return the parameters of experts that may be spread, by their names in the model's state; the same on
     every rank.
 
@@ -17,7 +22,6 @@ def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
     nothing but experts, since DDP needs a parameter. So do all layers if some are frozen, or are kept by the
     function: they may be copies, such as an average of the model, which would read experts of other ranks.
     """
-    module = parts.module
     named, layers = expert_parameters(module), moe_layers(module)
     owners = {id(each.parameter): (each.layer, each.expert) for each in named.values()}
     whole = set[str]()
@@ -37,24 +41,25 @@ def spread_experts(parts: TrainingParts) -> dict[str, ExpertParameter]:
             whole.add(owners[id(parameter)][0])
         others_trained = others_trained or parameter.requires_grad
     has_frozen = any(not each.parameter.requires_grad for each in named.values())
-    if not others_trained or has_frozen or _keeps_layers(parts):
+    if not others_trained or has_frozen or _keeps_layers(function, module):
         return {}
     return {name: each for name, each in named.items() if each.layer not in whole}
 
 
-def _keeps_layers(parts: TrainingParts) -> bool:
+def _keeps_layers(function: TrainingFunction, module: nn.Module) -> bool:
     """Return whether the function has mixture-of-experts layers that are not those of the model."""
-    known = {id(layer) for layer in moe_layers(parts.module).values()}
+    known = {id(layer) for layer in moe_layers(module).values()}
     return any(
-        id(layer) not in known for module in _kept_modules(parts) for layer in moe_layers(module).values()
+        id(layer) not in known for kept in kept_modules(function) for layer in moe_layers(kept).values()
     )
 
 
 def keeps_spread_experts(parts: TrainingParts) -> bool:
     """Return whether the function has a module with experts that are spread, such as the model itself."""
     spread = {id(parts.module.get_parameter(name)) for name in parts.experts.hosts}
-    return any(id(each) in spread for module in _kept_modules(parts) for each in module.parameters())
+    return any(id(each) in spread for module in kept_modules(parts.function) for each in module.parameters())
 
 
-def _kept_modules(parts: TrainingParts) -> list[nn.Module]:
-    return [each for each in vars(parts.function).values() if isinstance(each, nn.Module)]
+def kept_modules(function: TrainingFunction) -> list[nn.Module]:
+    """Return the modules that are attributes of the function."""
+    return [each for each in vars(function).values() if isinstance(each, nn.Module)]

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from moe.lina.micro_operations import MicroOperation, Traffic
 from moe.lina.scheduler import Mode, PriorityScheduler
+from workers.runtime.emulated_network import EmulatedWork
 
 #: Begins a collective and returns its work.
 Begin = Callable[[], "dist.Work | None"]
@@ -36,6 +37,7 @@ class Pending:
         began_at: since when it had its class's stream for itself, by the monotonic clock; None before it has
             ended.
         ended_at: when it ended; None until then.
+        span: when it began and ended, on an emulated device in emulated time; None until it has ended.
     """
 
     operation: MicroOperation
@@ -44,6 +46,7 @@ class Pending:
     launched_at: float | None = None
     began_at: float | None = None
     ended_at: float | None = None
+    span: tuple[float, float] | None = None
     error: BaseException | None = None
     work: dist.Work | None = None
     done: threading.Event = field(default_factory=threading.Event)
@@ -264,6 +267,8 @@ class ScheduledCommunication:
                 pending.ended_at = time.monotonic()
                 pending.began_at = max(pending.launched_at, last_end)
                 last_end = pending.ended_at
+                emulated = pending.work.span if isinstance(pending.work, EmulatedWork) else None
+                pending.span = emulated or (pending.began_at, pending.ended_at)
                 # The scheduler learns of the end before anybody submits what follows from it.
                 self._inbox.put(partial(self._after_end, pending, error))
                 self._finish(pending, error)

@@ -26,6 +26,9 @@ from punctual.moe.placement import ExpertPlacement
 from workers.runtime.lina.communication import Pending, ScheduledCommunication
 from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 
+#: Learns of an operation of rows, and of the bytes that this rank gives to it.
+Submitted = Callable[[Pending, int], None]
+
 
 @dataclass
 class ExchangeTimes:
@@ -69,6 +72,9 @@ class PipelinedExchange(RuntimeExchange):
     """Carries the rows of a layer by micro-operations.
 
     If every rank hosts every expert, nothing travels but counts.
+
+    Attributes:
+        submitted: called with each operation of rows, and the bytes that this rank gives; None for nothing.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class PipelinedExchange(RuntimeExchange):
             partition_bytes: most bytes of a micro-operation.
         """
         super().__init__(placement, group)
+        self.submitted: Submitted | None = None
         self._communication = communication
         self._name = name
         self._partition_bytes = partition_bytes
@@ -148,7 +155,7 @@ class PipelinedExchange(RuntimeExchange):
         sent, received = piece.split.sent, piece.split.received
         if is_return:
             sent, received = received, sent
-        return _Way(self._communication, self._group, name, piece, sent, received)
+        return _Way(self._communication, self._group, name, piece, sent, received, self.submitted)
 
     def _cut(self, rows: Tensor, counts: Tensor) -> list[_Piece]:
         """Cut each rank's rows of each expert into nearly equal runs, as many on all ranks."""
@@ -200,8 +207,10 @@ class _Way:
         piece: _Piece,
         sent: list[int],
         received: list[int],
+        submitted: Submitted | None,
     ) -> None:
         """Args: `sent`, `received`: number of rows to and from each rank."""
+        self._submitted = submitted
         self._communication, self._group = communication, group
         self._name, self._piece = name, piece
         self._sent, self._received = sent, received
@@ -234,6 +243,8 @@ class _Way:
 
         operation = MicroOperation(Traffic.ALL_TO_ALL, name, self._piece.number, self._piece.pieces)
         (pending,) = self._communication.submit([(operation, begin)])
+        if self._submitted is not None:
+            self._submitted(pending, leaving.nbytes)
         return arriving, pending
 
 

@@ -17,6 +17,8 @@ from punctual.moe import GroupExchange, moe_layers
 from punctual.moe.group_exchange import untimed
 from punctual.protocol import limits
 from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.lina.communication import Pending
+from workers.runtime.lina.exchange import PipelinedExchange
 from workers.runtime.pace import Pace
 
 #: Not timed: memory is found, connections are made.
@@ -61,6 +63,8 @@ class RowTimes:
         self._begin: Any = None
         self._backward: Any = None
         self._spans: list[tuple[int, Any, Any]] = []
+        self._submitted: list[tuple[int, Pending]] = []
+        self._host_began_at = 0.0
         self._sent_bytes: list[int] = []
         self._timed: list[IterationRows] = []
 
@@ -74,8 +78,11 @@ class RowTimes:
             exchange = layer.exchange
             if isinstance(exchange, GroupExchange):
                 exchange.timer = partial(self._transfer, number) if self._is_timed else untimed
+            if isinstance(exchange, PipelinedExchange):
+                exchange.submitted = partial(self._submit, number) if self._is_timed else None
         if self._is_timed:
-            self._spans, self._sent_bytes = [], []
+            self._spans, self._submitted, self._sent_bytes = [], [], []
+            self._host_began_at = time.monotonic()
             self._begin = self._backward = self._now()
 
     def backward_begins(self) -> None:
@@ -85,7 +92,11 @@ class RowTimes:
 
     def ends(self) -> None:
         """End the iteration. Iterations without all-to-alls are not kept."""
-        if not self._is_timed or not self._spans:
+        if not self._is_timed:
+            return
+        self._spans += [(layer, *pending.span) for layer, pending in self._submitted if pending.span]
+        self._submitted = []
+        if not self._spans:
             return
         end = self._now()
         if self._cuda:
@@ -117,6 +128,11 @@ class RowTimes:
         span = group.last if isinstance(group, EmulatedGroup) else (begin, self._now())
         self._spans.append((layer, *span))
 
+    def _submit(self, layer: int, pending: Pending, sent_bytes: int) -> None:
+        """Note an operation that ends while others are computed. Rows travel in several pieces."""
+        self._sent_bytes.append(sent_bytes)
+        self._submitted.append((layer, pending))
+
     def _now(self) -> Any:
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
@@ -125,6 +141,9 @@ class RowTimes:
         return time.monotonic() if self._pace is None else self._pace.clock.at
 
     def _since(self, moment: Any) -> float:
+        if self._cuda and isinstance(moment, float):
+            # Of an operation whose end the host has waited for.
+            return moment - self._host_began_at
         if self._cuda:
             return float(self._begin.elapsed_time(moment)) / 1000
         return float(moment - self._begin)

@@ -120,13 +120,13 @@ def _numbered(optimizer: Optimizer) -> list[Tensor]:
     return list(found.values())
 
 
-def free(hosts: ExpertHosts, module: nn.Module, optimizer: Optimizer) -> None:
+def free(hosts: ExpertHosts, module: nn.Module, optimizer: Optimizer, device: torch.device) -> None:
     """Free the memory of experts that this rank does not host. Their parameters keep their shapes, and read
-    as NaN, so a result that depends on them shows it."""
+    as NaN on the device, so a result that depends on them shows it."""
     for name, parameter in module.named_parameters():
         if hosts.is_here(name):
             continue
-        nothing = torch.full((1,), torch.nan, dtype=parameter.dtype, device=parameter.device)
+        nothing = torch.full((1,), torch.nan, dtype=parameter.dtype, device=device)
         parameter.data = nothing.expand(parameter.shape)
         parameter.grad = None
         optimizer.state.pop(parameter, None)

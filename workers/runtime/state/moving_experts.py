@@ -39,7 +39,7 @@ def move_experts(parts: TrainingParts, hosts: Mapping[str, tuple[int, ...]]) -> 
         with blaming_the_function("load_state_dict() of the optimizer"):
             parts.optimizer.load_state_dict(states.together(state, arrived)["optimizer"])
     before.hosts = dict(hosts)
-    free(before, parts.module, parts.optimizer)
+    free(before, parts.module, parts.optimizer, parts.device)
 
 
 def send_parameters(

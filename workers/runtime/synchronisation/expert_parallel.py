@@ -19,11 +19,12 @@ from communication.hooks.groups import open_group
 from moe.lina.packing import ExpertPacking
 from punctual.moe import ExpertPlacement, LocalExchange, MoELayer, moe_layers
 from punctual.moe.exchange import ExpertExchange
-from punctual.moe.model import ExpertParameter
+from punctual.moe.model import ExpertParameter, expert_parameters
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.links.rates import EXPERTS, STATE
 from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.host_experts import take_copies_to_device, take_to_device
 from workers.runtime.parts import TrainingParts
 from workers.runtime.returned import refused
 from workers.runtime.spread_experts import spread_experts
@@ -44,6 +45,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         placements: by the name of each layer, the hosts of its experts.
     """
 
+    spreads_experts = True
     placements: Mapping[str, ExpertPlacement]
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
@@ -61,7 +63,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of spread experts."""
-        self._spread = spread_experts(parts)
+        self._spread = spread_experts(parts.function, parts.module)
+        take_to_device(parts, expert_parameters(parts.module).keys() - self._spread.keys())
+        if not self._spread:
+            take_copies_to_device(parts)
         return {name: parameter for name, parameter in left.items() if name in self._spread}
 
     def wrap(
@@ -70,8 +75,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel | None:
-        """Connect the layers, and free the experts of other ranks. The first rank has all of them until their
-        values are known.
+        """Connect the layers, and free the experts of other ranks. The first rank has those in host memory
+        until their values are known.
 
         Raises:
             WorkerFailureError: the packing does not fit to the number of ranks.
@@ -96,6 +101,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
         parts.experts.hosts = self._hosts_by_parameter()
+        take_to_device(parts, [name for name in self._spread if parts.experts.is_here(name)])
         if parts.experts.rank:
             self._free()
         return None
@@ -212,7 +218,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     def _free(self) -> None:
         if self._parts is not None:
-            free(self._parts.experts, self._parts.module, self._parts.optimizer)
+            parts = self._parts
+            free(parts.experts, parts.module, parts.optimizer, parts.device)
 
     @contextmanager
     def whole(self) -> Iterator[None]:

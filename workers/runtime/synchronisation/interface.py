@@ -19,7 +19,12 @@ class GradientSynchroniser(ABC):
     """Brings some of a model's gradients to their mean over the ranks of a group.
 
     A new kind is a file with such a class and a line in `kinds.py`.
+
+    Attributes:
+        spreads_experts: whether it takes this rank's experts to the device.
     """
+
+    spreads_experts = False
 
     @abstractmethod
     def __init__(self, choices: Mapping[str, Any]) -> None:

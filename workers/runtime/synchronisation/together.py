@@ -10,8 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from communication.hooks.measures import CommunicationMeasures
+from punctual.moe.model import expert_parameters
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.host_experts import take_to_device
 from workers.runtime.parts import TrainingParts
 from workers.runtime.state.layout import OwnState
 from workers.runtime.synchronisation.interface import GradientSynchroniser
@@ -45,6 +47,8 @@ class Synchronisation:
             raise _refused("it names a kind twice")
         self._synchronisers = {choice.kind: _of_kind(choice) for choice in plan.synchronisers}
         left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
+        if not any(each.spreads_experts for each in self._synchronisers.values()):
+            take_to_device(parts, expert_parameters(parts.module))
         wrapped = None
         for synchroniser in self._synchronisers.values():
             taken = synchroniser.takes(parts, left)
