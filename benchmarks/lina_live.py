@@ -1,12 +1,14 @@
 """A mixture of experts on slow emulated links, without a plan and under the one that the platform chooses.
 
     python -m benchmarks.lina_live [--workers 2] [--seconds 100] [--compute 2] [--bytes-per-second 2e6]
-        [--json OUT]
+        [--iterations 24] [--json OUT]
 
 Trains `examples/moe_language_model.py` by real worker processes with gloo, each on an emulated server of its
 own. Worker processes, measuring and planning are those of a live platform: one measurement without a plan
 tells what plans are made of, Lina's schedule is planned from it, and the level is measured again under it.
-Experts have room to be packed. Times are emulated; by how much the host fell behind is printed.
+Experts have room to be packed. Then a job trains under the plan, and tells in which share of its first
+iterations rows travel, and how experts were packed. Times are emulated; by how much the host fell behind is
+printed.
 """
 
 from __future__ import annotations
@@ -80,6 +82,20 @@ def measure(agent: LocalAgent, asked: Mapping[str, Any], workers: int, seconds: 
     return events
 
 
+def train(agent: LocalAgent, asked: Mapping[str, Any], workers: int, iterations: int) -> list[dict[str, Any]]:
+    """Return what rank 0 of a job tells of its experts."""
+    job = {
+        "purpose": "training",
+        "profile": None,
+        "termination": {"max_iterations": iterations, "target": None},
+    }
+    generation = agent.start_generation(SOURCE, {**asked, **job}, workers, seconds=600)
+    generation.wait_until_ready(600).train_from_nothing().report(60.0 * iterations)
+    events = [each for each in generation.leader.of_kind("event") if each["kind"] == "expert_routing"]
+    generation.stop()
+    return events
+
+
 def choose(told: Mapping[str, Any], workers: int) -> tuple[dict[str, Any], float, float]:
     """Return the runtime plan, and the seconds of an iteration that are predicted without and with it."""
     profile, mixture = told["communication_profile"], told["mixture"]
@@ -103,6 +119,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="of each measurement")
     parser.add_argument("--compute", type=float, default=2.0, help="seconds of an iteration without waiting")
     parser.add_argument("--bytes-per-second", type=float, default=2e6, help="of each server's link")
+    parser.add_argument("--iterations", type=int, default=24, help="of the job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     print(
@@ -119,6 +136,7 @@ def main() -> None:
         rows = 4 * experts["layers"] * experts["all_to_all_seconds"]
         print(f"rows travel for {rows:.2f} s of an iteration without a plan; the plan: {choices}", flush=True)
         under = measure(agent, {**asked, "runtime_plan": plan}, options.workers, options.seconds)
+        records = train(agent, {**asked, "runtime_plan": plan}, options.workers, options.iterations)
     levels = {"without": without["profile_level"], "under": under["profile_level"]}
     seconds = {name: 1 / level["iterations_per_second"] for name, level in levels.items()}
     is_void = any(level["overrun"] > VOID_OVERRUN for level in levels.values())
@@ -128,8 +146,20 @@ def main() -> None:
         f"{predicted_without / predicted:.2f}); overran by {levels['without']['overrun']:.1%} and "
         f"{levels['under']['overrun']:.1%}" + (": void" if is_void else "")
     )
+    for record in records:
+        if timing := record["timing"]:
+            share = timing["all_to_all_seconds"] / timing["iteration_seconds"]
+            print(f"rows travel for {share:.0%} of {timing['iterations']} iterations under it")
+        for each in record["decisions"]:
+            print(f"  from iteration {each['iteration']}: {each['to_factor']} hosts, {each['reason']}")
     if options.json is not None:
-        found = {"seconds": seconds, "levels": levels, "plan": choices, "experts": experts}
+        found = {
+            "seconds": seconds,
+            "levels": levels,
+            "plan": choices,
+            "experts": experts,
+            "records": records,
+        }
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
