@@ -17,6 +17,14 @@ class DeploymentState(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
+class ExpertHosting(models.TextChoices):
+    """Where the experts of a mixture are computed. `whole`: each server has a whole model of its own;
+    `spread`: the servers of a generation form one group."""
+
+    WHOLE = "whole", "On each server"
+    SPREAD = "spread", "Spread over the servers"
+
+
 _UNENDED = (DeploymentState.FAILED, DeploymentState.DRAINING)
 DEPLOYMENT_TRANSITIONS: dict[DeploymentState, tuple[DeploymentState, ...]] = {
     DeploymentState.PREPARING: (DeploymentState.READY, DeploymentState.DEGRADED, *_UNENDED),

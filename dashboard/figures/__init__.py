@@ -9,7 +9,9 @@ from dashboard.figures import (
     combined_usage,
     deadlines,
     deployment_batches,
+    deployment_experts,
     deployment_latencies,
+    deployment_placement,
     deployment_requests,
     deployment_servers,
     expert_homes,
@@ -70,6 +72,8 @@ DEPLOYMENT_PANELS: dict[str, Panel[Any]] = {
     "latency": deployment_latencies.PANEL,
     "batches": deployment_batches.PANEL,
     "servers": deployment_servers.PANEL,
+    "experts": deployment_experts.PANEL,
+    "places": deployment_placement.PANEL,
 }
 
 RECOVERY_PANELS: dict[str, Panel[Any]] = {"phases": recovery_phases.PANEL}

@@ -8,6 +8,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from deployments.api.expert_metrics import expert_metrics
 from deployments.selectors.figures import DeploymentFigures, deployment_figures
 from punctual.protocol.latencies import LATENCY_BOUNDS
 
@@ -24,6 +25,7 @@ class DeploymentCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from deployment_metrics()
+        yield from expert_metrics()
 
 
 def deployment_metrics() -> Iterator[Metric]:

@@ -8,6 +8,8 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from deployments.choices import ExpertHosting
+from deployments.models import Deployment
 from deployments.services.deployments import MAX_BATCH, MAX_WAIT_SECONDS, DeploymentRequest
 from deployments.services.rollouts import Served
 from deployments.services.servable import function_servable, job_servable
@@ -81,6 +83,12 @@ class DeploymentRequestSerializer(_SettingsSerializer):
     name = fields.Name(max_length=200, required=False, help_text="Of the job or function unless given.")
     inference_cluster = fields.Text(
         max_length=64, required=False, default="", allow_blank=True, help_text="The only one unless given."
+    )
+    experts = serializers.ChoiceField(
+        ExpertHosting.choices,
+        required=False,
+        default=ExpertHosting.WHOLE,
+        help_text="`spread`: the servers, a fixed number, compute the experts of a mixture together.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +164,9 @@ def read_creation(user: User, body: Mapping[str, Any]) -> tuple[Project, Served,
         version = resolve_function(project, body["function"])
         served, name = function_servable(version, body["hyperparameters"]), version.function.name
     servers = body.get("servers", {})
-    least = servers.get("min", 1)
+    # The number of servers of a group is fixed, so one number says it.
+    is_group = body["experts"] == ExpertHosting.SPREAD
+    least = servers.get("min", servers.get("wanted", servers.get("max", 1)) if is_group else 1)
     request = DeploymentRequest(
         name=body.get("name") or name,
         minimum_servers=least,
@@ -166,19 +176,22 @@ def read_creation(user: User, body: Mapping[str, Any]) -> tuple[Project, Served,
         max_batch=body.get("max_batch", MAX_BATCH),
         max_wait_seconds=body.get("max_wait_seconds", MAX_WAIT_SECONDS),
         inference_cluster=body["inference_cluster"],
+        experts=body["experts"],
     )
     return project, served, request
 
 
 def read_change(
-    user: User, project: Project, body: Mapping[str, Any]
+    user: User, deployment: Deployment, body: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Served | None]:
     """Return the changes of a validated body, by the fields of services, and the model if it names one.
 
     Raises DomainErrors that say what cannot be deployed, and why.
     """
-    servers = body.get("servers", {})
+    servers, project = body.get("servers", {}), deployment.project
     names = {"min": "minimum_servers", "max": "maximum_servers", "wanted": "servers"}
+    if deployment.experts == ExpertHosting.SPREAD and len(servers) == 1:
+        servers = dict.fromkeys(names, *servers.values())
     changes = {field: servers[name] for name, field in names.items() if name in servers}
     for name in ("latency_target_seconds", "max_batch", "max_wait_seconds"):
         if name in body:

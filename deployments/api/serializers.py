@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from deployments.choices import DeploymentState, ReplicaState, RolloutState
+from deployments.choices import DeploymentState, ExpertHosting, ReplicaState, RolloutState
 from deployments.models import (
     Deployment,
     DeploymentEvent,
@@ -31,8 +31,8 @@ class DeploymentReplicaSerializer(serializers.ModelSerializer):
     class Meta:
         model = Replica
         fields = (
-            "key", "server", "gpu", "emulated", "generation", "state", "address", "reason", "created_at",
-            "serving_at",
+            "key", "server", "gpu", "rank", "emulated", "generation", "state", "address", "reason",
+            "created_at", "serving_at",
         )  # fmt: skip
 
 
@@ -73,6 +73,7 @@ class DeploymentSerializer(serializers.ModelSerializer):
     inference_cluster = serializers.CharField(source="inference_cluster.name")
     state = serializers.ChoiceField(DeploymentState.choices)
     servers = DeploymentServersSerializer(source="*")
+    experts = serializers.ChoiceField(ExpertHosting.choices)
     replicas = DeploymentReplicaSerializer(source="present_replicas", many=True)
     generations = DeploymentGenerationSerializer(source="rollouts", many=True)
 
@@ -80,7 +81,7 @@ class DeploymentSerializer(serializers.ModelSerializer):
         model = Deployment
         fields = (
             "id", "name", "project", "owner", "inference_cluster", "state", "reason", "servers",
-            "latency_target_seconds", "max_batch", "max_wait_seconds", "generation", "created_at",
+            "latency_target_seconds", "max_batch", "max_wait_seconds", "experts", "generation", "created_at",
             "stopped_at", "replicas", "generations",
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ urlpatterns = [
     path(f"{_ONE}predict/", predictions.PredictView.as_view(), name="deployment-predict"),
     path(f"{_ONE}health/", predictions.HealthView.as_view(), name="deployment-health"),
     path(f"{_ONE}samples/", records.SamplesView.as_view(), name="deployment-samples"),
+    path(f"{_ONE}experts/", records.ExpertsView.as_view(), name="deployment-experts"),
     path(f"{_ONE}events/", records.EventsView.as_view(), name="deployment-events"),
     path(f"{_ONE}logs/", records.LogsView.as_view(), name="deployment-logs"),
     path(f"{_ONE}tokens/", tokens.TokensView.as_view(), name="deployment-tokens"),

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from deployments.choices import ENDING_STATES, DeploymentState, RolloutState
+from deployments.choices import ENDING_STATES, DeploymentState, ExpertHosting, RolloutState
 from deployments.core.scaling import ScalingRule
 from lending.models import InferenceCluster
 from projects.models import Project
@@ -45,6 +45,7 @@ class Deployment(models.Model):
     #: Inputs of one call of `predict`, and how long the first of them waits for others.
     max_batch = models.PositiveIntegerField()
     max_wait_seconds = models.FloatField()
+    experts = models.CharField(max_length=10, choices=ExpertHosting.choices, default=ExpertHosting.WHOLE)
     #: What its samples added up to since it began: counts by name, and `latencies` by bucket.
     totals = models.JSONField(default=dict, blank=True)
     #: Number of the newest generation.
@@ -93,6 +94,8 @@ class Rollout(models.Model):
     hyperparameters = models.JSONField(default=dict)
     seed = models.PositiveIntegerField(default=0)
     data = models.JSONField(default=list)
+    #: Servers that spread the experts of the model as one group; 0: each server has a whole model.
+    group_servers = models.PositiveIntegerField(default=0)
     state = models.CharField(max_length=10, choices=RolloutState.choices, default=RolloutState.COMING)
     #: Replicas that ended by themselves in a row, since one last served.
     failures = models.PositiveIntegerField(default=0)

@@ -31,7 +31,9 @@ class Replica(models.Model):
 
     ``told_version``, ``untold_version``: desired versions of its server from which on the agent is told of
     the replica, and is no longer told of it. ``counts``: the newest reported `ServingCounts`; ``counted``:
-    those that samples contain already.
+    those that samples contain already. ``group``: key of the replica of rank 0 of a group of servers that
+    spread the experts of one model, which serves the group's store at ``group_port``; empty: it is alone.
+    ``experts``: the newest reported `ExpertCounts`, of rank 0.
     """
 
     key = models.CharField(primary_key=True, max_length=16, default=new_replica_key, editable=False)
@@ -40,6 +42,10 @@ class Replica(models.Model):
     server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="replicas")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="replicas")
     port = models.PositiveIntegerField()
+    group = models.CharField(max_length=16, blank=True)
+    rank = models.PositiveIntegerField(default=0)
+    group_port = models.PositiveIntegerField(null=True, blank=True)
+    experts = models.JSONField(default=dict, blank=True)
     secret = models.CharField(max_length=64, default=new_secret)
     epoch = models.BigIntegerField(default=0)
     state = models.CharField(max_length=10, choices=ReplicaState.choices, default=ReplicaState.STARTING)

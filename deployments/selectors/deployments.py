@@ -13,13 +13,16 @@ from projects.access import require_role, role_in
 from projects.errors import NotFound
 from projects.models import Role, User
 
+#: Large fields of replicas.
+REPORTED = ("log", "counts", "counted", "experts")
+
 
 def deployments_visible_to(user: User) -> QuerySet[Deployment]:
     """Return deployments of the person's projects; an operator sees all."""
     present = Replica.objects.exclude(state=ReplicaState.GONE).select_related("server", "gpu", "rollout")
     rollouts = Rollout.objects.select_related("function_version__function").defer("function_version__files")
     found = Deployment.objects.select_related("project", "owner", "inference_cluster").prefetch_related(
-        Prefetch("replicas", present.defer("log", "counts", "counted"), to_attr="present_replicas"),
+        Prefetch("replicas", present.defer(*REPORTED), to_attr="present_replicas"),
         Prefetch("rollouts", rollouts),
     )
     if user.operates():

@@ -18,6 +18,7 @@ from deployments.models import Replica
 from deployments.models.replicas import LOG_CHARACTERS
 from deployments.selectors.desired import desired_replicas
 from deployments.services.counts import store_counts
+from deployments.services.groups import end_group, is_whole
 from deployments.services.records import hint_pages, record
 from deployments.services.replicas import mark_gone, stop_replica
 from deployments.services.rollouts import replica_failed, replica_served
@@ -131,6 +132,7 @@ class ServingWork:
         for replica in lost:
             mark_gone(replica, now, "its server fell silent")
             record(replica.deployment, "server_lost", f"Server {replica.server.name} fell silent.")
+            end_group(replica, "it fell silent")
         if lost:
             wake("steer_deployments")
 
@@ -157,8 +159,8 @@ def _find_mismatch(replica: Replica | None, entry: Mapping[str, Any]) -> str | N
     """Return why an entry is not about this replica; None if it is."""
     if replica is None:
         return UNKNOWN
-    if (entry["generation"], entry["rank"]) != (replica.rollout.number, 0):
-        return f"the replica is rank 0 of generation {replica.rollout.number}"
+    if (entry["generation"], entry["rank"]) != (replica.rollout.number, replica.rank):
+        return f"the replica is rank {replica.rank} of generation {replica.rollout.number}"
     if entry.get("gpu_index", replica.gpu.index) != replica.gpu.index:
         return f"the replica was given GPU {replica.gpu.index}, not {entry['gpu_index']}"
     return None
@@ -191,6 +193,7 @@ def _apply(replica: Replica, entry: Mapping[str, Any] | None, desired_version: i
             mark_gone(replica, now)
             if was_needed:
                 replica_failed(replica, "its worker vanished", now)
+                end_group(replica, "its worker vanished")
         hint_pages(replica.deployment)
         return
     replica.phase = entry["phase"]
@@ -198,20 +201,22 @@ def _apply(replica: Replica, entry: Mapping[str, Any] | None, desired_version: i
     if replica.state == ReplicaState.STARTING and replica.phase == "serving":
         replica.state, replica.serving_at = ReplicaState.SERVING, now
         replica.save(update_fields=["state", "serving_at"])
-        replica_served(replica, now)
+        if is_whole(replica):
+            replica_served(replica, now)
     elif replica.phase in _ENDED and replica.state in TOLD_STATES:
         _fail(replica, _how_it_ended(entry), now)
     hint_pages(replica.deployment)
 
 
 def _fail(replica: Replica, reason: str, now: datetime) -> None:
-    """End a replica whose worker ended. A draining one was to end."""
+    """End a replica whose worker ended, and the rest of its group. A draining one was to end."""
     reason = clean_text(reason, MOST_REASON_CHARACTERS)
     if replica.state == ReplicaState.DRAINING:
         stop_replica(replica)
     else:
         stop_replica(replica, reason)
         replica_failed(replica, reason, now)
+        end_group(replica, reason)
     wake("steer_deployments")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from deployments.choices import DeploymentState, ReplicaState, RolloutState
+from deployments.choices import DeploymentState, ExpertHosting, ReplicaState, RolloutState
 from deployments.models import Deployment, Rollout
 from deployments.services.quotas import check_deployments, check_servers, lock_limits
 from deployments.services.records import hint_pages, move, record
@@ -45,6 +45,7 @@ class DeploymentRequest:
     max_batch: int = MAX_BATCH
     max_wait_seconds: float = MAX_WAIT_SECONDS
     inference_cluster: str = ""
+    experts: str = ExpertHosting.WHOLE
 
 
 @transaction.atomic
@@ -62,6 +63,7 @@ def deployment_create(
     inference_cluster = _find_inference_cluster(request.inference_cluster)
     wanted = request.minimum_servers if request.servers is None else request.servers
     _check_bounds(request.minimum_servers, wanted, request.maximum_servers)
+    _check_group(request.experts, request.minimum_servers, request.maximum_servers)
     limited = lock_limits(project)
     lock_cluster(inference_cluster.cluster_id)
     others = Deployment.objects.filter(project=project).exclude(state=DeploymentState.STOPPED)
@@ -84,6 +86,7 @@ def deployment_create(
         latency_target_seconds=request.latency_target_seconds,
         max_batch=request.max_batch,
         max_wait_seconds=request.max_wait_seconds,
+        experts=request.experts,
     )
     record(deployment, "created", f"{owner.username} deployed {served}.", actor=owner.username)
     begin_rollout(deployment, served, owner)
@@ -117,6 +120,18 @@ def _check_bounds(least: int, wanted: int, most: int) -> None:
         raise InvalidRequest(text, errors={"servers": [text]})
 
 
+def _check_group(experts: str, least: int, most: int) -> None:
+    """A group has a fixed number of servers."""
+    if experts != ExpertHosting.SPREAD:
+        return
+    if least != most:
+        text = f"min is {least}, max {most}; servers that spread experts are a fixed number: set both alike."
+        raise InvalidRequest(text, errors={"servers": [text]})
+    if most < 2:
+        text = "1 server has all experts; experts are spread over at least 2."
+        raise InvalidRequest(text, errors={"servers": [text]})
+
+
 def _lock(deployment: Deployment) -> Deployment:
     """Return the row as it is now, under the cluster's row.
 
@@ -135,7 +150,7 @@ def deployment_change(
     *, deployment: Deployment, actor: User, changes: Mapping[str, Any], served: Served | None = None
 ) -> Deployment:
     """Change bounds, target or batches. Another ``served`` takes over one replica at a time, and so do new
-    batch settings.
+    batch settings. A group of servers is replaced whole, also for another number of servers.
 
     ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
 
@@ -153,6 +168,8 @@ def deployment_change(
     most = settings.get("maximum_servers", current.maximum_servers)
     wanted = changes.get("servers", min(most, max(least, current.wanted_servers)))
     _check_bounds(least, wanted, most)
+    _check_group(current.experts, least, most)
+    is_regrouped = current.experts == ExpertHosting.SPREAD and wanted != current.wanted_servers
     if limited is not None and most > current.maximum_servers:
         check_servers(limited, most, but=current)
     is_batching_changed = any(
@@ -169,7 +186,7 @@ def deployment_change(
     if changes:
         words = ", ".join(f"{name} = {value}" for name, value in changes.items())
         record(current, "changed", f"{actor.username} set {words}.", actor=actor.username)
-    if served is None and is_batching_changed:
+    if served is None and (is_batching_changed or is_regrouped):
         served = Served.of_rollout(_newest_rollout(current))
     if served is not None:
         begin_rollout(current, served, actor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db.models import F
@@ -10,6 +11,7 @@ from django.db.models import F
 from cluster.models import Gpu, Server, ServerLink
 from deployments.choices import ReplicaState
 from deployments.models import Deployment, Replica, Rollout
+from deployments.models.replicas import new_replica_key
 from scheduling.services.wakeups import wake_agents
 
 
@@ -23,13 +25,39 @@ def tell_servers(server_ids: Collection[int]) -> dict[int, int]:
     return versions
 
 
-def start_replica(*, deployment: Deployment, rollout: Rollout, server: Server, gpu: Gpu) -> Replica | None:
-    """Start a replica on a free GPU of a server at home; return None if the server has no free port."""
-    port = _take_port(server)
-    if port is None:
+@dataclass(frozen=True)
+class GroupMember:
+    """A place in a group of servers. `group`: key of its first replica; None for that replica itself."""
+
+    rank: int = 0
+    group: str | None = None
+
+
+def start_replica(
+    *,
+    deployment: Deployment,
+    rollout: Rollout,
+    server: Server,
+    gpu: Gpu,
+    member: GroupMember | None = None,
+) -> Replica | None:
+    """Start a replica on a free GPU of a server at home; return None if the server has no free port.
+
+    Args:
+        member: its place in a group; None for a replica that is alone.
+    """
+    port, group_port = _take_port(server), None
+    if member is not None and member.rank == 0 and port is not None:
+        group_port = _take_port(server, also_used=port)
+    if port is None or (member is not None and member.rank == 0 and group_port is None):
         return None
+    key = new_replica_key()
     version = tell_servers([server.pk])[server.pk]
     return Replica.objects.create(
+        key=key,
+        group="" if member is None else member.group or key,
+        rank=0 if member is None else member.rank,
+        group_port=group_port,
         deployment=deployment,
         rollout=rollout,
         server=server,
@@ -40,15 +68,14 @@ def start_replica(*, deployment: Deployment, rollout: Rollout, server: Server, g
     )
 
 
-def _take_port(server: Server) -> int | None:
+def _take_port(server: Server, also_used: int = 0) -> int | None:
     """Return a port of the server's range that no replica, store or measurement uses.
 
     No training runs on a server at home. Ports go round, so that none is reused soon.
     """
-    used = set(
-        Replica.objects.filter(server=server).exclude(state=ReplicaState.GONE).values_list("port", flat=True)
-    )
-    used |= {server.store_port or 0}
+    present = Replica.objects.filter(server=server).exclude(state=ReplicaState.GONE)
+    used = {port for ports in present.values_list("port", "group_port") for port in ports}
+    used |= {server.store_port or 0, also_used}
     answering = ServerLink.objects.filter(second=server, asked_at__isnull=False)
     used |= set(answering.values_list("port", flat=True))
     server.refresh_from_db(fields=["port_next"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from deployments.choices import DeploymentState, RolloutState
+from deployments.choices import DeploymentState, ExpertHosting, RolloutState
 from deployments.models import Deployment, Replica, Rollout
 from deployments.services.records import move, record
 from projects.models import User
@@ -63,6 +63,7 @@ def begin_rollout(deployment: Deployment, served: Served, actor: User) -> Rollou
         hyperparameters=served.hyperparameters,
         seed=served.seed,
         data=list(served.data),
+        group_servers=deployment.wanted_servers if deployment.experts == ExpertHosting.SPREAD else 0,
         created_by=actor,
     )
     record(deployment, "rollout", f"Generation {rollout.number} is to serve {served}.", actor=actor.username)

@@ -7,25 +7,24 @@ lending does: a server cannot be lent while it gets a replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
 from django.utils import timezone
 
-from cluster.choices import DrainState, LendingState, ServerState
-from cluster.models import Cluster, Gpu
-from deployments.choices import DeploymentState, ReplicaState, RolloutState
-from deployments.core.places import Home, choose_place, choose_to_drain
+from cluster.models import Cluster
+from deployments.choices import DeploymentState, ExpertHosting, ReplicaState
+from deployments.core.places import choose_place, choose_to_drain
 from deployments.core.replacing import Standing, next_steps
 from deployments.models import Deployment, Replica, Rollout
+from deployments.services.groups import end_group, steer_group
 from deployments.services.health import update_state
+from deployments.services.homes import Homes, find_homes, has_to_leave
 from deployments.services.records import hint_pages, move, set_reason
 from deployments.services.replicas import drain_replica, start_replica, stop_replica
 from deployments.services.rollouts import replica_failed, wanted_rollout
-from lending.choices import LoanState
-from lending.models import InferenceCluster, LoanOrder
+from lending.models import InferenceCluster
 from scheduling.services.records import lock_cluster
 
 log = structlog.get_logger(__name__)
@@ -46,27 +45,8 @@ def steer_deployments() -> None:
             _steer_cluster(inference_cluster, cluster, timezone.now())
 
 
-@dataclass
-class _Homes:
-    """Inference servers at home with their free GPUs; updated as replicas start."""
-
-    gpus: dict[int, Gpu]
-    homes: dict[int, Home]
-
-    def count_places(self, deployment: str) -> int:
-        """Return the number of servers that can take a replica of the deployment."""
-        return sum(
-            bool(home.free_gpus) and deployment not in home.deployments for home in self.homes.values()
-        )
-
-    def take(self, server: int, gpu: int, deployment: str) -> None:
-        home = self.homes[server]
-        left = tuple(free for free in home.free_gpus if free != gpu)
-        self.homes[server] = replace(home, free_gpus=left, deployments=home.deployments | {deployment})
-
-
 def _steer_cluster(inference_cluster: InferenceCluster, cluster: Cluster, now: datetime) -> None:
-    homes = _find_homes(inference_cluster, now)
+    homes = find_homes(inference_cluster, now)
     unfinished = inference_cluster.deployments.exclude(state=DeploymentState.STOPPED)
     for deployment in unfinished.order_by("created_at", "id"):
         try:
@@ -78,54 +58,11 @@ def _steer_cluster(inference_cluster: InferenceCluster, cluster: Cluster, now: d
             set_reason(Deployment.objects.get(pk=deployment.pk), STEERING_FAILED)
 
 
-def _find_homes(inference_cluster: InferenceCluster, now: datetime) -> _Homes:
-    offered = LoanOrder.objects.filter(
-        inference_cluster=inference_cluster, state=LoanState.PENDING, servers__isnull=False
-    )
-    servers = inference_cluster.servers.filter(
-        lending_state=LendingState.INFERENCE, state=ServerState.UP, drain=DrainState.NONE
-    ).exclude(pk__in=offered.values("servers"))
-    servers = servers.exclude(available_until__lte=now)
-    present = list(
-        Replica.objects.filter(server__in=servers)
-        .exclude(state=ReplicaState.GONE)
-        .values_list("gpu_id", "server_id", "deployment_id", "rollout_id", "leaving")
-    )
-    used = {gpu for gpu, *_ in present}
-    gpus = {
-        gpu.pk: gpu
-        for gpu in Gpu.objects.filter(server__in=servers, healthy=True).select_related("server__cluster")
-    }
-    free: dict[int, list[int]] = {server: [] for server in servers.values_list("pk", flat=True)}
-    for gpu in gpus.values():
-        if gpu.pk not in used:
-            free[gpu.server_id].append(gpu.pk)
-    wanted = _wanted_rollouts(inference_cluster)
-    deployments: dict[int, set[str]] = {server: set() for server in free}
-    for _, server, deployment, rollout, is_leaving in present:
-        # A new generation may start beside a replica that it replaces, but not where one has to leave.
-        is_replaced = rollout != wanted.get(deployment) and not is_leaving
-        deployments[server].add(f"{deployment} before" if is_replaced else deployment)
-    homes = {
-        server: Home(server, tuple(sorted(free[server])), frozenset(deployments[server])) for server in free
-    }
-    return _Homes(gpus, homes)
-
-
-def _wanted_rollouts(inference_cluster: InferenceCluster) -> dict[str, int]:
-    """Return the wanted generation's row of each deployment."""
-    rows = Rollout.objects.filter(
-        deployment__inference_cluster=inference_cluster,
-        state__in=[RolloutState.COMING, RolloutState.CURRENT],
-    )
-    return dict(rows.order_by("number").values_list("deployment_id", "pk"))
-
-
-def _steer(deployment: Deployment, homes: _Homes, cluster: Cluster, now: datetime) -> None:
+def _steer(deployment: Deployment, homes: Homes, cluster: Cluster, now: datetime) -> None:
     replicas = list(
         deployment.replicas.exclude(state=ReplicaState.GONE)
         .select_related("server", "rollout", "deployment__inference_cluster")
-        .defer("log", "counts", "counted")
+        .defer("log", "counts", "counted", "experts")
     )
     _end_overdue(replicas, cluster, now)
     if deployment.is_ending():
@@ -135,12 +72,16 @@ def _steer(deployment: Deployment, homes: _Homes, cluster: Cluster, now: datetim
             move(deployment, DeploymentState.STOPPED, "All of its replicas have ended.")
         return
     rollout = wanted_rollout(deployment)
+    if deployment.experts == ExpertHosting.SPREAD:
+        blocked = steer_group(deployment, rollout, replicas, homes, now)
+        update_state(deployment, rollout, blocked, now)
+        return
     standings = [
         Standing(
             replica.key,
             is_newest=rollout is not None
             and replica.rollout_id == rollout.pk
-            and not _has_to_leave(replica, homes),
+            and not has_to_leave(replica, homes),
             is_serving=replica.state == ReplicaState.SERVING,
         )
         for replica in replicas
@@ -158,13 +99,6 @@ def _steer(deployment: Deployment, homes: _Homes, cluster: Cluster, now: datetim
         else:
             blocked = _start(deployment, rollout, steps.start, homes) or blocked
     update_state(deployment, rollout, blocked, now)
-
-
-def _has_to_leave(replica: Replica, homes: _Homes) -> bool:
-    """Return whether its owner drains it, or its server takes no new replicas though it is up."""
-    return replica.leaving or (
-        replica.server_id not in homes.homes and replica.server.state == ServerState.UP
-    )
 
 
 def _choose_surplus(standings: Sequence[Standing], count: int, by_key: dict[str, Replica]) -> list[str]:
@@ -188,7 +122,7 @@ def _choose_surplus(standings: Sequence[Standing], count: int, by_key: dict[str,
     return chosen
 
 
-def _start(deployment: Deployment, rollout: Rollout, count: int, homes: _Homes) -> str:
+def _start(deployment: Deployment, rollout: Rollout, count: int, homes: Homes) -> str:
     """Start replicas; return why some could not start, or an empty text."""
     for _ in range(count):
         place = choose_place(deployment.pk, homes.homes.values())
@@ -214,5 +148,6 @@ def _end_overdue(replicas: Sequence[Replica], cluster: Cluster, now: datetime) -
             reason = f"it did not serve within {cluster.prepare_timeout_seconds:.0f} s."
             stop_replica(replica, reason)
             replica_failed(replica, reason, now)
+            end_group(replica, reason)
         elif replica.state == ReplicaState.DRAINING and (replica.draining_at or now) < drain_by:
             stop_replica(replica)

@@ -48,6 +48,10 @@ def deploy(
     ] = None,
     hyperparameters: options.Set = None,
     project: options.Project = None,
+    experts: Annotated[
+        str | None,
+        typer.Option("--experts", help="spread: the servers compute the experts of a mixture together."),
+    ] = None,
     inference_cluster: Annotated[
         str | None, typer.Option("--inference-cluster", help="Needed if there are several.")
     ] = None,
@@ -62,6 +66,7 @@ def deploy(
     settings = _settings(latency_target, max_batch, max_wait) | _given(
         servers=_bounds(servers, least, most), name=name, function=function, project=project,
         hyperparameters=options.hyperparameters_of(hyperparameters), inference_cluster=inference_cluster,
+        experts=experts,
     )  # fmt: skip
     seconds = None if wait is None else parse_duration(wait).total_seconds()
     with session.client() as client:

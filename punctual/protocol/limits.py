@@ -42,6 +42,8 @@ HOSTS_OF_AN_EXPERT = 64
 #: Hosts of all experts together.
 PLACES_OF_EXPERTS = 1 << 15
 DECISIONS_OF_A_RECORD = 32
+#: Of all layers in one report of a deployment; of a model with more, the first layers that fit.
+SERVED_EXPERTS = 2048
 #: Of one request to a replica of a deployment, and of one call of `predict`.
 SERVING_BODY_BYTES = 1 << 20
 SERVING_INPUTS = 256

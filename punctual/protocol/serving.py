@@ -5,16 +5,62 @@ All values but `waiting` only grow, so a lost report loses nothing.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from punctual.protocol import limits
+from punctual.protocol.experts import Counts, Hosts, LayerName
 from punctual.protocol.fields import Age, Count, JobId, Message, Number
 from punctual.protocol.latencies import LATENCY_BUCKETS
 
 Seconds = Annotated[float, Field(ge=0, le=limits.LONGEST_AGE_SECONDS, allow_inf_nan=False)]
 Histogram = Annotated[list[Count], Field(max_length=LATENCY_BUCKETS)]
+
+
+class ServedLayer(Message):
+    """Experts of one mixture-of-experts layer of a group of servers, counted since the group began.
+
+    Attributes:
+        rows: rows by expert. expected: the same as estimated before the gate ran; 0 without estimate.
+        hosts: ranks of the servers that have each expert now.
+        passes: of the layer. estimated: those with an estimate. replaced: those of them whose experts were
+            placed again, as the estimate was wrong.
+        fullest_rows: rows of the fullest server, summed over passes. fullest_rows_evenly: the same if each
+            expert had its one even place.
+    """
+
+    name: LayerName
+    rows: Counts
+    expected: Annotated[list[Seconds], Field(max_length=limits.EXPERTS_OF_A_LAYER)]
+    hosts: Annotated[list[Hosts], Field(max_length=limits.EXPERTS_OF_A_LAYER)]
+    passes: Count
+    estimated: Count
+    replaced: Count
+    fullest_rows: Count
+    fullest_rows_evenly: Count
+
+    @model_validator(mode="after")
+    def _check_experts(self) -> Self:
+        if not len(self.rows) == len(self.expected) == len(self.hosts):
+            raise ValueError("rows, expected and hosts must have an item for each expert")
+        return self
+
+
+class ExpertCounts(Message):
+    """What a group of servers did with the experts of its model.
+
+    Attributes:
+        layers: in the order of the model; layers_left_out: further ones that the report has no room for.
+        swaps: experts that this server loaded from host memory. swap_seconds: time that this took.
+        waited_seconds: part of it in which a batch waited.
+    """
+
+    layers: Annotated[list[ServedLayer], Field(max_length=limits.MOE_LAYERS_OF_A_MODEL)]
+    layers_left_out: Number = 0
+    swaps: Count = 0
+    swap_seconds: Seconds = 0.0
+    waited_seconds: Seconds = 0.0
 
 
 class ServingCounts(Message):
@@ -30,6 +76,7 @@ class ServingCounts(Message):
         uptime_seconds: time since the worker started to serve.
         waiting: requests in the queue now.
         latencies: requests by bucket of `latencies.LATENCY_BOUNDS`, from the last byte read to the answer.
+        experts: of a group of servers, rank 0 alone; None elsewhere.
     """
 
     requests: Count = 0
@@ -42,6 +89,7 @@ class ServingCounts(Message):
     uptime_seconds: Seconds = 0.0
     waiting: Number = 0
     latencies: Histogram = []
+    experts: ExpertCounts | None = None
 
 
 class ServingEntry(ServingCounts):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.runtime.assignment import Device, read_device
+from workers.serving.experts.meeting import GroupPlace
 from workers.serving.limits import ServingLimits
 
 WEIGHTS = "weights.pt"
@@ -18,6 +19,7 @@ class ServingAssignment:
 
     Attributes:
         job: the key of the replica. address, port: where it listens.
+        group: its place among servers that spread the experts of one model; None: it is alone.
         has_weights: whether a job's final weights are in the box; else the model is as `init_model` makes it.
     """
 
@@ -32,6 +34,7 @@ class ServingAssignment:
     device: Device
     has_weights: bool
     limits: ServingLimits
+    group: GroupPlace | None = None
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> ServingAssignment:
@@ -49,8 +52,20 @@ class ServingAssignment:
                 device=read_device(message["device"]),
                 has_weights=any(file["name"] == WEIGHTS for file in message.get("files") or []),
                 limits=ServingLimits.from_message(message.get("serving") or {}),
+                group=_read_group(message),
             )
         except KeyError as error:
             raise ValueError(f"the assignment lacks {error.args[0]!r}") from error
         except TypeError as error:
             raise ValueError(f"the assignment is malformed: {error}") from error
+
+
+def _read_group(message: Mapping[str, Any]) -> GroupPlace | None:
+    if message.get("master_port") is None:
+        return None
+    return GroupPlace(
+        rank=int(message["rank"]),
+        size=int(message["world_size"]),
+        address=str(message["master_address"]),
+        port=int(message["master_port"]),
+    )

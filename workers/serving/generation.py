@@ -14,6 +14,7 @@ from workers.runtime.goals import Goals
 from workers.runtime.parts import select_device
 from workers.runtime.server_lease import ServerLease
 from workers.serving.assignment import WEIGHTS, ServingAssignment
+from workers.serving.experts.joining import ServingGroup
 from workers.serving.limits import TOKENS
 from workers.serving.server import ServingServer, StuckError, listen
 from workers.serving.serving_model import load_model
@@ -43,23 +44,30 @@ class ServingGeneration:
         self._box = box
         self._lease = lease
         self._reported_at = 0.0
+        self._group: ServingGroup | None = None
 
     def run(self) -> int:
         """Serve to the end; returns the exit code.
 
         Raises:
             WorkerFailureError: the model cannot be served, the port is taken, a call of the function does not
-                return, or the server's lease is over.
+                return, a server of its group is lost, or the server's lease is over.
         """
         assignment = self._assignment
         self._connection.phase("loading")
-        predict = load_model(
+        device = select_device(assignment.device)
+        model = load_model(
             self._function,
             assignment.entry,
             assignment.seed,
             self._box / "in" / WEIGHTS if assignment.has_weights else None,
-            select_device(assignment.device),
+            device,
+            keeps_experts_on_host=assignment.group is not None,
         )
+        predict = model.predict
+        if assignment.group is not None:
+            self._group = ServingGroup(assignment, assignment.group, model.module, device, self._box)
+            predict = self._group.together(predict)
         try:
             listener = listen(assignment.address, assignment.port)
         except OSError as error:
@@ -101,6 +109,8 @@ class ServingGeneration:
         while time.monotonic() < ends_at and server.counts.quiet_seconds < limits.drain_quiet_seconds:
             self._look(server)
             time.sleep(min(_LOOK_SECONDS, limits.drain_quiet_seconds))
+        if self._group is not None:
+            self._group.leave(ends_at - time.monotonic())
 
     def _look(self, server: ServingServer) -> None:
         self._lease.require()
@@ -108,9 +118,12 @@ class ServingGeneration:
             server.check()
         except StuckError as error:
             raise WorkerFailureError("function_error", str(error), error.where) from error
+        if self._group is not None:
+            self._group.check()
         if time.monotonic() >= self._reported_at + _REPORT_SECONDS:
             self._report(server)
 
     def _report(self, server: ServingServer) -> None:
         self._reported_at = time.monotonic()
-        self._connection.serving(**server.counts.report(server.waiting))
+        experts = None if self._group is None else self._group.report()
+        self._connection.serving(**server.counts.report(server.waiting), experts=experts)

@@ -15,7 +15,7 @@ from typing import Any
 from workers.runtime.failures import failure_of, first_line
 from workers.serving.batching import Outcome, Request
 from workers.serving.counting import Counts
-from workers.serving.errors import BadInputError, LateError, PredictionError
+from workers.serving.errors import BadInputError, LateError, NotServingError, PredictionError
 from workers.serving.limits import ANSWER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Predictor:
 
     def _refusal(self, error: BaseException) -> Exception:
         """A ValueError says that an input is wrong; everything else is a failure of the function."""
-        if isinstance(error, PredictionError):
+        if isinstance(error, (PredictionError, NotServingError)):
             return error
         if isinstance(error, ValueError):
             return BadInputError(first_line(error))

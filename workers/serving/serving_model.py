@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from punctual.function import TrainingFunction
+from punctual.moe import moe_layers
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.function_loading import overrides
 from workers.runtime.returned import check_model
+from workers.serving.experts.held import move_without_experts
 
 #: Of the tensors that weights and model do not share, so many are named.
 _NAMED = 3
 
 
-def load_model(
-    function: TrainingFunction, entry: str, seed: int, weights: Path | None, device: torch.device
-) -> Callable[[list[Any]], Any]:
-    """Build the function's model with the stored weights, in evaluation mode on a device; returns `predict`.
+@dataclass(frozen=True)
+class ServingModel:
+    """A function's model on the device where it serves."""
 
-    `weights` is None where no job left any.
+    function: TrainingFunction
+    module: torch.nn.Module
+
+    def predict(self, batch: list[Any]) -> Any:
+        """Call the function's `predict`."""
+        with torch.inference_mode():
+            return self.function.predict(batch, self.module)
+
+
+def load_model(
+    function: TrainingFunction,
+    entry: str,
+    seed: int,
+    weights: Path | None,
+    device: torch.device,
+    *,
+    keeps_experts_on_host: bool = False,
+) -> ServingModel:
+    """Build the function's model with the stored weights, in evaluation mode on a device.
+
+    Args:
+        weights: None where no job left any.
+        keeps_experts_on_host: leave the experts of mixture-of-experts layers in host memory.
 
     Raises:
         WorkerFailureError: `function_load_error` where the class has no `predict`, or the weights are not
@@ -38,13 +61,10 @@ def load_model(
         module = check_model(function.init_model())
     if weights is not None:
         _load_weights(module, weights)
-    module.to(device).eval()
-
-    def predict(batch: list[Any]) -> Any:
-        with torch.inference_mode():
-            return function.predict(batch, module)
-
-    return predict
+    layers = moe_layers(module).values() if keeps_experts_on_host else ()
+    move_without_experts(module, layers, device)
+    module.eval()
+    return ServingModel(function, module)
 
 
 def _load_weights(module: torch.nn.Module, weights: Path) -> None:

@@ -123,7 +123,7 @@ class DeploymentView(DeploymentAnswerView):
     def patch(self, request: Request, deployment_id: str) -> Response:
         found = deployment_to_change(self.user, deployment_id)
         body = self.read(requests.DeploymentPatchSerializer)
-        changes, served = requests.read_change(self.user, found.project, body)
+        changes, served = requests.read_change(self.user, found, body)
         deployment_change(deployment=found, actor=self.user, changes=changes, served=served)
         return self.answer(deployment_id)
 

@@ -7,8 +7,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from deployments.api import serializers as shapes
-from deployments.models import DeploymentEvent, DeploymentSample, Replica
+from deployments.api.expert_serializers import DeploymentExpertsSerializer
+from deployments.models import Deployment, DeploymentEvent, DeploymentSample, Replica
 from deployments.selectors.deployments import deployment_get
+from deployments.selectors.experts import deployment_experts
 from projects.api.base import ApiView
 from projects.api.pagination import NewestFirstCursorPagination
 
@@ -37,6 +39,22 @@ class SamplesView(ApiView):
     def get(self, request: Request, deployment_id: str) -> Response:
         found = deployment_get(self.user, deployment_id)
         return self.page(found.samples.all(), shapes.DeploymentSampleSerializer)
+
+
+@extend_schema(tags=["deployments"])
+class ExpertsView(ApiView):
+    """Experts of a deployment whose servers form a group."""
+
+    queryset = Deployment.objects.none()
+
+    @extend_schema(
+        operation_id="deployment_experts",
+        summary="Show the popularity, predictions and places of a deployment's experts",
+        responses=DeploymentExpertsSerializer,
+    )
+    def get(self, request: Request, deployment_id: str) -> Response:
+        found = deployment_get(self.user, deployment_id)
+        return Response(DeploymentExpertsSerializer(deployment_experts(found)).data)
 
 
 @extend_schema(tags=["deployments"])
