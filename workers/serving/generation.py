@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.25
 _REPORT_SECONDS = 1.0
+_LEAVING_SECONDS = 0.05
 
 
 class ServingGeneration:
@@ -110,7 +111,11 @@ class ServingGeneration:
             self._look(server)
             time.sleep(min(_LOOK_SECONDS, limits.drain_quiet_seconds))
         if self._group is not None:
-            self._group.leave(ends_at - time.monotonic())
+            # The others may still have requests, which need this server's experts.
+            while time.monotonic() < ends_at and not self._group.may_leave():
+                self._look(server)
+                time.sleep(_LEAVING_SECONDS)
+            self._group.close()
 
     def _look(self, server: ServingServer) -> None:
         self._lease.require()

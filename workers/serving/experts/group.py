@@ -136,6 +136,7 @@ class ExpertGroup:
         """Take part no longer. The other ranks must do the same, or they end with a failure."""
         with self._changed:
             self._standing.is_closed = True
+            self._standing.failure = self._standing.failure or "the group of servers has ended"
             self._changed.notify_all()
         self._thread.join()
         self._held.close()
@@ -169,6 +170,7 @@ class ExpertGroup:
                     if self._bell.wait(self._standing.session):
                         self._run_session()
         except Exception as error:  # noqa: BLE001 - whatever it is, batches must not wait for ever
+            # An end on which all ranks agreed is no failure.
             if not self._standing.is_closed:
                 _log.exception("the group of servers has ended")
                 with self._changed:

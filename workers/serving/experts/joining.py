@@ -55,7 +55,7 @@ class ServingGroup:
         profile, order = self._read_profile(layers, box)
         layers = {name: layers[name] for name in order}
         patience = assignment.limits.predict_seconds + _PATIENCE_SECONDS
-        self._place = place
+        self._place, self._wants_to_leave = place, False
         self._bell = meet(place, assignment.generation, device, assignment.address, patience)
         planner = ExpertPlanner(
             [len(layer.experts) for layer in layers.values()],
@@ -85,9 +85,21 @@ class ServingGroup:
         """Return the counts of experts on rank 0: all ranks have the same."""
         return None if self._place.rank else self._group.counts.report()
 
-    def leave(self, patience_seconds: float) -> None:
-        """Take part until all servers of the group want to end."""
-        self._bell.leave(self._place.size, patience_seconds)
+    def may_leave(self) -> bool:
+        """Return whether all servers of the group want to end, this one included; take part until they do.
+
+        A server that has ended already had the same answer.
+        """
+        try:
+            left = self._bell.want_to_leave(0 if self._wants_to_leave else 1)
+        except RuntimeError:
+            return True
+        self._wants_to_leave = True
+        return left >= self._place.size
+
+    def close(self) -> None:
+        """Leave the group. Further calls of `predict` get no outputs."""
+        self._group.close()
 
     @staticmethod
     def _read_profile(layers: dict[str, MoELayer], box: Path) -> tuple[PathProfile | None, list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -52,14 +50,9 @@ class Bell:
         if self._rank == 0:
             self._ringing.delete_key(f"session-{session}")
 
-    def leave(self, size: int, patience_seconds: float) -> None:
-        """Wait until all ranks want to leave. A rank that has left already ends the wait."""
-        ends_at = time.monotonic() + patience_seconds
-        with suppress(RuntimeError):
-            left = self._ringing.add("left", 1)
-            while left < size and time.monotonic() < ends_at:
-                time.sleep(0.05)
-                left = self._ringing.add("left", 0)
+    def want_to_leave(self, ranks: int) -> int:
+        """Count ranks, this one or none, that want to leave; return how many do. Raises RuntimeError."""
+        return int(self._ringing.add("left", ranks))
 
 
 def meet(
