@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from moe.lina.synthetic_routing import Routing, RoutingModel
 from moe.lina.two_phases import PlacementRules
 from punctual.moe import MoELayer, TopK, moe_layers
 from tests.communication.hooks.ranks import run_on_ranks
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.serving.experts.group import ExpertGroup
 from workers.serving.experts.held import HeldExperts
 from workers.serving.experts.meeting import Bell
@@ -141,10 +141,10 @@ def pace(setting: Setting) -> None:
         return outputs
 
     dist.all_to_all_single = paced_transfer
-    HeldExperts.compute = paced_compute  # type: ignore[method-assign]
+    HeldExperts.compute = paced_compute  # type: ignore[method-assign, assignment]
 
 
-def serve_on_this_rank(setting: Setting, folder: str) -> dict[str, Any]:
+def serve_on_this_rank(setting: Setting, ports: dict[str, int]) -> dict[str, Any]:
     """Serve all batches with each placement; return seconds of each batch and the group's counts."""
     rank = dist.get_rank()
     pace(setting)
@@ -154,7 +154,7 @@ def serve_on_this_rank(setting: Setting, folder: str) -> dict[str, Any]:
     for name, known in (("even", None), ("lina", profile)):
         model = Model(setting).eval()
         planner = ExpertPlanner(profile.experts, RANKS, known, estimate=setting.estimate)
-        bell = Bell(dist.FileStore(f"{folder}/{name}", RANKS), rank)
+        bell = Bell(dist.TCPStore(LOOPBACK, ports[name], RANKS, is_master=rank == 0), rank)
         group = ExpertGroup(moe_layers(model), planner, torch.device("cpu"), bell)
         seconds = []
         for batch in [*batches[:WARM_UP], *batches]:
@@ -210,8 +210,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     setting = Setting(asked.experts, asked.batches, asked.scale, asked.estimate, asked.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        by_rank = run_on_ranks(RANKS, serve_on_this_rank, setting, folder, seconds=900.0)
+    ports = {"even": free_port(), "lina": free_port()}
+    by_rank = run_on_ranks(RANKS, serve_on_this_rank, setting, ports, seconds=900.0)
     rows = compare(setting, by_rank[0])
     rows["load"] = os.getloadavg()[0]
     print(json.dumps(rows, indent=2))

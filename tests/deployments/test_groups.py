@@ -33,7 +33,7 @@ def present(deployment: Deployment) -> list[tuple[str, int, str]]:
 
 
 def entries(agents: Agents) -> list[dict[str, Any]]:
-    return [agent.workers[key].entry for agent in agents for key in agent.workers]
+    return [dict(agent.workers[key].entry) for agent in agents for key in agent.workers]
 
 
 def test_servers_of_a_group_meet_at_rank_0(agents: Agents, deploy: Deploy, member: Membership) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from moe.lina.expert_paths import Counts, PathProfile, profile_paths
 from punctual.moe import MoELayer, TopK, moe_layers
 from tests.communication.hooks.ranks import run_on_ranks
+from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.serving.experts.group import ExpertGroup
 from workers.serving.experts.meeting import Bell
 from workers.serving.experts.plans import ExpertPlanner
@@ -83,11 +83,15 @@ def build_batches(ranks: int) -> Batches:
     ]
 
 
+def bell_of(port: int) -> Bell:
+    rank = dist.get_rank()
+    return Bell(dist.TCPStore(LOOPBACK, port, dist.get_world_size(), is_master=rank == 0), rank)
+
+
 @contextmanager
-def opened(model: nn.Module, folder: str, top: int, known: PathProfile | None) -> Iterator[ExpertGroup]:
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    planner = ExpertPlanner([EXPERTS] * LAYERS, ranks, known, experts_per_token=top)
-    group = ExpertGroup(moe_layers(model), planner, CPU, Bell(dist.FileStore(folder, ranks), rank))
+def opened(model: nn.Module, port: int, top: int, known: PathProfile | None) -> Iterator[ExpertGroup]:
+    planner = ExpertPlanner([EXPERTS] * LAYERS, dist.get_world_size(), known, experts_per_token=top)
+    group = ExpertGroup(moe_layers(model), planner, CPU, bell_of(port))
     try:
         yield group
         dist.barrier(_barriers)
@@ -99,14 +103,15 @@ _barriers: dist.ProcessGroup
 
 
 def serve_on_this_rank(
-    folder: str, top: int, exact: bool
+    ports: tuple[int, int], top: int, exact: bool
 ) -> list[tuple[list[Tensor | None], dict[str, Any]]]:
     global _barriers
     _barriers = dist.new_group()
     found = []
-    for name, known in (("even", None), ("lina", profile())):
-        model, outputs = Tower(TopK(top), exact=exact), []
-        with opened(model, f"{folder}/{name}", top, known) as group, torch.inference_mode():
+    for port, known in zip(ports, (None, profile()), strict=True):
+        model = Tower(TopK(top), exact=exact)
+        outputs: list[Tensor | None] = []
+        with opened(model, port, top, known) as group, torch.inference_mode():
             for session in build_batches(dist.get_world_size()):
                 choices = session[dist.get_rank()]
                 outputs.append(None)
@@ -120,8 +125,8 @@ def serve_on_this_rank(
 
 @pytest.mark.parametrize(("ranks", "top"), [(2, 1), (4, 1), (4, 2)])
 def test_lina_computes_what_the_even_placement_computes(ranks: int, top: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        by_rank = run_on_ranks(ranks, serve_on_this_rank, folder, top, top == 1)
+    ports = (free_port(), free_port())
+    by_rank = run_on_ranks(ranks, serve_on_this_rank, ports, top, top == 1)
     alone = Tower(TopK(top), exact=top == 1)
     batches = build_batches(ranks)
     for rank, ((even, _), (lina, _)) in enumerate(by_rank):
@@ -169,12 +174,12 @@ def fail_after_one_layer(model: Tower, group: ExpertGroup) -> None:
         raise ZeroDivisionError
 
 
-def call_unevenly(folder: str) -> list[Tensor]:
+def call_unevenly(port: int) -> list[Tensor]:
     """Rank 0 calls the model twice in a batch, rank 1 fails after a layer, and begins again."""
     global _barriers
     _barriers = dist.new_group()
     model, choices, found = Tower(TopK(1), exact=True), torch.from_numpy(build_choices(20, 1)), []
-    with opened(model, f"{folder}/store", 1, profile()) as group, torch.inference_mode():
+    with opened(model, port, 1, profile()) as group, torch.inference_mode():
         if dist.get_rank() == 0:
             with group.batch():
                 found = [model(choices), model(choices)]
@@ -187,8 +192,7 @@ def call_unevenly(folder: str) -> list[Tensor]:
 
 
 def test_ranks_need_not_call_the_model_equally_often() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = run_on_ranks(2, call_unevenly, folder)
+    first, second = run_on_ranks(2, call_unevenly, free_port())
     with torch.inference_mode():
         expected = Tower(TopK(1), exact=True)(torch.from_numpy(build_choices(20, 1)))
     assert (len(first), len(second)) == (2, 1)

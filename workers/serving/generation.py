@@ -16,6 +16,7 @@ from workers.runtime.server_lease import ServerLease
 from workers.serving.assignment import WEIGHTS, ServingAssignment
 from workers.serving.experts.joining import ServingGroup
 from workers.serving.limits import TOKENS
+from workers.serving.predicting import Predict
 from workers.serving.server import ServingServer, StuckError, listen
 from workers.serving.serving_model import load_model
 
@@ -65,7 +66,7 @@ class ServingGeneration:
             device,
             keeps_experts_on_host=assignment.group is not None,
         )
-        predict = model.predict
+        predict: Predict = model.predict
         if assignment.group is not None:
             self._group = ServingGroup(assignment, assignment.group, model.module, device, self._box)
             predict = self._group.together(predict)

@@ -133,12 +133,14 @@ class ExpertGroup:
         return submitted.outputs
 
     def close(self) -> None:
-        """Take part no longer. The other ranks must do the same, or they end with a failure."""
+        """Take part no longer. The other ranks must do the same, or they end with a failure.
+
+        The thread of the rounds waits for a session until this process ends.
+        """
         with self._changed:
             self._standing.is_closed = True
             self._standing.failure = self._standing.failure or "the group of servers has ended"
             self._changed.notify_all()
-        self._thread.join()
         self._held.close()
 
     def _note_choices(self, number: int, choices: Tensor, is_token: Tensor) -> None:

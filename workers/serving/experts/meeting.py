@@ -12,8 +12,8 @@ import torch.distributed as dist
 from workers.runtime.failures import WorkerFailureError, first_line, start_failed
 from workers.runtime.process_group import START_TIMEOUT, backend_for, listen_on, pin_interface
 
-#: A bell is looked at anew after this time, to see whether the group is closed.
-_LOOK = timedelta(seconds=0.5)
+#: A client of the store warns in the log when this time ends, so it is long.
+_LONGEST_SILENCE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Bell:
     def wait(self, session: int) -> bool:
         """Return whether a session begins; False after some time without. Raises RuntimeError."""
         try:
-            self._waiting.wait([f"session-{session}"], _LOOK)
+            self._waiting.wait([f"session-{session}"], _LONGEST_SILENCE)
         except dist.DistStoreError:
             return False
         return True
