@@ -20,7 +20,7 @@ from launch.example_deployment import submitted_job
 from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
-from launch.settings import PlatformSettings
+from launch.settings import DEPLOYMENTS_USAGE, PlatformSettings
 
 #: As agents have it: what PyTorch needs even where a machine is small and its slots are many.
 LEAST_WORKER_BYTES = 1024**3
@@ -65,6 +65,7 @@ class LocalAgents:
         if self._inference_names:
             arguments += ["--inference-cluster", INFERENCE_CLUSTER]
             arguments += ["--inference-period-seconds", str(self._settings.inference_period_seconds)]
+            arguments += self._inference_scheduler()
         answer = commands.run(
             "bootstrap_demo",
             *arguments,
@@ -81,6 +82,13 @@ class LocalAgents:
             return {str(name): str(token) for name, token in found["agents"].items()}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise LaunchError(f"`manage.py bootstrap_demo` answered {answer[:200]!r}") from error
+
+    def _inference_scheduler(self) -> Sequence[str]:
+        """Who schedules the inference cluster; without a load this stays as operators set it."""
+        if self._settings.inference_usage is None:
+            return ()
+        by_deployments = self._settings.inference_usage == DEPLOYMENTS_USAGE
+        return "--inference-scheduled-by", "deployments" if by_deployments else "scheduler"
 
     def inference_emulator(self) -> ProcessSpecification:
         """The emulated inference scheduler: a client of the web server like any other."""

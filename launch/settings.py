@@ -20,6 +20,8 @@ from launch.privileges import RootMode
 #: How long an emulated accelerator computes (docs/protocols.md 3.1). Slow enough that eight of them fit on
 #: two cores: every gradient is computed for real, and is there no earlier than this model says.
 DEFAULT_DEVICE_MODEL: Mapping[str, float] = {"fixed_seconds": 0.05, "seconds_per_sample": 0.008}
+#: In place of an emulated load: deployments are the load of the inference servers, and schedule them.
+DEPLOYMENTS_USAGE = "deployments"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class PlatformSettings:
     inference_agents: int = 0
     #: Kind of their emulated accelerator; None: the same as the others'.
     inference_emulate: str | None = None
-    #: The load that an emulated scheduler of it serves; None: nobody reports, lends or asks back.
+    #: The load that its emulated scheduler serves, or `DEPLOYMENTS_USAGE`; None: nobody reports, lends or asks
+    #: back.
     inference_usage: str | None = None
     #: Length of a usage sample; a sample of five minutes of the curve passes in it.
     inference_period_seconds: float = 10.0
@@ -103,6 +106,11 @@ class PlatformSettings:
             database_url=read.text("DATABASE_URL", "") or None,
             redis_url=read.text("REDIS_URL", "") or None,
         )
+
+    @property
+    def has_emulated_load(self) -> bool:
+        """Whether an emulated scheduler serves the inference cluster's load."""
+        return self.inference_agents > 0 and self.inference_usage not in (None, DEPLOYMENTS_USAGE)
 
     def to_json(self) -> str:
         """The settings as text that `from_json` reads: how a test hands them to the supervisor's process."""

@@ -128,7 +128,7 @@ class Supervisor:
             with self._progress.step(f"{len(agents.names)} node agents with {settings.slots} slots each"):
                 self._start_all(agents.specifications(enrolment))
         self._start_planning(control_plane, compiling, waits=not first_start)
-        if settings.inference_agents and settings.inference_usage:
+        if settings.has_emulated_load:
             with self._progress.step(f"emulated inference scheduler ({settings.inference_usage})"):
                 self._start_all([agents.inference_emulator()])
         if settings.examples:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from django.db import models
 
 
+class ScheduledBy(models.TextChoices):
+    """Who reports an inference cluster's usage, lends its servers and asks them back: a client of the REST
+    API, or the platform for the cluster's deployments."""
+
+    SCHEDULER = "scheduler", "Its own scheduler"
+    DEPLOYMENTS = "deployments", "Its deployments"
+
+
 class OrderSource(models.TextChoices):
     """Who moves servers: the inference scheduler, an operator by hand, or the platform by its forecast."""
 

@@ -21,23 +21,72 @@ class Home:
     free_gpus: tuple[int, ...]
     deployments: frozenset[str] = frozenset()
 
+    def with_replica(self, gpu: int, deployment: str) -> Home:
+        """Return the server with one more replica."""
+        free = tuple(other for other in self.free_gpus if other != gpu)
+        return Home(self.server, free, self.deployments | {deployment})
 
-def servers_needed(replicas: Iterable[int], gpus_per_server: int) -> int:
-    """Return the fewest servers that hold these numbers of replicas, one number for each deployment.
 
-    A replica takes one GPU, and two replicas of a deployment never share a server. The bound is reached by
-    dealing out replicas in turn, deployment by deployment.
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where replicas fit.
 
-    Raises ValueError for a negative number of replicas, or servers without a GPU.
+    Attributes:
+        lacking: servers needed in addition. idle: ids of servers that stay without a replica, ascending.
     """
-    counts = list(replicas)
+
+    lacking: int
+    idle: tuple[int, ...]
+
+
+def servers_used(demands: Iterable[float], gpus_per_server: int) -> float:
+    """Return how many servers deployments use that are packed as closely as possible, a fraction too.
+
+    Args:
+        demands: replicas of each deployment; two of a deployment never share a server.
+
+    Raises ValueError for a negative demand, or servers without a GPU.
+    """
+    counts = list(demands)
     if any(count < 0 for count in counts):
-        raise ValueError(f"replicas are {counts}; none can be negative")
-    if not counts:
-        return 0
+        raise ValueError(f"demands are {counts}; none can be negative")
     if gpus_per_server < 1:
         raise ValueError(f"gpus_per_server is {gpus_per_server}; it must be at least 1")
-    return max(*counts, ceil(sum(counts) / gpus_per_server))
+    return max(max(counts, default=0.0), sum(counts) / gpus_per_server)
+
+
+def pack(missing: Mapping[str, int], homes: Collection[Home], gpus_per_server: int) -> Packing:
+    """Place missing replicas as steering does, and return what is lacking and what is left.
+
+    Args:
+        missing: replicas to place, by deployment. gpus_per_server: of a server that is added.
+    """
+    left = {home.server: home for home in homes}
+    added = 0
+    for deployment, count in missing.items():
+        for _ in range(count):
+            place = choose_place(deployment, left.values())
+            if place is None:
+                # No server has a negative id.
+                added += 1
+                left[-added] = Home(-added, tuple(range(gpus_per_server)))
+                place = (-added, 0)
+            left[place[0]] = left[place[0]].with_replica(place[1], deployment)
+    idle = sorted(server for server, home in left.items() if server >= 0 and not home.deployments)
+    return Packing(added, tuple(idle))
+
+
+def choose_to_vacate(homes: Collection[Home]) -> int | None:
+    """Return the server whose replicas fit on other servers that serve, so that it could be lent: the one
+    with the fewest; ties: the highest id. None if there is none."""
+    serving = sorted(
+        (home for home in homes if home.deployments), key=lambda home: (len(home.deployments), -home.server)
+    )
+    for home in serving:
+        others = [other for other in serving if other is not home]
+        if not pack(dict.fromkeys(sorted(home.deployments), 1), others, 1).lacking:
+            return home.server
+    return None
 
 
 def choose_place(deployment: str, homes: Collection[Home]) -> tuple[int, int] | None:

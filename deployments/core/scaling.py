@@ -4,7 +4,7 @@ Requests queue where replicas are busy. With a share ρ of the time busy, a requ
 takes about S / (1 - ρ) (one queue per replica, Poisson arrivals, exponential service; Pollaczek-Khinchine has
 the same form with other constants). So latency is predicted before it breaks its target, and the rule wants
 as many servers as keep the prediction below it. If the measured latency is above the target, it wants one
-more.
+more, unless so little of it is waiting that no number of servers would meet the target.
 
 The rule adds servers at once, and removes them one by one after a calm time, so that a fluctuating load
 does not move servers to and fro.
@@ -106,7 +106,7 @@ def wanted_servers(rule: ScalingRule, present: int, history: Sequence[Load]) -> 
     load = history[-1]
     more = servers_for(rule, load)
     reason = f"{load.busy_servers:.2f} servers are busy"
-    is_slow = _is_slow(rule, load)
+    is_slow = _is_slow(rule, present, load)
     if load.refused:
         more, reason = max(more, present + 1), f"{load.refused} requests found the queue full"
     elif is_slow and more <= present:
@@ -123,9 +123,31 @@ def wanted_servers(rule: ScalingRule, present: int, history: Sequence[Load]) -> 
     return Wanted(present, reason)
 
 
-def _is_slow(rule: ScalingRule, load: Load) -> bool:
-    """Return whether latency is above a target that more servers can meet."""
+def servers_demanded(rule: ScalingRule, present: int, load: Load) -> float:
+    """Return how many servers the load takes at the capacity that keeps both targets, a fraction too.
+
+    Neither the least number counts, which is no load, nor more than the most.
+
+    Args:
+        present: servers that served.
+    """
+    target, share = rule.latency_target_seconds, BUSY_TARGET
+    if target is not None and load.service_seconds < target:
+        share = min(share, 1.0 - load.service_seconds / target)
+    demanded = load.busy_servers / share
+    if load.refused or _is_slow(rule, present, load):
+        demanded = max(demanded, present + 1.0)
+    return min(float(rule.most), demanded)
+
+
+def _is_slow(rule: ScalingRule, present: int, load: Load) -> bool:
+    """Return whether latency is above a target that more servers can meet.
+
+    A percentile grows with the busy share as the mean does. Without any waiting it would be 1 - ρ of what was
+    measured: if that is above the target too, requests are slow for another reason.
+    """
     target = rule.latency_target_seconds
-    if target is None or load.latency_seconds is None:
+    if target is None or load.latency_seconds is None or load.latency_seconds <= target:
         return False
-    return load.latency_seconds > target > load.service_seconds
+    idle_share = 1.0 - min(1.0, load.busy_servers / max(1, present))
+    return max(load.service_seconds, load.latency_seconds * idle_share) < target

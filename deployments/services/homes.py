@@ -1,8 +1,9 @@
-"""Places for replicas: inference servers at home with free GPUs."""
+"""Inference servers at home, and the room that they have for replicas. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from cluster.choices import DrainState, LendingState, ServerState
@@ -12,6 +13,13 @@ from deployments.core.places import Home
 from deployments.models import Replica, Rollout
 from lending.choices import LoanState
 from lending.models import InferenceCluster, LoanOrder
+
+PRESENT_STATES = (
+    ReplicaState.STARTING,
+    ReplicaState.SERVING,
+    ReplicaState.DRAINING,
+    ReplicaState.STOPPING,
+)
 
 
 @dataclass
@@ -28,14 +36,20 @@ class Homes:
         )
 
     def take(self, server: int, gpu: int, deployment: str) -> None:
-        """Note that a GPU is no longer free."""
-        home = self.homes[server]
-        left = tuple(free for free in home.free_gpus if free != gpu)
-        self.homes[server] = replace(home, free_gpus=left, deployments=home.deployments | {deployment})
+        """Note a replica that starts there."""
+        self.homes[server] = self.homes[server].with_replica(gpu, deployment)
 
 
-def find_homes(inference_cluster: InferenceCluster, now: datetime) -> Homes:
-    """Return the servers that take replicas now."""
+def find_homes(
+    inference_cluster: InferenceCluster,
+    now: datetime,
+    states: Collection[ReplicaState] = PRESENT_STATES,
+) -> Homes:
+    """Return the servers that may get replicas: at home, up, neither drained nor offered for loan.
+
+    Args:
+        states: replicas in these states take room.
+    """
     offered = LoanOrder.objects.filter(
         inference_cluster=inference_cluster, state=LoanState.PENDING, servers__isnull=False
     )
@@ -44,9 +58,9 @@ def find_homes(inference_cluster: InferenceCluster, now: datetime) -> Homes:
     ).exclude(pk__in=offered.values("servers"))
     servers = servers.exclude(available_until__lte=now)
     present = list(
-        Replica.objects.filter(server__in=servers)
-        .exclude(state=ReplicaState.GONE)
-        .values_list("gpu_id", "server_id", "deployment_id", "rollout_id", "leaving")
+        Replica.objects.filter(server__in=servers, state__in=states).values_list(
+            "gpu_id", "server_id", "deployment_id", "rollout_id", "leaving"
+        )
     )
     used = {gpu for gpu, *_ in present}
     gpus = {

@@ -120,11 +120,13 @@ def _scale(deployment: Deployment) -> None:
     """Store how many servers the deployment needs by its newest samples."""
     newest = list(deployment.samples.order_by("-ended_at")[:CALM_PERIODS])
     before = deployment.wanted_servers
-    wanted = wanted_servers(deployment.scaling_rule(), before, _loads(newest[::-1]))
+    wanted = wanted_servers(
+        deployment.scaling_rule(), before, [load_of(sample) for sample in reversed(newest)]
+    )
     serving = deployment.replicas.filter(state=ReplicaState.SERVING).count()
     # The samples do not say yet what servers that still start will bring.
     is_settled = serving >= before
-    if wanted.servers == before or not is_settled:
+    if wanted.servers == before or (wanted.servers > before and not is_settled):
         return
     deployment.wanted_servers, deployment.wanted_reason = wanted.servers, wanted.reason[:300]
     deployment.save(update_fields=["wanted_servers", "wanted_reason"])
@@ -132,13 +134,11 @@ def _scale(deployment: Deployment) -> None:
     wake("steer_deployments")
 
 
-def _loads(samples: Sequence[DeploymentSample]) -> list[Load]:
-    return [
-        Load(
-            busy_servers=sample.busy_servers,
-            service_seconds=sample.busy_seconds / sample.batches if sample.batches else 0.0,
-            latency_seconds=sample.p95_seconds,
-            refused=sample.refused,
-        )
-        for sample in samples
-    ]
+def load_of(sample: DeploymentSample) -> Load:
+    """Return a sample as the scaling rule reads it."""
+    return Load(
+        busy_servers=sample.busy_servers,
+        service_seconds=sample.busy_seconds / sample.batches if sample.batches else 0.0,
+        latency_seconds=sample.p95_seconds,
+        refused=sample.refused,
+    )

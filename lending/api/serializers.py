@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 
 from cluster.choices import LendingState, Whitelist, WorkState
 from cluster.models import Server
-from lending.choices import LoanState, OrderSource, ReclaimState
+from lending.choices import LoanState, OrderSource, ReclaimState, ScheduledBy
 from lending.forecasting.registry import FORECASTERS
 from lending.models import (
     ForecasterTraining,
@@ -105,7 +105,7 @@ class InferenceClusterSerializer(serializers.ModelSerializer):
     class Meta:
         model = InferenceCluster
         fields = (
-            "name", "created_at", "credential_issued_at", "lending", "headroom_fraction",
+            "name", "created_at", "credential_issued_at", "scheduled_by", "lending", "headroom_fraction",
             "forecast_margin_fraction",
             "hysteresis_fraction", "forecaster", "asks_back_by_forecast", "period_seconds",
             "minimum_hold_seconds", "minimum_gain_servers",
@@ -123,6 +123,9 @@ class InferenceClusterDetailSerializer(InferenceClusterSerializer):
 
 
 class _SettingsSerializer(StrictSerializer):
+    scheduled_by = serializers.ChoiceField(
+        ScheduledBy.choices, required=False, help_text="`deployments`: usage and orders follow its deployments."
+    )
     lending = fields.Truth(required=False, help_text="Off: nothing more is lent.")
     headroom_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
     forecast_margin_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)

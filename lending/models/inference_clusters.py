@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from cluster.choices import LendingState
 from cluster.models.machines import Cluster
+from lending.choices import ScheduledBy
 from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
 
 
@@ -29,6 +30,8 @@ class InferenceCluster(models.Model):
     credential_issued_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
 
+    #: Who reports usage, lends and asks back.
+    scheduled_by = models.CharField(max_length=12, choices=ScheduledBy.choices, default=ScheduledBy.SCHEDULER)
     #: Off: nothing more is lent; what is on loan stays until it is asked back.
     lending = models.BooleanField(default=True)
     #: Share of its servers that is never lent.

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from lending.choices import ScheduledBy
 from lending.models import InferenceCluster
 from lending.services.transitions import note_event
 from projects.errors import Conflict
@@ -56,6 +57,19 @@ def inference_cluster_change(
     hint(f"cluster:{inference_cluster.cluster_id}", kind="servers")
     wake("orchestrate")
     return inference_cluster
+
+
+def check_external_scheduler(inference_cluster: InferenceCluster) -> None:
+    """Check that usage and orders come from a client of the REST API.
+
+    Raises:
+        Conflict: the cluster's deployments schedule it.
+    """
+    if inference_cluster.scheduled_by == ScheduledBy.DEPLOYMENTS:
+        raise Conflict(
+            f"{inference_cluster.name} is scheduled by its deployments, which report its usage and order "
+            "loans and returns. An operator sets scheduled_by to “scheduler” for a scheduler of its own."
+        )
 
 
 def server_token_create(

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.choices import LendingState
-from lending.choices import OrderSource, ReclaimState
+from lending.choices import OrderSource, ReclaimState, ScheduledBy
 from lending.models import (
     InferenceCluster,
     LendingEvent,
@@ -123,6 +123,9 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
     worth it; measured usage takes what it needs. The order's id follows from the sample, so that asking again
     changes nothing.
     """
+    if inference_cluster.scheduled_by == ScheduledBy.DEPLOYMENTS:
+        # Its deployments ask back, by the same rule.
+        return None
     if not inference_cluster.asks_back_by_forecast:
         return None
     # Two orchestrators at once would count the same servers twice.
@@ -134,7 +137,8 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
     if now - newest.period_ends_at > STALE_PERIODS * period:
         return None
     forecast = inference_cluster.forecasts.filter(period_ends_at=newest.period_ends_at + period).first()
-    count = _wanted(inference_cluster, newest.usage, None if forecast is None else forecast.usage, now)
+    expected = None if forecast is None else forecast.usage
+    count = servers_to_ask_back(inference_cluster, newest.usage, expected, now)
     if not count:
         return None
     order_id = uuid.uuid5(
@@ -152,16 +156,25 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
     return order
 
 
-def _wanted(inference_cluster: InferenceCluster, usage: float, forecast: float | None, now: datetime) -> int:
-    lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
-    being_returned = inference_cluster.servers_in(LendingState.RECLAIMING)
-    asked = sum(
-        inference_cluster.reclaim_orders.filter(state=ReclaimState.PENDING).values_list("count", flat=True)
-    )
-    on_loan = lent.count() + being_returned
-    counts = {"on_loan": on_loan, "being_returned": min(on_loan, being_returned + asked)}
-    rule = inference_cluster.rule()
-    settled = settled_servers(inference_cluster, now)
-    measured = rule.decide(usage, None, **counts).reclaim
-    foreseen = rule.decide(usage, forecast, **counts, settled=settled).reclaim
+def servers_to_ask_back(
+    inference_cluster: InferenceCluster, usage: float, forecast: float | None, now: datetime, offered: int = 0
+) -> int:
+    """Return how many servers the lending rule asks back now. The caller holds the cluster's row.
+
+    Args:
+        offered: servers that are offered and not lent yet, where these count as lent.
+    """
+    lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN).count()
+    returning = inference_cluster.servers_in(LendingState.RECLAIMING)
+    on_loan = lent + returning + offered
+    coming = min(on_loan, returning + servers_asked_back(inference_cluster))
+    rule, settled = inference_cluster.rule(), settled_servers(inference_cluster, now)
+    measured = rule.decide(usage, None, on_loan=on_loan, being_returned=coming).reclaim
+    foreseen = rule.decide(usage, forecast, on_loan=on_loan, being_returned=coming, settled=settled).reclaim
     return foreseen if foreseen >= inference_cluster.minimum_gain_servers else measured
+
+
+def servers_asked_back(inference_cluster: InferenceCluster) -> int:
+    """Return the number of servers of reclaim orders that are not begun yet."""
+    pending = inference_cluster.reclaim_orders.filter(state=ReclaimState.PENDING)
+    return sum(pending.values_list("count", flat=True))

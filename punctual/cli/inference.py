@@ -75,7 +75,7 @@ def show(name: ClusterName, as_json: options.Json = False) -> None:
         ("needed, to be on loan", f"{decision.get('need', '-')}, {decision.get('target', '-')} servers"),
         ("missing", f"{decision.get('shortfall', '-')} servers"),
         ("held at least", f"{found['minimum_hold_seconds']:g} s"),
-        ("asked back by", "the platform's forecast" if found["asks_back_by_forecast"] else "its scheduler"),
+        ("scheduled by", _scheduler(found)),
     ]
     output.print_facts(facts)
     output.print_table(
@@ -235,6 +235,12 @@ def change(
         output.print_json(document)
     else:
         output.say(f"{name}: " + ", ".join(f"{key} is {document[key]}" for key in changes))
+
+
+def _scheduler(found: dict[str, Any]) -> str:
+    if found["scheduled_by"] == "deployments":
+        return "its deployments"
+    return "its scheduler, asked back by forecast" if found["asks_back_by_forecast"] else "its scheduler"
 
 
 def _value(text: str) -> Any:

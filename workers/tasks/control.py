@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from deployments.services import sampling, steering
+from deployments.services import lending, sampling, steering
 from lending.services import orchestrator, trainings
 from lending.services.usage import forget_old_usage
 from scheduling.services import (
@@ -102,8 +102,9 @@ def steer_deployments() -> None:
 
 @shared_task(name="workers.tasks.measure_deployments", **RETRY)
 def measure_deployments() -> None:
-    """Take a sample of every deployment, and decide how many servers each needs."""
+    """Take a sample of every deployment, decide how many servers each needs, and lend or ask back by that."""
     sampling.measure_deployments()
+    lending.schedule_inference_clusters()
 
 
 @shared_task(name="workers.tasks.start_trainings", **RETRY)

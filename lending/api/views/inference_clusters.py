@@ -22,6 +22,7 @@ from lending.selectors.inference_clusters import (
     training_get,
 )
 from lending.services.inference_clusters import (
+    check_external_scheduler,
     credential_issue,
     inference_cluster_change,
     inference_cluster_create,
@@ -218,6 +219,7 @@ class UsageView(InferenceView):
 
     def _report(self, inference_cluster: InferenceCluster) -> Response:
         samples = self.read(shapes.UsageRequestSerializer)["samples"]
+        check_external_scheduler(inference_cluster)
         new = usage_report(inference_cluster=inference_cluster, samples=samples)
         return Response(shapes.UsageStoredSerializer({"stored": len(samples), "new": new}).data)
 

@@ -15,6 +15,7 @@ from lending.api.views.inference_clusters import InferenceView
 from lending.choices import OrderSource
 from lending.models import InferenceCluster, LoanOrder, ReclaimOrder
 from lending.selectors.inference_clusters import loan_order_get, reclaim_order_get, reclaim_orders
+from lending.services.inference_clusters import check_external_scheduler
 from lending.services.loans import loan_order_create
 from lending.services.reclaiming import reclaim_confirm, reclaim_order_create
 from projects.api.pagination import NewestFirstCursorPagination
@@ -31,9 +32,14 @@ class OrdersView(InferenceView):
 
     pagination_class = LatestOrderFirst
 
-    @property
-    def source(self) -> OrderSource:
-        """Who gives the order."""
+    def source(self, inference_cluster: InferenceCluster) -> OrderSource:
+        """Return who gives the order.
+
+        Raises:
+            Conflict: an external scheduler gives it, and deployments schedule the cluster.
+        """
+        if self.scheduler_of is not None:
+            check_external_scheduler(inference_cluster)
         return OrderSource.OPERATOR if self.scheduler_of is None else OrderSource.SCHEDULER
 
 
@@ -72,7 +78,7 @@ class LoanOrdersView(OrdersView):
             inference_cluster=inference_cluster,
             order_id=body["id"],
             server_names=body["servers"],
-            source=self.source,
+            source=self.source(inference_cluster),
             created_by=self.asker,
         )
         return Response(shapes.LoanOrderSerializer(order).data, status=201 if is_new else 200)
@@ -142,7 +148,7 @@ class ReclaimOrdersView(ReclaimsView):
             order_id=body["id"],
             count=body["count"],
             wanted_by=body["wanted_by"],
-            source=self.source,
+            source=self.source(inference_cluster),
             created_by=self.asker,
         )
         return self.answer(inference_cluster, order.pk, 201 if is_new else 200)

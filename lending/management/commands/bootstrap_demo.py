@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
+from lending.choices import ScheduledBy
 from lending.models import InferenceCluster
 from lending.services.inference_clusters import inference_cluster_create, server_token_create
 from projects.models import Membership, Project, Quota, Role, User, token_digest
@@ -38,6 +39,11 @@ class Command(BaseCommand):
         )
         parser.add_argument("--inference-period-seconds", type=float, default=300.0, metavar="SECONDS")
         parser.add_argument(
+            "--inference-scheduled-by",
+            choices=ScheduledBy.values,
+            help="who lends its servers; if left out, this stays as it is",
+        )
+        parser.add_argument(
             "--inference-agent",
             action="append",
             default=[],
@@ -62,6 +68,9 @@ class Command(BaseCommand):
             inference = self._inference_cluster(
                 options["inference_cluster"], operator, options["inference_period_seconds"]
             )
+            if options["inference_scheduled_by"]:
+                inference.scheduled_by = options["inference_scheduled_by"]
+                inference.save(update_fields=["scheduled_by"])
             tokens |= {
                 name: server_token_create(inference_cluster=inference, created_by=operator, server_name=name)
                 for name in options["inference_agent"]
