@@ -52,8 +52,8 @@ class PlatformSettings:
     inference_agents: int = 0
     #: Kind of their emulated accelerator; None: the same as the others'.
     inference_emulate: str | None = None
-    #: The load that its emulated scheduler serves, or `DEPLOYMENTS_USAGE`; None: nobody reports, lends or asks
-    #: back.
+    #: The load that its emulated scheduler serves, or `DEPLOYMENTS_USAGE`; None: nobody reports, lends or
+    #: asks back.
     inference_usage: str | None = None
     #: Length of a usage sample; a sample of five minutes of the curve passes in it.
     inference_period_seconds: float = 10.0

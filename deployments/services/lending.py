@@ -1,5 +1,5 @@
-"""Deployments as the scheduler of their inference cluster (Lyra sections 3.3 and 3.6): idle servers are offered
-for loan, and asked back when deployments need them.
+"""Deployments as the scheduler of their inference cluster (Lyra sections 3.3 and 3.6): idle servers are
+offered for loan, and asked back when deployments need them.
 
 These are the same orders, by the same lending rule, as those of an external scheduler. Usage and forecast
 decide period by period. A replica that finds no place asks its server back at once.

@@ -124,7 +124,9 @@ class InferenceClusterDetailSerializer(InferenceClusterSerializer):
 
 class _SettingsSerializer(StrictSerializer):
     scheduled_by = serializers.ChoiceField(
-        ScheduledBy.choices, required=False, help_text="`deployments`: usage and orders follow its deployments."
+        ScheduledBy.choices,
+        required=False,
+        help_text="`deployments`: they report usage and give orders.",
     )
     lending = fields.Truth(required=False, help_text="Off: nothing more is lent.")
     headroom_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from punctual.cli import options, output, session
+from punctual.cli.deployment_load import load
+from punctual.cli.inputs import read_inputs
 from punctual.client.deployments import Deployments
 from punctual.client.durations import parse_duration
 from punctual.errors import InvalidInputError
 
 deployments_app = typer.Typer(help="List deployments, ask them, change and delete them.")
+deployments_app.command("load")(load)
 DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id or name.")]
 Servers = Annotated[
     int | None, typer.Option("--servers", min=1, help="Servers now; both bounds unless these are given.")
@@ -231,36 +233,11 @@ def predict(
     ] = None,
 ) -> None:
     """Ask the model; prints one line of JSON for each input."""
-    inputs = _read_inputs(values or [], file)
+    inputs = read_inputs(values or [], file)
     with _found(deployment_id) as (api, found_id):
         outputs = api.predict(found_id, inputs)
     for value in outputs:
         output.say(json.dumps(value))
-
-
-def _read_inputs(values: list[str], file: Path | None) -> list[Any]:
-    if file is None:
-        if not values:
-            raise InvalidInputError("name at least one input, or --file")
-        return [_read_json("an input", text) for text in values]
-    if values:
-        raise InvalidInputError("name inputs or --file, not both")
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{file} cannot be read: {error}") from error
-    inputs = _read_json(str(file), text)
-    if not isinstance(inputs, list):
-        raise InvalidInputError(f"{file} is not a JSON list of inputs")
-    return inputs
-
-
-def _read_json(what: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        hint = "quote texts: '\"a text\"'"
-        raise InvalidInputError(f"{what} is not JSON: {text[:40]}", hint=hint) from error
 
 
 @deployments_app.command("set")

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.core.places import Home, choose_place, choose_to_drain, servers_needed
+from deployments.core.places import (
+    Home,
+    Packing,
+    choose_place,
+    choose_to_drain,
+    choose_to_vacate,
+    pack,
+    servers_used,
+)
 from deployments.core.replacing import Standing, next_steps
 
 
 @given(st.lists(st.integers(0, 6), max_size=6), st.integers(1, 4))
-def test_replicas_fit_on_the_servers_that_they_need(replicas: list[int], gpus: int) -> None:
-    """Dealt out in turn over that many servers, no two replicas of a deployment share one."""
-    needed = servers_needed(replicas, gpus)
-    loads: list[list[int]] = [[] for _ in range(needed)]
-    position = 0
-    for deployment, count in enumerate(replicas):
-        for _ in range(count):
-            loads[position % needed].append(deployment)
-            position += 1
-    assert all(len(load) <= gpus and len(set(load)) == len(load) for load in loads)
-    fewer = needed - 1
-    assert fewer < 0 or fewer < max(replicas, default=0) or sum(replicas) > fewer * gpus
+def test_missing_replicas_need_at_least_the_servers_used(replicas: list[int], gpus: int) -> None:
+    missing = {str(number): count for number, count in enumerate(replicas)}
+    used = servers_used(replicas, gpus)
+    packing = pack(missing, [], gpus)
+    assert packing.lacking >= ceil(used)
+    homes = [Home(server, tuple(range(gpus))) for server in range(1, packing.lacking + 2)]
+    assert pack(missing, homes, gpus) == Packing(0, (packing.lacking + 1,))
+
+
+def test_replicas_find_room_before_servers_are_added() -> None:
+    homes = [Home(1, (), frozenset({"a", "b"})), Home(2, (21,), frozenset({"a"})), Home(3, (30, 31))]
+    assert pack({"b": 1}, homes, 2) == Packing(0, (3,))
+    assert pack({"a": 3}, homes, 2) == Packing(2, ())
+    assert pack({"a": 2, "c": 2}, homes, 2) == Packing(1, ())
+
+
+def test_a_server_is_vacated_if_others_that_serve_have_room() -> None:
+    roomy = Home(1, (11,), frozenset({"a"}))
+    assert choose_to_vacate([roomy, Home(2, (21,), frozenset({"b"})), Home(3, (30, 31))]) == 2
+    assert choose_to_vacate([roomy, Home(2, (21,), frozenset({"a"})), Home(3, (30, 31))]) is None
+    assert choose_to_vacate([roomy, Home(3, (30, 31))]) is None
+
+
+@pytest.mark.parametrize(
+    ("demands", "gpus", "words"), [([-1.0], 1, "negative"), ([1.0], 0, "gpus_per_server")]
+)
+def test_servers_used_names_what_makes_no_sense(demands: list[float], gpus: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        servers_used(demands, gpus)
 
 
 def test_a_server_that_serves_already_is_preferred() -> None:

@@ -13,6 +13,7 @@ from deployments.core.scaling import (
     Load,
     ScalingRule,
     predicted_latency,
+    servers_demanded,
     servers_for,
     wanted_servers,
 )
@@ -49,8 +50,23 @@ def test_a_function_slower_than_the_target_adds_no_servers() -> None:
 
 
 def test_measured_latency_and_refusals_add_a_server() -> None:
-    assert wanted_servers(RULE, 2, [load(0.5, latency_seconds=0.3)]).servers == 3
+    assert wanted_servers(RULE, 2, [load(0.9, latency_seconds=0.3)]).servers == 3
     assert wanted_servers(RULE, 2, [Load(0.5, 0.05, 0.1, refused=1)]).servers == 3
+
+
+def test_latency_that_is_no_waiting_adds_no_server() -> None:
+    """Of 300 ms with servers busy for a quarter of the time, 225 ms are no waiting."""
+    assert wanted_servers(RULE, 2, [load(0.5, latency_seconds=0.3)]).servers == 2
+
+
+def test_a_load_demands_servers_at_the_capacity_of_its_target() -> None:
+    """A batch of 80 ms answers within 200 ms while servers are busy for up to 0.6 of the time."""
+    assert servers_demanded(RULE, 2, load(0.9, 0.08)) == pytest.approx(1.5)
+    assert servers_demanded(RULE, 2, load(0.7, 0.01)) == pytest.approx(1.0)
+    assert servers_demanded(RULE, 2, load(0.7, 0.5)) == pytest.approx(1.0)
+    assert servers_demanded(ScalingRule(1, 4), 1, load(9.0)) == 4.0
+    assert servers_demanded(RULE, 1, Load()) == 0.0
+    assert servers_demanded(RULE, 2, Load(0.5, 0.05, 0.1, refused=1)) == 3.0
 
 
 def test_servers_are_removed_one_by_one_after_calm_periods() -> None:

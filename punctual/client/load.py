@@ -1,0 +1,231 @@
+"""Open-loop load on a deployment: requests arrive at their times, whether earlier ones were answered or not.
+
+Requests go to the servers of the deployment, in turn. One that a server does not take (503, or no
+connection) goes to the next. One that a dying server cut is sent once more, which `predict` allows: it
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from punctual.client.deployments import Deployments
+from punctual.errors import PunctualError
+from punctual.protocol.latencies import LATENCY_BUCKETS, latency_bucket, latency_percentile
+
+DAY_SECONDS = 86_400.0
+#: Addresses are read this often. A replica answers for a second after it began to drain, at least.
+_LOOK_SECONDS = 0.5
+_TIMEOUT_SECONDS = 40.0
+_SECONDS_BETWEEN_TRIES = 0.05
+#: A request that no server takes is given up after so long.
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Requests per second over time: a constant, or a day's curve between a fifth of it and all of it.
+
+    Attributes:
+        most: the rate, or its highest value. day_seconds: length of a day, which begins at the curve's
+            lowest point; None: the rate is constant.
+    """
+
+    most: float
+    day_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.most > 0.0 and math.isfinite(self.most)):
+            raise ValueError(f"rate is {self.most}; it must be above 0")
+        if self.day_seconds is not None and not self.day_seconds > 0.0:
+            raise ValueError(f"day_seconds is {self.day_seconds}; it must be above 0")
+
+    def at(self, seconds: float) -> float:
+        """Return requests per second at a time since the beginning."""
+        if self.day_seconds is None:
+            return self.most
+        height = (1.0 - math.cos(2.0 * math.pi * seconds / self.day_seconds)) / 2.0
+        return self.most * (0.2 + 0.8 * height)
+
+
+@dataclass
+class Outcomes:
+    """What became of the requests of some time.
+
+    Attributes:
+        sent: requests that arrived and were sent. skipped: arrived while as many as allowed were under way.
+        answered: with outputs. failed: by the status of the answer, or `no server` or `cut twice`.
+        retried: cut by a dying server and sent once more; these count among answered or failed too.
+        latencies: of those answered, from their arrival, by bucket (`punctual.protocol.latencies`).
+    """
+
+    sent: int = 0
+    skipped: int = 0
+    answered: int = 0
+    retried: int = 0
+    failed: dict[str, int] = field(default_factory=dict)
+    latencies: list[int] = field(default_factory=lambda: [0] * LATENCY_BUCKETS)
+
+    def percentile(self, share: float) -> float | None:
+        """Return a percentile of the latencies in seconds; None if nothing was answered."""
+        return latency_percentile(self.latencies, share)
+
+    def note_failure(self, why: str) -> None:
+        """Count one request that failed."""
+        self.failed[why] = self.failed.get(why, 0) + 1
+
+    def add(self, other: Outcomes) -> None:
+        """Add the outcomes of another time."""
+        for name in ("sent", "skipped", "answered", "retried"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for why, count in other.failed.items():
+            self.failed[why] = self.failed.get(why, 0) + count
+        self.latencies = [sum(pair) for pair in zip(self.latencies, other.latencies, strict=True)]
+
+
+class AddressBook:
+    """Addresses of the replicas that serve, as the platform says."""
+
+    def __init__(self, deployments: Deployments, deployment_id: str) -> None:
+        self._deployments = deployments
+        self._id = deployment_id
+        self.addresses: list[str] = []
+        self._position = 0
+
+    def look(self) -> None:
+        """Read them anew."""
+        replicas = self._deployments.get(self._id)["replicas"]
+        self.addresses = [str(row["address"]) for row in replicas if row["state"] == "serving"]
+
+    def choose(self, avoided: Collection[str] = ()) -> str | None:
+        """Return the address whose turn it is; None if no replica serves but the avoided ones."""
+        addresses = [address for address in self.addresses if address not in avoided]
+        if not addresses:
+            return None
+        self._position += 1
+        return addresses[self._position % len(addresses)]
+
+
+class OpenLoop:
+    """Sends requests at a rate, at most ``most_at_once`` at a time, until `stop` or the end.
+
+    ``seconds``: outcomes of the requests that arrived in each second.
+    """
+
+    def __init__(
+        self, book: AddressBook, token: str, inputs: Sequence[Any], rate: Rate, most_at_once: int = 64,
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        if not inputs:
+            raise ValueError("inputs are empty; a request has at least one")
+        self._book = book
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._inputs = list(inputs)
+        self._rate = rate
+        self._most_at_once = most_at_once
+        self._random = random.Random(seed)
+        self._stopped = False
+        self.seconds: list[Outcomes] = []
+
+    def stop(self) -> None:
+        """End before the time is over; requests under way are still awaited."""
+        self._stopped = True
+
+    def total(self) -> Outcomes:
+        """Return the outcomes of all requests so far."""
+        total = Outcomes()
+        for second in list(self.seconds):
+            total.add(second)
+        return total
+
+    def run(self, seconds: float, report: Callable[[Outcomes], None] | None = None) -> Outcomes:
+        """Send requests for so long; return what became of all of them.
+
+        Args:
+            report: gets the total about every ten seconds.
+        """
+        asyncio.run(self._run(seconds, report))
+        return self.total()
+
+    async def _run(self, seconds: float, report: Callable[[Outcomes], None] | None) -> None:
+        await asyncio.to_thread(self._book.look)
+        watching = asyncio.create_task(self._watch(report))
+        limits = httpx.Limits(max_connections=self._most_at_once, max_keepalive_connections=None)
+        under_way: set[asyncio.Task[None]] = set()
+        async with httpx.AsyncClient(
+            headers=self._headers, timeout=_TIMEOUT_SECONDS, limits=limits, trust_env=False
+        ) as client:
+            began, arrival = time.monotonic(), 0.0
+            while arrival < seconds and not self._stopped:
+                await asyncio.sleep(max(0.0, began + arrival - time.monotonic()))
+                outcomes = self._second(arrival)
+                if len(under_way) < self._most_at_once:
+                    outcomes.sent += 1
+                    task = asyncio.create_task(self._send(client, outcomes, began + arrival))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+                else:
+                    outcomes.skipped += 1
+                # Poisson arrivals.
+                arrival += self._random.expovariate(self._rate.at(arrival))
+            await asyncio.gather(*under_way)
+        watching.cancel()
+
+    def _second(self, arrival: float) -> Outcomes:
+        while len(self.seconds) <= int(arrival):
+            self.seconds.append(Outcomes())
+        return self.seconds[int(arrival)]
+
+    async def _watch(self, report: Callable[[Outcomes], None] | None) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            # The known servers go on while the platform does not answer.
+            with contextlib.suppress(PunctualError):
+                await asyncio.to_thread(self._book.look)
+            looks += 1
+            if report is not None and looks % 20 == 0:
+                report(self.total())
+
+    async def _send(self, client: httpx.AsyncClient, outcomes: Outcomes, arrived: float) -> None:
+        """Send one request until a server takes it."""
+        is_retry, why = False, "no server"
+        avoided: set[str] = set()
+        body = {"inputs": [self._random.choice(self._inputs)]}
+        while time.monotonic() - arrived < _PATIENCE_SECONDS:
+            address = self._book.choose(avoided)
+            if address is None:
+                avoided.clear()
+                await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
+                continue
+            try:
+                answer = await client.post(f"{address}/predict", json=body)
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
+                avoided.add(address)
+                continue
+            except httpx.TransportError:
+                if is_retry:
+                    why = "cut twice"
+                    break
+                is_retry = True
+                outcomes.retried += 1
+                avoided.add(address)
+                continue
+            if answer.status_code == 200:
+                outcomes.answered += 1
+                outcomes.latencies[latency_bucket(time.monotonic() - arrived)] += 1
+                return
+            why = str(answer.status_code)
+            if answer.status_code != 503:
+                break
+            avoided.add(address)
+        outcomes.note_failure(why)
