@@ -17,7 +17,7 @@ TOKEN_NAME = "load"
 
 
 def load(
-    deployment_id: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="The deployment's id.")],
+    deployment_id: Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id or name.")],
     values: Annotated[
         list[str] | None, typer.Argument(metavar="INPUT...", help="Inputs, each as JSON.")
     ] = None,
@@ -42,6 +42,7 @@ def load(
         raise InvalidInputError(str(error)) from error
     with session.client() as client:
         deployments = client.deployments
+        deployment_id = deployments.find(deployment_id)
         token = deployments.issue_token(deployment_id, TOKEN_NAME)
         loop = OpenLoop(
             AddressBook(deployments, deployment_id), str(token["token"]), inputs, curve, at_once, seed
