@@ -76,6 +76,7 @@ class Figures:
     failed: dict[str, int]
     retried: int
     skipped: int
+    sent_late: int
     p50_seconds: float | None
     p95_seconds: float | None
     share_within_target: float
@@ -190,6 +191,7 @@ class Day:
             failed=total.failed,
             retried=total.retried,
             skipped=total.skipped,
+            sent_late=total.late,
             p50_seconds=total.percentile(0.5),
             p95_seconds=total.percentile(0.95),
             share_within_target=share_within(windows(seconds)),

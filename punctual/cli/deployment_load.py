@@ -64,6 +64,7 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
     return {
         "sent": outcomes.sent,
         "skipped": outcomes.skipped,
+        "late": outcomes.late,
         "answered": outcomes.answered,
         "retried": outcomes.retried,
         "failed": outcomes.failed,
@@ -79,5 +80,5 @@ def _say(outcomes: Outcomes) -> None:
     latency = "-" if p50 is None or p95 is None else f"median {1000 * p50:.0f} ms, p95 {1000 * p95:.0f} ms"
     output.say(
         f"{outcomes.sent} sent, {outcomes.answered} answered ({latency}), {outcomes.retried} retried, "
-        f"failed: {failed}, skipped: {outcomes.skipped}"
+        f"failed: {failed}, skipped: {outcomes.skipped}, sent late: {outcomes.late}"
     )

@@ -29,6 +29,7 @@ _TIMEOUT_SECONDS = 40.0
 _SECONDS_BETWEEN_TRIES = 0.05
 #: A request that no server takes is given up after so long.
 _PATIENCE_SECONDS = 10.0
+_LATE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Outcomes:
 
     Attributes:
         sent: requests that arrived and were sent. skipped: arrived while as many as allowed were under way.
+        late: sent late because this machine was too busy, which their latencies contain.
         answered: with outputs. failed: by the status of the answer, or `no server` or `cut twice`.
         retried: cut by a dying server and sent once more; these count among answered or failed too.
         latencies: of those answered, from their arrival, by bucket (`punctual.protocol.latencies`).
@@ -70,6 +72,7 @@ class Outcomes:
 
     sent: int = 0
     skipped: int = 0
+    late: int = 0
     answered: int = 0
     retried: int = 0
     failed: dict[str, int] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Outcomes:
 
     def add(self, other: Outcomes) -> None:
         """Add the outcomes of another time."""
-        for name in ("sent", "skipped", "answered", "retried"):
+        for name in ("sent", "skipped", "late", "answered", "retried"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for why, count in other.failed.items():
             self.failed[why] = self.failed.get(why, 0) + count
@@ -201,7 +204,9 @@ class OpenLoop:
         is_retry, why = False, "no server"
         avoided: set[str] = set()
         body = {"inputs": [self._random.choice(self._inputs)]}
-        while time.monotonic() - arrived < _PATIENCE_SECONDS:
+        began = time.monotonic()
+        outcomes.late += began - arrived > _LATE_SECONDS
+        while time.monotonic() - began < _PATIENCE_SECONDS:
             address = self._book.choose(avoided)
             if address is None:
                 avoided.clear()
