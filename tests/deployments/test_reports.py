@@ -120,6 +120,16 @@ def test_load_adds_a_server_and_calm_removes_it(agents: Agents, deploy: Deploy) 
     assert sum(len(agent.serving()) for agent in agents) == 1
 
 
+def test_fewer_are_wanted_though_some_have_no_place(agents: Agents, deploy: Deploy) -> None:
+    made = deploy(servers=5, maximum_servers=5)
+    settle(*agents)
+    assert states(made) == ["serving"] * 3
+    for _ in range(CALM_PERIODS):
+        measure_deployments()
+    made.refresh_from_db()
+    assert made.wanted_servers == 4
+
+
 def test_a_minute_above_the_target_is_degraded(agents: Agents, deploy: Deploy) -> None:
     made = deploy(latency_target_seconds=0.1)
     settle(*agents)
