@@ -30,6 +30,7 @@ _SECONDS_BETWEEN_TRIES = 0.05
 #: A request that no server takes is given up after so long.
 _PATIENCE_SECONDS = 10.0
 _LATE_SECONDS = 0.05
+_REPORT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class OpenLoop:
 
     async def _run(self, seconds: float, report: Callable[[Outcomes], None] | None) -> None:
         await asyncio.to_thread(self._book.look)
-        watching = asyncio.create_task(self._watch(report))
+        watching = [asyncio.create_task(self._watch())]
+        if report is not None:
+            watching.append(asyncio.create_task(self._report(report)))
         limits = httpx.Limits(max_connections=self._most_at_once, max_keepalive_connections=None)
         under_way: set[asyncio.Task[None]] = set()
         async with httpx.AsyncClient(
@@ -181,23 +184,26 @@ class OpenLoop:
                 # Poisson arrivals.
                 arrival += self._random.expovariate(self._rate.at(arrival))
             await asyncio.gather(*under_way)
-        watching.cancel()
+        for task in watching:
+            task.cancel()
 
     def _second(self, arrival: float) -> Outcomes:
         while len(self.seconds) <= int(arrival):
             self.seconds.append(Outcomes())
         return self.seconds[int(arrival)]
 
-    async def _watch(self, report: Callable[[Outcomes], None] | None) -> None:
-        looks = 0
+    async def _report(self, report: Callable[[Outcomes], None]) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            # A report may ask the platform: requests do not wait for that.
+            await asyncio.to_thread(report, self.total())
+
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             # The known servers go on while the platform does not answer.
             with contextlib.suppress(PunctualError):
                 await asyncio.to_thread(self._book.look)
-            looks += 1
-            if report is not None and looks % 20 == 0:
-                report(self.total())
 
     async def _send(self, client: httpx.AsyncClient, outcomes: Outcomes, arrived: float) -> None:
         """Send one request until a server takes it."""
