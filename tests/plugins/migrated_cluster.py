@@ -18,11 +18,11 @@ from pathlib import Path
 from launch.folders import PROJECT
 from launch.privileges import unprivileged_identity
 
-_KEPT_CLUSTERS = 3
+_KEPT_CLUSTERS = 8
 
 
 def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]) -> None:
-    """Make the cluster unless it is there. Several test runs that begin at once take turns.
+    """Make the cluster unless it is there. Test runs that need the same one make it once.
 
     Args:
         start: serves the cluster in a folder, which is made if there is none, and returns its address.
@@ -30,7 +30,8 @@ def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]
     """
     kept = _kept_cluster()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with (kept.parent / "lock").open("w") as lock:
+    # Beside the folder, not in one lock for all: runs of other checkouts have no reason to wait.
+    with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if kept.exists():
             os.utime(kept)
@@ -48,9 +49,10 @@ def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]
             shutil.rmtree(unfinished, ignore_errors=True)
             _copy(folder / "postgresql", unfinished)
             unfinished.rename(kept)
-        others = sorted(kept.parent.glob("cluster-*"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in others[_KEPT_CLUSTERS:]:
+        made = [path for path in kept.parent.glob("cluster-*") if not path.suffix]
+        for old in sorted(made, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT_CLUSTERS:]:
             shutil.rmtree(old, ignore_errors=True)
+            old.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def copy_migrated_cluster(folder: Path) -> None:
