@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part
+from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part, Target
 
 #: What a process that is killed is away for, until its supervisor has started it again.
 RESTART_SECONDS = 5.0
@@ -17,6 +17,14 @@ RESTART_SECONDS = 5.0
 _STOP_TRAINING = frozenset(
     {Part.WORKER, Part.LAUNCHER, Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.AGENT, *SEVERAL_PROCESSES}
 )
+#: By which an agent falls silent. After its fence the server is given up, and the work goes on
+#: elsewhere, however much longer the fault lasts.
+_SILENCE = {
+    Part.AGENT: Kind.FREEZE,
+    Part.CONTROL_LINK: Kind.CUT,
+    Part.SERVER: Kind.FREEZE,
+    Part.WATCHERS: Kind.FREEZE,
+}
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,24 @@ def stops_training(fault: Fault) -> bool:
     return fault.target.part in _STOP_TRAINING
 
 
+def silences(fault: Fault) -> bool:
+    """Whether the control plane hears nothing of the server while it lasts."""
+    return _SILENCE.get(fault.target.part) is fault.kind
+
+
+def silence_of(target: Target) -> Kind | None:
+    """The kind of fault that silences the server of that target; None where none does."""
+    return _SILENCE.get(target.part)
+
+
 def cost_seconds(fault: Fault, charge: Charge) -> float:
     """The most that it keeps one job from its work. A clock of the control plane that jumps brings deadlines
     nearer by as much; an agent's does not matter to them."""
     if fault.kind is Kind.JUMP:
         return 0.0 if fault.target.server else abs(fault.amount)
     away = max(fault.seconds, RESTART_SECONDS)
+    if silences(fault):
+        away = min(away, charge.fence_seconds)
     return away + charge.lost_seconds + charge.start_seconds if stops_training(fault) else away
 
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from faults.clocks import NoClocksError
 from launch.errors import LaunchError
 from tests.faults import record
+from tests.faults.planted import DEFECTS
 from tests.faults.record import Entry
 from tests.faults.run import measure, run_schedule
-from tests.faults.scene import Scene, running_scene
+from tests.faults.scene import RESERVE_SERVERS, Scene, running_scene
 
-DEFAULT_RECORD = Path("data/chaos/schedules.jsonl")
-CLOCKS_RECORD = Path("data/chaos/clocks.jsonl")
-SERVERS_RECORD = Path("data/chaos/servers.jsonl")
+RECORDS = Path("data/chaos")
 #: After so many schedules a platform has logs, rows and a history enough: the next has one of its own.
 PER_PLATFORM = 20
 
@@ -34,11 +33,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="length of one schedule [30]")
     parser.add_argument("--seed", type=int, help="run this seed alone, also when it is in the record")
     parser.add_argument("--clock", action="store_true", help="let clocks jump too; needs libfaketime")
+    parser.add_argument(
+        "--reserve", type=int, choices=(1, 2), default=RESERVE_SERVERS, help="servers in reserve [1]"
+    )
+    parser.add_argument(
+        "--plant", choices=sorted(DEFECTS), default="", help="plant this defect; stops when it is found"
+    )
     parser.add_argument("--servers", action="store_true", help="let faults befall whole servers too")
     parser.add_argument(
         "--record",
         type=Path,
-        help=f"[{DEFAULT_RECORD}, with --clock {CLOCKS_RECORD}, with --servers {SERVERS_RECORD}]",
+        help=f"[{RECORDS}/schedules.jsonl, or a name of the other options]",
     )
     parser.add_argument(
         "--evidence", type=Path, help="where to keep what is known of broken schedules [/tmp]"
@@ -49,7 +54,7 @@ def main() -> int:
         parser.error("--schedules is at least 1, --first-seed at least 0, --seconds from 1 to 3600")
     if chosen.evidence is not None:
         chosen.evidence.mkdir(parents=True, exist_ok=True)
-    file = chosen.record or _usual_record(chosen.clock, chosen.servers)
+    file = chosen.record or _usual_record(chosen.clock, chosen.servers, chosen.reserve, chosen.plant)
     done = record.read(file)
     seeds = record.to_do(done, chosen.first_seed, chosen.schedules, chosen.seconds)
     if chosen.seed is not None:
@@ -59,9 +64,16 @@ def main() -> int:
     ran: list[int] = []
     try:
         while seeds:
-            with running_scene(with_clocks=chosen.clock, whole_servers=chosen.servers) as scene:
+            with running_scene(
+                with_clocks=chosen.clock,
+                whole_servers=chosen.servers,
+                reserve_servers=chosen.reserve,
+                planted=chosen.plant,
+            ) as scene:
                 ran += _on_one_platform(scene, seeds, chosen.seconds, file, chosen.evidence, _say)
             seeds = [seed for seed in seeds if seed not in ran]
+            if chosen.plant and any(entry.violations for entry in record.read(file)):
+                break
     except KeyboardInterrupt:
         _say("stopped; the same command goes on with the next seed")
     except NoClocksError as error:
@@ -77,10 +89,10 @@ def main() -> int:
     return int(any(entry.violations for entry in entries))
 
 
-def _usual_record(clocks: bool, servers: bool) -> Path:
-    if servers:
-        return SERVERS_RECORD
-    return CLOCKS_RECORD if clocks else DEFAULT_RECORD
+def _usual_record(clocks: bool, servers: bool, reserve: int, planted: str) -> Path:
+    name = "servers" if servers else "clocks" if clocks else "schedules"
+    more = [f"reserve-{reserve}"] if reserve != RESERVE_SERVERS else []
+    return RECORDS / f"{'-'.join([name, *more, *([planted] if planted else [])])}.jsonl"
 
 
 def _on_one_platform(

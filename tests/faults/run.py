@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import tempfile
 import threading
 import time
@@ -19,23 +18,20 @@ from faults.injecting import Deed, carry_out
 from faults.invariants import Violation, broken_promises
 from faults.reading import after_the_calm, in_the_rows, jobs_of
 from faults.schedule import Fault, Kind, schedule
-from punctual.client import Job
-from punctual.errors import PunctualError
+from faults.within_reserve import within_reserve
 from tests.chaos import evidence
 from tests.faults.record import Entry
-from tests.faults.scene import PROJECT_NAME, Scene
+from tests.faults.scene import Scene
+from tests.faults.works import CHECKPOINT_SECONDS, Submitter, submit, works
 from tests.plugins.running_platform import QUICK_PERIODS
 
-BATCH_SIZE = 16
-CHECKPOINT_SECONDS = 5.0
-#: With what the promises of these jobs count for one lost server.
+#: The least that a promise of these jobs keeps for one lost server (scheduling/services/failure_charges.py):
+#: fence, margin and a look at the leases; work since the last checkpoint; two slots and a pause.
 CHARGE = Charge(
-    fence_seconds=float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"]),
+    fence_seconds=float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"]) + 2.0,
     lost_seconds=CHECKPOINT_SECONDS,
-    start_seconds=12.0,
+    start_seconds=2 * float(QUICK_PERIODS["SLOT_SECONDS"]) + 10.0,
 )
-#: Beyond what it trains a job with a deadline is given this long: the reserve's slack and a start.
-SPARE_SECONDS = (120.0, 180.0)
 #: How long all may take to be calm after the last fault: jobs end, servers are up, processes run.
 CALM_SECONDS = 240.0
 LOOK_SECONDS = 0.5
@@ -44,34 +40,19 @@ _HELD = "select 1 from scheduling_assignment where state <> 'released' limit 1"
 _SERVERS = "select name, state from cluster_server where state <> 'up'"
 
 
-@dataclass(frozen=True)
-class Work:
-    """One job of a schedule. ``spare_seconds``: beside twice what it trains at two GPUs' speed; None: no
-    deadline."""
-
-    at_seconds: float
-    seconds: float
-    spare_seconds: float | None
-    seed: int
-
-
-def works(seed: int, seconds: float) -> list[Work]:
-    """What is submitted while faults befall the platform: from the first moment on, and once in the midst."""
-    chance = random.Random(f"jobs {seed}")
-    found = []
-    for number in range(3):
-        at = 0.0 if number < 2 else chance.uniform(0.2, 0.6) * seconds
-        spare = chance.uniform(*SPARE_SECONDS) if number != 1 else None
-        found.append(Work(at, chance.uniform(0.4, 0.9) * seconds, spare, chance.randrange(4)))
-    return found
-
-
 def measure(scene: Scene) -> float:
     """Have the function measured while all is calm; its iterations a second at two GPUs."""
-    job = _submit(scene, "first", 10, None, 0)
+    job = submit(scene, "first", 10, None, 0)
     job.wait(timeout_seconds=300)
     rates = {int(level["gpus"]): float(level["iterations_per_second"]) for level in job.curve()["levels"]}
     return rates.get(2, min(rates.values()))
+
+
+def drawn(scene: Scene, seed: int, seconds: float) -> list[Fault]:
+    """The schedule of a seed for this platform."""
+    targets, servers = scene.means.targets(), scene.means.servers()
+    everything = schedule(seed, seconds, targets, scene.means.clocks, servers)
+    return within_reserve(seed, seconds, everything, [*targets, *servers], scene.reserve_servers, CHARGE)
 
 
 def run_schedule(
@@ -85,9 +66,8 @@ def run_schedule(
 ) -> Entry:
     """Carry out one schedule and judge it. What is known of it is kept if something broke."""
     began = time.monotonic()
-    means = scene.means
-    faults = schedule(seed, seconds, means.targets(), means.clocks, means.servers())
-    jobs, refused = _Submitter(scene, works(seed, seconds), speed), []
+    faults = drawn(scene, seed, seconds)
+    jobs, refused = Submitter(scene, works(seed, seconds), speed), []
     jobs.start()
     seen: set[Violation] = set()
     restarts = _restarts(scene)
@@ -103,8 +83,8 @@ def run_schedule(
     found += [violation for violation in after if violation not in seen]
     found += ended_by_themselves(restarts, _restarts(scene), deeds)
     told = jobs_of(scene.rows, jobs.ids)
-    broken, beyond = judged_promises(told, deeds, scene.reserve_servers)
-    found += broken
+    judged = judged_promises(told, deeds, scene.reserve_servers)
+    found += judged.broken
     entry = Entry(
         seed=seed,
         seconds=seconds,
@@ -112,7 +92,12 @@ def run_schedule(
         carried_out=sum(deed.begun_at is not None for deed in deeds),
         jobs=len(jobs.ids),
         promised=sum(row["promise_outcome"] != "none" for row in told),
-        beyond_the_reserve=beyond,
+        beyond_the_reserve=judged.beyond,
+        reserve=scene.reserve_servers,
+        planted=scene.planted,
+        covered=is_covered([deed.fault for deed in deeds], scene.reserve_servers, CHARGE),
+        judged=judged.covered,
+        left_seconds=judged.left_seconds,
         violations=[str(one) for one in dict.fromkeys(found)],
         calm_seconds=round(time.monotonic() - calm_began, 1),
         wall_seconds=round(time.monotonic() - began, 1),
@@ -179,22 +164,42 @@ def ended_by_themselves(
     ]
 
 
-def judged_promises(
-    jobs: Sequence[Mapping[str, Any]], deeds: Sequence[Deed], reserve_servers: int
-) -> tuple[list[Violation], int]:
-    """Broken promises that the reserve covers, and how many it does not."""
-    broken, beyond = [], 0
-    for row in broken_promises(jobs):
-        lived = faults_in_the_life_of(row, deeds)
-        if is_covered(lived, reserve_servers, CHARGE):
-            text = (
-                f"{row['name']} ({row['id']}): {row['promise_outcome']} {row['void_reason']}, "
-                f"{row['state']}, through {len(lived)} faults: {'; '.join(map(str, lived)) or 'none'}"
-            )
-            broken.append(Violation("no promise broken that the reserve covers", text))
-        else:
-            beyond += 1
-    return broken, beyond
+@dataclass(frozen=True)
+class Judged:
+    """What came of the promises of a schedule. ``broken``: of those that the reserve covers, of which there
+    were ``covered``. ``beyond``: broken by more than it covers. ``left_seconds``: the least time that a
+    covered job had left when it was done, negative after its deadline; None without one."""
+
+    broken: list[Violation]
+    beyond: int
+    covered: int
+    left_seconds: float | None
+
+
+def judged_promises(jobs: Sequence[Mapping[str, Any]], deeds: Sequence[Deed], reserve_servers: int) -> Judged:
+    """Judge every promise by the faults in the life of its job."""
+    lives = {row["id"]: faults_in_the_life_of(row, deeds) for row in jobs}
+    promised = [row for row in jobs if row["promise_outcome"] != "none"]
+    covered = [row for row in promised if is_covered(lives[row["id"]], reserve_servers, CHARGE)]
+    broken = [
+        Violation("no promise broken that the reserve covers", _told(row, lives[row["id"]]))
+        for row in broken_promises(covered)
+    ]
+    left = [
+        round((row["deadline_at"] - row["finished_at"]).total_seconds(), 1)
+        for row in covered
+        if row["deadline_at"] is not None and row["finished_at"] is not None
+    ]
+    beyond = len(broken_promises(promised)) - len(broken)
+    return Judged(broken, beyond, len(covered), min(left, default=None))
+
+
+def _told(row: Mapping[str, Any], lived: Sequence[Fault]) -> str:
+    return (
+        f"{row['name']} ({row['id']}): {row['promise_outcome']} {row['void_reason']}, {row['state']}, "
+        f"deadline {row['deadline_at']}, done {row['finished_at']}, "
+        f"through {len(lived)} faults: {'; '.join(map(str, lived)) or 'none'}"
+    )
 
 
 def faults_in_the_life_of(job: Mapping[str, Any], deeds: Sequence[Deed]) -> list[Fault]:
@@ -212,40 +217,10 @@ def _in_the_life(job: Mapping[str, Any], begun_at: datetime, ended_at: datetime 
     return before_its_end and (ended_at is None or ended_at >= job["submitted_at"])
 
 
-def _submit(scene: Scene, name: str, iterations: int, deadline: float | None, seed: int) -> Job:
-    return scene.client.submit(
-        "steps@1", project=PROJECT_NAME, name=name, batch_size=BATCH_SIZE, max_iterations=iterations,
-        deadline=deadline, checkpoint_seconds=CHECKPOINT_SECONDS, seed=seed, verdict_seconds=0,
-    )  # fmt: skip
-
-
-class _Submitter(threading.Thread):
-    """Submits the jobs of a schedule at their times, whatever befalls the web server."""
-
-    def __init__(self, scene: Scene, planned: Sequence[Work], speed: float) -> None:
-        super().__init__(name="submitter", daemon=True)
-        self._scene, self._planned, self._speed = scene, planned, speed
-        self.ids: list[str] = []
-        self.errors: list[str] = []
-
-    def run(self) -> None:
-        began = time.monotonic()
-        for number, work in enumerate(self._planned):
-            time.sleep(max(0.0, work.at_seconds - (time.monotonic() - began)))
-            # Of a few lengths, so that there are jobs with the same samples to compare.
-            iterations = max(20, round(work.seconds * self._speed / 20) * 20)
-            deadline = None if work.spare_seconds is None else 2 * work.seconds + work.spare_seconds
-            try:
-                job = _submit(self._scene, f"work {number}", iterations, deadline, work.seed)
-                self.ids.append(job.id)
-            except PunctualError as error:
-                self.errors.append(f"work {number}: {error}")
-
-
 class _Looking:
     """Looks at the rows again and again while faults befall the platform: what must hold at every moment."""
 
-    def __init__(self, scene: Scene, jobs: _Submitter, seen: set[Violation], times_hold: bool) -> None:
+    def __init__(self, scene: Scene, jobs: Submitter, seen: set[Violation], times_hold: bool) -> None:
         self._scene, self._jobs, self._seen, self._times_hold = scene, jobs, seen, times_hold
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, name="looking", daemon=True)

@@ -27,6 +27,7 @@ from launch import Platform, PlatformSettings
 from punctual.client import Client
 from punctual.errors import PunctualError
 from tests.faults.network import Networks, NoNetworksError
+from tests.faults.planted import environment as planted_environment
 from tests.plugins.migrated_cluster import copy_migrated_cluster
 from tests.plugins.running_platform import QUICK_PERIODS
 from workers.runtime.local_ports import free_port
@@ -56,6 +57,8 @@ class Scene:
     #: What this machine does not allow, in words.
     without: list[str]
     reserve_servers: int = 0
+    #: The defect that was planted in it; empty for none.
+    planted: str = ""
 
     def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
         """Read the platform's database as nobody else can."""
@@ -63,8 +66,14 @@ class Scene:
 
 
 @contextmanager
-def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> Iterator[Scene]:
-    """Start it; stop it and take everything away at the end.
+def running_scene(
+    *,
+    with_clocks: bool = False,
+    whole_servers: bool = False,
+    reserve_servers: int = RESERVE_SERVERS,
+    planted: str = "",
+) -> Iterator[Scene]:
+    """Start it; stop it and take everything away at the end. ``planted``: a defect of the control plane.
 
     Raises NoClocksError where clocks are asked for and cannot be turned.
     """
@@ -94,7 +103,8 @@ def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> 
                 stream_port=stream_port,
                 first_worker_port=28500,
                 environment=QUICK_PERIODS
-                | {"RESERVE_SERVERS": str(RESERVE_SERVERS), "PROFILE_SECONDS_PER_LEVEL": "1"},
+                | {"RESERVE_SERVERS": str(reserve_servers), "PROFILE_SECONDS_PER_LEVEL": "1"}
+                | planted_environment(planted),
                 agents=len(SERVERS),
                 slots=SLOTS,
                 agent_configuration={"worker_memory_bytes": WORKER_BYTES},
@@ -119,7 +129,7 @@ def running_scene(*, with_clocks: bool = False, whole_servers: bool = False) -> 
             clocks=_turns(clocks) if clocks else {},
             whole_servers=whole_servers,
         )
-        yield Scene(platform, client, means, without, RESERVE_SERVERS)
+        yield Scene(platform, client, means, without, reserve_servers, planted)
 
 
 def _networks(stack: ExitStack, without: list[str]) -> Networks | None:

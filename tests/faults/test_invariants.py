@@ -15,7 +15,8 @@ from faults.coverage import Charge
 from faults.injecting import Deed
 from faults.invariants import Step
 from faults.schedule import Fault, Kind, Part, Target
-from tests.faults.run import ended_by_themselves, faults_in_the_life_of, judged_promises, works
+from tests.faults.run import Judged, ended_by_themselves, faults_in_the_life_of, judged_promises
+from tests.faults.works import works
 
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -104,7 +105,7 @@ def job(**changed: Any) -> dict[str, Any]:
         "id": "j", "name": "work", "state": "completed", "iterations_done": 50, "max_iterations": 50,
         "failure": None, "function": 1, "seed": 0, "global_batch_size": 16, "sample_order_digest": "d",
         "promise_outcome": "met", "void_reason": "", "submitted_at": BEFORE,
-        "finished_at": BEFORE + timedelta(seconds=30),
+        "finished_at": BEFORE + timedelta(seconds=30), "deadline_at": BEFORE + timedelta(seconds=50),
     }  # fmt: skip
     return row | changed
 
@@ -143,11 +144,18 @@ def test_only_faults_in_the_life_of_a_job_count_for_its_promise():
 
 def test_a_promise_that_broke_without_a_fault_or_through_one_that_is_covered_is_a_violation():
     missed = job(promise_outcome="missed")
-    assert judged_promises([missed], [], 0)[0]
-    assert judged_promises([missed], [deed(5, 5)], 1)[0]
-    assert judged_promises([missed], [deed(5, 5), deed(6, 6), deed(7, 7)], 1) == ([], 1)
-    assert judged_promises([missed], [deed(5, 5)], 0) == ([], 1)
-    assert judged_promises([job(), job(promise_outcome="void", void_reason="cancelled")], [], 1) == ([], 0)
+    assert judged_promises([missed], [], 0).broken
+    assert judged_promises([missed], [deed(5, 5)], 1).broken
+    beyond = judged_promises([missed], [deed(5, 5), deed(6, 6), deed(7, 7)], 1)
+    assert (beyond.broken, beyond.beyond, beyond.covered, beyond.left_seconds) == ([], 1, 0, None)
+    assert judged_promises([missed], [deed(5, 5)], 0) == Judged([], 1, 0, None)
+    given_back = job(promise_outcome="void", void_reason="cancelled")
+    assert judged_promises([job(), given_back], [], 1) == Judged([], 0, 2, 20.0)
+
+
+def test_the_least_time_that_a_covered_job_had_left_is_told():
+    late = job(id="k", promise_outcome="missed", finished_at=BEFORE + timedelta(seconds=52))
+    assert judged_promises([job(), late], [], 1).left_seconds == -2.0
 
 
 def test_a_process_may_be_started_again_as_often_as_it_was_killed_and_no_more():

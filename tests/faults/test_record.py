@@ -39,15 +39,24 @@ def test_the_report_lies_beside_the_record(tmp_path: Path) -> None:
     for seed in (5, 6):
         record.append(file, entry(seed))
     page = record.write_report(file)
-    assert page == tmp_path / "schedules.txt"
+    assert page == tmp_path / "schedules.md"
     assert page.read_text().splitlines() == record.report([entry(5), entry(6)])
 
 
 def test_the_report_has_every_seed_and_how_to_run_a_broken_one_again() -> None:
     broken = entry(7, "no job lost: work 1")
-    broken.kept = "/tmp/kept"
+    broken.covered, broken.judged, broken.left_seconds = True, 2, -3.0
     text = "\n".join(record.report([entry(3), broken]))
-    assert "2 schedules, 8 faults carried out, 6 jobs, 4 promises" in text
-    assert "1 schedules with a violation" in text
+    assert "2 schedules, 8 faults carried out, 6 jobs, 4 promises, 2 of them covered" in text
+    assert "1 schedules covered throughout, 1 schedules with a violation" in text
+    assert "| 3 | 4 | no | 2 | 0 |  | 9 s | 40 | 1.0 | abc (3) | none |" in text
+    assert "| 7 | 4 | yes | 2 | 2 | -3 s | 9 s | 40 | 1.0 | abc (7) | 1 |" in text
     assert "make chaos SEED=7" in text
     assert "no job lost: work 1" in text
+
+
+def test_the_report_says_which_seed_found_a_planted_defect() -> None:
+    quiet, loud = entry(1), entry(2, "nobody trained twice: job 1")
+    quiet.planted = loud.planted = "short-fence"
+    assert "Planted defect short-fence: found by seed 2." in record.report([quiet, loud])
+    assert "Planted defect short-fence: not found." in record.report([quiet])

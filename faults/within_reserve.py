@@ -1,0 +1,70 @@
+"""Thins schedules out to what the failure reserve covers: pure.
+
+Ten faults in half a minute are more than any reserve pays for, so that a broken promise would prove nothing.
+By a seed's own chance most schedules keep as many faults as the reserve covers; in half of these the reserve
+is used for what it is there for, and as many servers are lost as are in reserve.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from faults.coverage import Charge, is_covered, silence_of
+from faults.schedule import LONG_SECONDS, Fault, Target
+
+#: Of the seeds. The others keep all faults.
+COVERED_SHARE = 0.6
+#: Of these, schedules in which as many servers are lost as the reserve has.
+LOST_SHARE = 0.5
+#: A server is lost by then at the latest: the jobs of a schedule are its length long or less.
+LATEST_LOSS_SECONDS = 4.0
+
+
+def within_reserve(
+    seed: int,
+    seconds: float,
+    faults: Sequence[Fault],
+    targets: Iterable[Target],
+    reserve_servers: int,
+    charge: Charge,
+) -> list[Fault]:
+    """The schedule of a seed, thinned out to what the reserve covers unless it is one that keeps all faults.
+
+    ``targets``: by which servers may be lost. All of it is over at ``seconds``, and on one target no two
+    faults overlap, as in ``faults``.
+    """
+    chance = random.Random(f"reserve {seed}")
+    if not reserve_servers or chance.random() >= COVERED_SHARE:
+        return sorted(faults)
+    kept: list[Fault] = []
+    if chance.random() < LOST_SHARE:
+        kept = _lost_servers(chance, seconds, targets, reserve_servers, charge)
+    lost = {fault.target for fault in kept}
+    # By chance, not by time: late faults are as likely to stay as early ones.
+    for fault in chance.sample(sorted(faults), len(faults)):
+        if fault.target not in lost and is_covered([*kept, fault], reserve_servers, charge):
+            kept.append(fault)
+    return sorted(kept)
+
+
+def _lost_servers(
+    chance: random.Random, seconds: float, targets: Iterable[Target], reserve_servers: int, charge: Charge
+) -> list[Fault]:
+    """As many servers as the reserve has fall silent for longer than their fence; none in a schedule that is
+    too short for it."""
+    longest = min(LONG_SECONDS[1], seconds - LATEST_LOSS_SECONDS)
+    if longest <= charge.fence_seconds:
+        return []
+    ways: dict[str, list[Target]] = {}
+    for target in sorted(set(targets)):
+        if silence_of(target) is not None:
+            ways.setdefault(target.server, []).append(target)
+    found = []
+    for server in chance.sample(sorted(ways), min(reserve_servers, len(ways))):
+        target = chance.choice(ways[server])
+        kind = silence_of(target)
+        assert kind is not None, "chosen by it"
+        at = round(chance.uniform(0.5, LATEST_LOSS_SECONDS), 3)
+        found.append(Fault(at, kind, target, chance.uniform(charge.fence_seconds, longest)))
+    return found

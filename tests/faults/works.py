@@ -1,0 +1,107 @@
+"""The jobs that are submitted while faults befall the platform."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from punctual.client import Job
+from punctual.errors import PunctualError
+from tests.faults.scene import PROJECT_NAME, Scene
+
+BATCH_SIZE = 16
+CHECKPOINT_SECONDS = 5.0
+#: Beyond what it trains a job with a deadline is given this long: the reserve's slack and a start.
+SPARE_SECONDS = (120.0, 180.0)
+#: Of a deadline that no job meets: what is offered instead is the earliest that the platform can promise.
+IMPOSSIBLE_SECONDS = 1.0
+VERDICT_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job of a schedule. ``at_seconds``: when it is submitted; None: it is promised the earliest deadline
+    that there is before any fault. ``spare_seconds``: beside twice what it trains at two GPUs' speed; None:
+    no deadline of its own."""
+
+    at_seconds: float | None
+    seconds: float
+    spare_seconds: float | None
+    seed: int
+
+    def iterations(self, speed: float) -> int:
+        """Of a few lengths, so that there are jobs with the same samples to compare."""
+        return max(20, round(self.seconds * speed / 20) * 20)
+
+
+def works(seed: int, seconds: float) -> list[Work]:
+    """A job whose promise has no more time than the platform must give it, and which lives through most of
+    the schedule; one without a deadline; one that is submitted in the midst, with time to spare."""
+    chance = random.Random(f"jobs {seed}")
+    tight = Work(None, chance.uniform(0.7, 1.0) * seconds, None, chance.randrange(4))
+    free = Work(0.0, chance.uniform(0.4, 0.9) * seconds, None, chance.randrange(4))
+    late = Work(
+        chance.uniform(0.2, 0.6) * seconds,
+        chance.uniform(0.4, 0.9) * seconds,
+        chance.uniform(*SPARE_SECONDS),
+        chance.randrange(4),
+    )
+    return [tight, free, late]
+
+
+def submit_tight(scene: Scene, name: str, work: Work, speed: float) -> Job:
+    """Have the job promised the earliest deadline that the platform offers.
+
+    Raises NoOfferError where none is offered though all is calm.
+    """
+    asked = submit(scene, name, work.iterations(speed), IMPOSSIBLE_SECONDS, work.seed)
+    asked.wait_for_verdict(timeout_seconds=VERDICT_SECONDS)
+    if asked.offer is None:
+        raise NoOfferError(f"{name} ({asked.id}) is {asked.state} and is offered no deadline")
+    return asked.accept_offer()
+
+
+def submit(scene: Scene, name: str, iterations: int, deadline: float | None, seed: int) -> Job:
+    return scene.client.submit(
+        "steps@1", project=PROJECT_NAME, name=name, batch_size=BATCH_SIZE, max_iterations=iterations,
+        deadline=deadline, checkpoint_seconds=CHECKPOINT_SECONDS, seed=seed, verdict_seconds=0,
+    )  # fmt: skip
+
+
+class NoOfferError(RuntimeError):
+    """The platform is calm and offers no deadline."""
+
+
+class Submitter(threading.Thread):
+    """Submits the jobs of a schedule at their times, whatever befalls the web server."""
+
+    def __init__(self, scene: Scene, planned: Sequence[Work], speed: float) -> None:
+        """Submit those that are there before the first fault."""
+        super().__init__(name="submitter", daemon=True)
+        self._scene, self._planned, self._speed = scene, planned, speed
+        self.ids: list[str] = []
+        self.errors: list[str] = []
+        for number, work in enumerate(planned):
+            if work.at_seconds is None:
+                self._note(number, lambda name, work=work: submit_tight(scene, name, work, speed))
+
+    def run(self) -> None:
+        began = time.monotonic()
+        for number, work in enumerate(self._planned):
+            if work.at_seconds is not None:
+                time.sleep(max(0.0, work.at_seconds - (time.monotonic() - began)))
+                self._note(number, lambda name, work=work: self._submit(name, work))
+
+    def _submit(self, name: str, work: Work) -> Job:
+        deadline = None if work.spare_seconds is None else 2 * work.seconds + work.spare_seconds
+        return submit(self._scene, name, work.iterations(self._speed), deadline, work.seed)
+
+    def _note(self, number: int, submitting: Callable[[str], Job]) -> None:
+        name = f"work {number}"
+        try:
+            self.ids.append(submitting(name).id)
+        except (PunctualError, NoOfferError) as error:
+            self.errors.append(f"{name}: {error}")
