@@ -75,6 +75,23 @@ def gpus_used_by_two(steps: Iterable[Step]) -> list[Violation]:
     return found
 
 
+def given_up_within_a_lease(silences: Iterable[Mapping[str, Any]]) -> list[Violation]:
+    """Servers whose work was given away while their agents' leases held: their workers may still train.
+
+    Each row, of a server that is given up: ``server``, ``silent_seconds`` since its last report,
+    ``lease_seconds``.
+    """
+    return [
+        Violation(
+            "no server given up within its lease",
+            f"{row['server']} was given up after {row['silent_seconds']:.1f} s of silence, its lease lasts "
+            f"{row['lease_seconds']:.0f} s",
+        )
+        for row in silences
+        if row["silent_seconds"] < row["lease_seconds"]
+    ]
+
+
 def lost_jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
     """Jobs whose code is in order and that nobody cancelled, and that did not complete.
 

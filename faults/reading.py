@@ -45,6 +45,13 @@ _HELD_BY_NOBODY = """
     select j.id, j.state from scheduling_job j join scheduling_assignment a on a.job_id = j.id
     where j.state in ('completed', 'failed', 'cancelled', 'declined') and a.state in ('held', 'waiting')
 """
+_SILENCES = """
+    select s.name as server, c.fence_seconds as lease_seconds,
+        extract(epoch from a.fenced_at - a.last_report_at)::float as silent_seconds
+    from cluster_agent a join cluster_server s on s.id = a.server_id
+    join cluster_cluster c on c.id = s.cluster_id
+    where a.fenced_at is not null and a.revoked_at is null and a.last_report_at <= a.fenced_at
+"""
 _LOGS = """
     select job_id, generation, rank, string_agg(text, '' order by "offset") as text
     from scheduling_logchunk where job_id = any(%s) group by 1, 2, 3
@@ -96,7 +103,9 @@ def in_the_rows(rows: Rows, jobs: Sequence[str], *, times_hold: bool = True) -> 
         for row in rows(_BOTH_LIVE, list(jobs), times_hold)
     ]
     starts = rows(_STARTS, list(jobs))
-    if not times_hold:
+    if times_hold:
+        found += invariants.given_up_within_a_lease(rows(_SILENCES))
+    else:
         starts = [row | {"live_at": None} for row in starts]
     found += invariants.incomplete_starts(starts, rows(_POINTS, list(jobs)))
     return found

@@ -117,6 +117,12 @@ def test_which_jobs_are_lost(state, lost):
     assert bool(invariants.lost_jobs([job(state=state)])) == lost
 
 
+@pytest.mark.parametrize(("silent_seconds", "too_early"), [(7.2, True), (19.9, True), (21.3, False)])
+def test_a_server_is_given_up_after_its_lease_alone(silent_seconds, too_early):
+    silence = {"server": "node-1", "silent_seconds": silent_seconds, "lease_seconds": 20.0}
+    assert bool(invariants.given_up_within_a_lease([silence])) == too_early
+
+
 def test_jobs_of_one_seed_take_the_same_samples():
     other = job(id="k", sample_order_digest="e")
     assert invariants.different_orders([job(), job(id="k")]) == []

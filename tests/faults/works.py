@@ -42,10 +42,10 @@ def works(seed: int, seconds: float) -> list[Work]:
     the schedule; one without a deadline; one that is submitted in the midst, with time to spare."""
     chance = random.Random(f"jobs {seed}")
     tight = Work(None, chance.uniform(0.7, 1.0) * seconds, None, chance.randrange(4))
-    free = Work(0.0, chance.uniform(0.4, 0.9) * seconds, None, chance.randrange(4))
+    free = Work(0.0, chance.uniform(0.4, 0.7) * seconds, None, chance.randrange(4))
     late = Work(
         chance.uniform(0.2, 0.6) * seconds,
-        chance.uniform(0.4, 0.9) * seconds,
+        chance.uniform(0.2, 0.5) * seconds,
         chance.uniform(*SPARE_SECONDS),
         chance.randrange(4),
     )
