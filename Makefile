@@ -13,7 +13,7 @@ export RUFF_CACHE_DIR ?= $(CACHE)/ruff
 .DEFAULT_GOAL := help
 # Of attacks in `make hostile`, and the seed of their order: make hostile MINUTES=3 SEED=7
 MINUTES ?= 10
-# Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone.
+# Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone; CLOCK=1, SERVERS=1, RESERVE=2, PLANT=short-fence
 SCHEDULES ?= 200
 
 .PHONY: help setup setup-dev run demo status down test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi screenshots bench lock clean
@@ -72,7 +72,7 @@ test-gpu: ## The tests on a real GPU, where there is one
 	@$(PYTHON) -m tests.gpu
 
 chaos: setup-dev ## Two hundred seeded schedules of faults on platforms of their own; goes on where it was stopped
-	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(CLOCK),--clock) $(if $(SERVERS),--servers) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
+	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(CLOCK),--clock) $(if $(SERVERS),--servers) $(if $(RESERVE),--reserve $(RESERVE)) $(if $(PLANT),--plant $(PLANT)) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
 hostile: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
 	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
