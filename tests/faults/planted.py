@@ -37,16 +37,17 @@ class PlantedDefect(AppConfig):
 
 def _charge_no_pause() -> None:
     """Promises keep nothing for a change of GPUs, nor for the restart after a lost server."""
+    from scheduling.core.question.curves import curve_from_measurements
     from scheduling.services import failure_charges, jobs_of_pool, planner_settings
 
-    charges, curve = failure_charges.FailureCharges, jobs_of_pool.curve_from_measurements
+    charges = failure_charges.FailureCharges
     computed = charges._computed
 
     def without_slack(self: Any, *facts: Any) -> Any:
         return replace(computed(self, *facts), slack_seconds=0.0)
 
     def without_pauses(measured: Any, **facts: Any) -> Any:
-        return curve(measured, **{**facts, "pause_seconds": lambda gpus: 0.0})
+        return curve_from_measurements(measured, **{**facts, "pause_seconds": lambda gpus: 0.0})
 
     patched: list[tuple[Any, str, Any]] = [
         (charges, "_computed", without_slack),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from punctual.client import Job
 from punctual.errors import PunctualError
@@ -52,7 +53,7 @@ def works(seed: int, seconds: float) -> list[Work]:
     return [tight, free, late]
 
 
-def submit_tight(scene: Scene, name: str, work: Work, speed: float) -> Job:
+def submit_tight(scene: Scene, work: Work, speed: float, name: str) -> Job:
     """Have the job promised the earliest deadline that the platform offers.
 
     Raises NoOfferError where none is offered though all is calm.
@@ -86,16 +87,16 @@ class Submitter(threading.Thread):
         self.errors: list[str] = []
         for number, work in enumerate(planned):
             if work.at_seconds is None:
-                self._note(number, lambda name, work=work: submit_tight(scene, name, work, speed))
+                self._note(number, partial(submit_tight, scene, work, speed))
 
     def run(self) -> None:
         began = time.monotonic()
         for number, work in enumerate(self._planned):
             if work.at_seconds is not None:
                 time.sleep(max(0.0, work.at_seconds - (time.monotonic() - began)))
-                self._note(number, lambda name, work=work: self._submit(name, work))
+                self._note(number, partial(self._submit, work))
 
-    def _submit(self, name: str, work: Work) -> Job:
+    def _submit(self, work: Work, name: str) -> Job:
         deadline = None if work.spare_seconds is None else 2 * work.seconds + work.spare_seconds
         return submit(self._scene, name, work.iterations(self._speed), deadline, work.seed)
 

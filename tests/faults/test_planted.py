@@ -1,0 +1,45 @@
+"""A planted defect is one: what it replaces is there, and is what the control plane uses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cluster.models import Agent, Cluster
+from scheduling.models import CurveLevel
+from scheduling.services import jobs_of_pool, planner_settings
+from scheduling.services.failure_charges import FailureCharges
+from tests.faults import planted
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_short_fence_takes_silences_for_longer_than_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Agent, "silent_seconds", Agent.silent_seconds)
+    planted.DEFECTS["short-fence"]()
+    assert Agent(last_report_at=NOW - timedelta(seconds=7)).silent_seconds(NOW) == 21.0
+
+
+def test_no_pause_charged_is_none_of_a_change_nor_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in (
+        (FailureCharges, "_computed"),
+        (jobs_of_pool, "curve_from_measurements"),
+        (planner_settings, "change_slack_seconds"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    cluster, levels = Cluster(reserve_servers=1), [CurveLevel(gpus=1, iterations_per_second=2.0)]
+
+    def charged() -> tuple[float, float]:
+        curve = jobs_of_pool.core_curve(levels, batch=8, total=2, margin=0.0)
+        assert curve is not None
+        return FailureCharges(cluster).asked_for(curve, None).slack_seconds, float(curve.pause_seconds.max())
+
+    assert min(charged()) > 0.0
+    planted.DEFECTS["no-pause-charged"]()
+    assert charged() == (0.0, 0.0)
+
+
+def test_the_control_plane_gets_other_settings_for_a_defect_alone() -> None:
+    assert planted.environment("") == {}
+    assert planted.environment("short-fence")["DJANGO_SETTINGS_MODULE"] == "tests.faults.planted_settings"
