@@ -24,15 +24,16 @@ FUNCTION = Path(__file__).parent / "functions" / "wide.py"
 LINK = "16Mbps"
 DEVICE_MODEL = {"fixed_seconds": 0.1, "seconds_per_sample": 0.02}
 BATCH_SIZE = 32
-ITERATIONS = 220
+ITERATIONS = 250
 CODEC = "onebit"
+FAMILY = f"lossy({CODEC})"
 
 
 @pytest.fixture(scope="package")
 def running_platform() -> Iterator[Platform]:
-    """Four servers with one GPU each."""
+    """Two servers with one GPU each."""
     yield from started_platform(
-        agents=4, slots=1, warm_workers=1, device_model=DEVICE_MODEL, links=emulated_link(LINK)
+        agents=2, slots=1, warm_workers=1, device_model=DEVICE_MODEL, links=emulated_link(LINK)
     )
 
 
@@ -62,10 +63,15 @@ def world_sizes(rows: Rows, job: Job) -> set[int]:
 def test_what_a_plan_alone_can_promise_is_on_time(
     running_platform: Platform, person: Client, rows: Rows, tmp_path: Path
 ) -> None:
-    whole = measured(person, "measured whole")
-    wait_until(lambda: rows("select 1 from scheduling_gradientplan"), "plans of its gradients", seconds=180)
-    compressed = measured(person, "measured compressed", lossy="allowed", codecs=[CODEC])
-    assert compressed > 1.6 * whole
+    allowed = {"lossy": "allowed", "codecs": [CODEC]}
+    whole = measured(person, "measured without a plan")
+    # Codecs are planned for once a job names them, and measured with the next.
+    measured(person, "names a codec", **allowed)
+    wait_until(
+        lambda: rows("select 1 from scheduling_gradientplan where family = %s", FAMILY), "plans", seconds=180
+    )
+    compressed = measured(person, "measured under a plan", **allowed)
+    assert compressed > 1.3 * whole
 
     seconds = 0.95 * ITERATIONS / whole
     refused = submit(person, "without a plan", ITERATIONS, deadline=seconds)
@@ -74,19 +80,19 @@ def test_what_a_plan_alone_can_promise_is_on_time(
     if refused.offer is not None:
         refused.decline_offer()
 
-    job = submit(person, "under a plan", ITERATIONS, deadline=seconds, lossy="allowed", codecs=[CODEC])
+    job = submit(person, "under a plan", ITERATIONS, deadline=seconds, **allowed)
     job.wait_for_verdict(timeout_seconds=120)
     assert job.promised, job.verdict
-    wait_for(job, lambda job: job.gpus == 4 and job.iterations_done > 5, "training on all GPUs")
-    assert job.communication()["family"] == f"lossy({CODEC})"
+    wait_for(job, lambda job: job.gpus == 2 and job.iterations_done > 5, "training on all GPUs")
+    assert job.communication()["family"] == FAMILY
 
-    other = submit(person, "makes it move", 5, deadline=60.0)
+    other = submit(person, "makes it move", 5, deadline=120.0)
     wait_for(other, lambda other: other.state == "completed", "completed")
     kill_a_worker(running_platform, job)
     goes_on(job)
     wait_for(job, lambda job: job.state == "completed", "completed", seconds=300)
     assert job.promise_outcome == "met"
-    assert len(world_sizes(rows, job)) > 1, "it made room by shrinking"
+    assert world_sizes(rows, job) == {1, 2}, "it made room by shrinking"
     assert other.refresh().promise_outcome == "met"
     (stored,) = [artifact for artifact in job.artifacts() if artifact.name == "weights.pt"]
     weights = torch.load(job.download(stored, tmp_path), weights_only=True)
