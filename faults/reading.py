@@ -62,8 +62,8 @@ _GPUS = """
     join cluster_gpu gpu on gpu.id = a.gpu_id join cluster_server s on s.id = gpu.server_id
     where g.job_id = any(%s) and g.purpose = 'training'
 """
-#: A warning that a state is older than a promise counts on is no defect while faults last: copies are late, or
-#: nobody hears of them. What comes of it shows in the promise.
+#: A warning that a state is older than its promise counts on is no defect while faults last: copies are late,
+#: or nobody hears of them. What comes of it shows in the promise.
 _SET_ASIDE = """
     select job_id, message from scheduling_incident where job_id = any(%s) and kind <> 'too_old'
 """
