@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+#: The longest line of a page.
+COLUMNS = 110
 
 
 @dataclass
@@ -105,7 +109,8 @@ def report(entries: Sequence[Entry]) -> list[str]:
     lines += [_row(entry) for entry in sorted(entries, key=lambda entry: entry.seed)]
     for entry in broken:
         lines += ["", f"Seed {entry.seed} (again: `make chaos SEED={entry.seed}`):", ""]
-        lines += [f"* {violation}" for violation in entry.violations]
+        for violation in entry.violations:
+            lines += textwrap.wrap(f"* {violation}", COLUMNS, subsequent_indent="  ")
     for text in sorted({text for entry in entries for text in entry.without}):
         lines += ["", f"On this machine {text}."]
     return lines
