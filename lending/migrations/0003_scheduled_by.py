@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('lending', '0002_own_tables'),
+        ('lending', '0002_relations'),
     ]
 
     operations = [
