@@ -198,7 +198,11 @@ def _world(folder: Path) -> World:
             invited_by=people["owner"],
             expires_at=timezone.now() + timedelta(days=1),
         ),
-        **people,
+        owner=people["owner"],
+        colleague=people["colleague"],
+        viewer=people["viewer"],
+        stranger=people["stranger"],
+        operator=people["operator"],
     )
 
 

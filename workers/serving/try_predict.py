@@ -34,7 +34,7 @@ def read_tried_inputs(text: str) -> list[Any]:
 def load_predict(box: Path, entry: str, hyperparameters: dict[str, Any], seed: int, weights: Path) -> Predict:
     """Load the function of a box with these weights on the CPU. Raises WorkerFailureError."""
     function = load_function(box, entry, hyperparameters, seed)
-    return load_model(function, entry, seed, weights, torch.device("cpu"))
+    return load_model(function, entry, seed, weights, torch.device("cpu")).predict
 
 
 def try_predict(
