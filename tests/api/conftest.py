@@ -202,7 +202,6 @@ def _world(folder: Path) -> World:
         colleague=people["colleague"],
         viewer=people["viewer"],
         stranger=people["stranger"],
-        operator=people["operator"],
     )
 
 

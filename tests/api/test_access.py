@@ -110,6 +110,7 @@ LINES = [
     Line("deployment-rollback", "post", WRITERS, (409,), {}),
     Line("deployment-drain", "post", WRITERS, (404,), {"server": "serving-1"}),
     Line("deployment-predict", "post", WRITERS, (503,), {"inputs": [1]}),
+    Line("deployment-experts", "get", MEMBERS),
     Line("deployment-health", "get", MEMBERS),
     Line("deployment-samples", "get", MEMBERS),
     Line("deployment-events", "get", MEMBERS),

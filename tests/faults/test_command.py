@@ -38,7 +38,7 @@ def platform(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
     clusters = ["main"]
 
     def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        return [{"name": name} for name in clusters] if "cluster_cluster" in sql else []
+        return [{"name": name} for name in clusters] if "from cluster_cluster" in sql else []
 
     for module in (chaos, on_a_cluster):
         monkeypatch.setattr(module, "find", lambda folders: found)

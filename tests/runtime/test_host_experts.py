@@ -17,7 +17,7 @@ from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import CPU
 from workers.runtime.host_experts import take_to_device
 from workers.runtime.local_agent import runtime_plan
-from workers.runtime.parts import TrainingParts, build_parts
+from workers.runtime.parts import build_parts
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
@@ -67,12 +67,12 @@ def bytes_on_device(function: TrainingFunction) -> tuple[int, int, int, bool]:
     later = 0
     has_states = False
 
-    def note(parts: TrainingParts, names: Iterable[str]) -> None:
+    def note(experts: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         nonlocal later, has_states
-        names = list(names)
-        later += bytes_of(parts.module.get_parameter(name) for name in names)
-        has_states = has_states or bool(parts.optimizer.state)
-        take_to_device(parts, names)
+        experts = list(experts)
+        later += bytes_of(experts)
+        has_states = has_states or bool(optimizer.state)
+        take_to_device(experts, optimizer, device)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workers.runtime.synchronisation.expert_parallel.take_to_device", note)

@@ -91,7 +91,8 @@ def bell_of(port: int) -> Bell:
 @contextmanager
 def opened(model: nn.Module, port: int, top: int, known: PathProfile | None) -> Iterator[ExpertGroup]:
     planner = ExpertPlanner([EXPERTS] * LAYERS, dist.get_world_size(), known, experts_per_token=top)
-    group = ExpertGroup(moe_layers(model), planner, CPU, bell_of(port))
+    # Rounds end in a thread of their own: what this thread exchanges then is not for their process group.
+    group = ExpertGroup(moe_layers(model), planner, CPU, bell_of(port), dist.new_group())
     try:
         yield group
         dist.barrier(_barriers)

@@ -8,49 +8,41 @@ state.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from punctual.function import TrainingFunction
 from punctual.moe import moe_layers
 from workers.runtime.spread_experts import kept_modules, spread_experts
 
-if TYPE_CHECKING:
-    from workers.runtime.parts import TrainingParts
-
 
 def move_rest(function: TrainingFunction, module: nn.Module, device: torch.device) -> None:
     """Move a model to its device, without the experts that ranks may divide among them."""
-    held: dict[str, Tensor] = {}
-    for name in spread_experts(function, module):
-        parameter = module.get_parameter(name)
-        held[name] = parameter.detach().cpu()
-        parameter.data = held[name].new_empty(0)
+    # A layer that a model has at two places is one layer with two names.
+    spread = {module.get_parameter(name) for name in spread_experts(function, module)}
+    held = {parameter: parameter.detach().cpu() for parameter in spread}
+    for parameter, value in held.items():
+        parameter.data = value.new_empty(0)
     module.to(device)
-    for name, value in held.items():
-        module.get_parameter(name).data = value
+    for parameter, value in held.items():
+        parameter.data = value
 
 
-def take_to_device(parts: TrainingParts, names: Iterable[str]) -> None:
-    """Move experts to the device, and what the optimizer has of them already.
-
-    Args:
-        names: of parameters in the model.
-    """
-    for name in names:
-        parameter = parts.module.get_parameter(name)
-        parameter.data = parameter.data.to(parts.device)
-        kept = parts.optimizer.state.get(parameter, {})
+def take_to_device(parameters: Iterable[nn.Parameter], optimizer: Optimizer, device: torch.device) -> None:
+    """Move parameters of experts to the device, and what the optimizer has of them already."""
+    for parameter in parameters:
+        parameter.data = parameter.data.to(device)
+        kept = optimizer.state.get(parameter, {})
         for key, value in kept.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                kept[key] = value.to(parts.device)
+                kept[key] = value.to(device)
 
 
-def take_copies_to_device(parts: TrainingParts) -> None:
+def take_copies_to_device(function: TrainingFunction, device: torch.device) -> None:
     """Move the experts of copies that the function made of layers on the device, such as an average."""
-    for module in kept_modules(parts.function):
+    for module in kept_modules(function):
         for layer in moe_layers(module).values():
-            if layer.gate_weights.weight.device == parts.device:
-                layer.to(parts.device)
+            if layer.gate_weights.weight.device == device:
+                layer.to(device)

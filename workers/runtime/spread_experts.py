@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from torch import nn
 
 from punctual.function import TrainingFunction
 from punctual.moe.model import ExpertParameter, expert_parameters, moe_layers
-
-if TYPE_CHECKING:
-    from workers.runtime.parts import TrainingParts
 
 
 def spread_experts(function: TrainingFunction, module: nn.Module) -> dict[str, ExpertParameter]:
@@ -54,10 +51,10 @@ def _keeps_layers(function: TrainingFunction, module: nn.Module) -> bool:
     )
 
 
-def keeps_spread_experts(parts: TrainingParts) -> bool:
+def keeps_experts(function: TrainingFunction, spread: Iterable[nn.Parameter]) -> bool:
     """Return whether the function has a module with experts that are spread, such as the model itself."""
-    spread = {id(parts.module.get_parameter(name)) for name in parts.experts.hosts}
-    return any(id(each) in spread for module in kept_modules(parts.function) for each in module.parameters())
+    known = {id(parameter) for parameter in spread}
+    return any(id(each) in known for module in kept_modules(function) for each in module.parameters())
 
 
 def kept_modules(function: TrainingFunction) -> list[nn.Module]:

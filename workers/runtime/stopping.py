@@ -11,7 +11,7 @@ import torch.distributed as dist
 from workers.runtime.evaluation import alone
 from workers.runtime.failures import blaming_the_function
 from workers.runtime.parts import TrainingParts
-from workers.runtime.spread_experts import keeps_spread_experts
+from workers.runtime.spread_experts import keeps_experts
 from workers.runtime.synchronisation.together import Synchronisation
 
 
@@ -41,6 +41,7 @@ def _kept_experts(
     """Give the first rank all experts if its function has kept the model, so that it can run it."""
     if dist.get_world_size() == 1 or not parts.experts.hosts:
         return nullcontext()
-    keeps = torch.tensor([int(leads and keeps_spread_experts(parts))])
+    spread = [parts.module.get_parameter(name) for name in parts.experts.hosts]
+    keeps = torch.tensor([int(leads and keeps_experts(parts.function, spread))])
     dist.broadcast(keeps, src=0)
     return synchronisation.whole() if int(keeps) else nullcontext()

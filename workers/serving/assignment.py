@@ -61,7 +61,7 @@ class ServingAssignment:
 
 
 def _read_group(message: Mapping[str, Any]) -> GroupPlace | None:
-    if message.get("master_port") is None:
+    if int(message["world_size"]) == 1:
         return None
     return GroupPlace(
         rank=int(message["rank"]),

@@ -64,9 +64,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """Return the parameters of spread experts."""
         self._spread = spread_experts(parts.function, parts.module)
-        take_to_device(parts, expert_parameters(parts.module).keys() - self._spread.keys())
+        whole = expert_parameters(parts.module).keys() - self._spread.keys()
+        take_to_device(map(parts.module.get_parameter, whole), parts.optimizer, parts.device)
         if not self._spread:
-            take_copies_to_device(parts)
+            take_copies_to_device(parts.function, parts.device)
         return {name: parameter for name, parameter in left.items() if name in self._spread}
 
     def wrap(
@@ -101,7 +102,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
         parts.experts.hosts = self._hosts_by_parameter()
-        take_to_device(parts, [name for name in self._spread if parts.experts.is_here(name)])
+        own = filter(parts.experts.is_here, self._spread)
+        take_to_device(map(parts.module.get_parameter, own), parts.optimizer, parts.device)
         if parts.experts.rank:
             self._free()
         return None

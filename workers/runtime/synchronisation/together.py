@@ -48,7 +48,8 @@ class Synchronisation:
         self._synchronisers = {choice.kind: _of_kind(choice) for choice in plan.synchronisers}
         left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
         if not any(each.spreads_experts for each in self._synchronisers.values()):
-            take_to_device(parts, expert_parameters(parts.module))
+            whole = map(parts.module.get_parameter, expert_parameters(parts.module))
+            take_to_device(whole, parts.optimizer, parts.device)
         wrapped = None
         for synchroniser in self._synchronisers.values():
             taken = synchroniser.takes(parts, left)
