@@ -1,4 +1,4 @@
-"""Statements that every submission makes: their SQL is written once, and PostgreSQL parses it once a session.
+"""Statements that are made again and again: their SQL is written once, PostgreSQL parses it once a session.
 
 Django takes several times as long to write SQL as PostgreSQL to answer it, and PostgreSQL about as long to
 plan it. ``PREPARE`` belongs to a session, as the platform's locks do: a pooler in front of PostgreSQL must
@@ -7,8 +7,9 @@ leave a process its session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from inspect import signature
 from itertools import count
 from threading import local
@@ -17,7 +18,8 @@ from weakref import WeakKeyDictionary
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model, QuerySet
+from django.db.models import CharField, DateTimeField, IntegerField, Lookup, Model, QuerySet
+from django.db.models.expressions import RawSQL
 from django.db.models.query import get_related_populators
 from django.db.models.sql import InsertQuery
 from django.db.models.sql.compiler import SQLCompiler
@@ -29,9 +31,30 @@ _HOLES: Final = tuple(range(2_147_483_600, 2_147_483_608))
 
 Row = TypeVar("Row", bound=Model)
 
+#: What fills a hole: an id or a name, several of them where the question says `any_of`, or a time.
+Value = int | str | datetime | Collection[int] | Collection[str]
+
 _numbers = count(1)
 #: The names of the statements that each session knows.
 _known_to: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+@CharField.register_lookup
+@IntegerField.register_lookup
+class AnyOf(Lookup):  # type: ignore[type-arg]
+    """``pk__any_of=ids`` is ``pk__in=ids`` with one parameter for any number of them."""
+
+    lookup_name = "any_of"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> tuple[str, Any]:
+        column, parameters = self.process_lhs(compiler, connection)
+        return f"{column} = ANY(%s)", [*parameters, self.rhs]
+
+
+def time_hole(hole: int) -> RawSQL:
+    """A hole of a question that takes a time, where it is compared."""
+    return RawSQL("%s", (hole,), output_field=DateTimeField())
 
 
 @dataclass(frozen=True)
@@ -68,8 +91,9 @@ class _Statement:
 class _Question:
     """A question whose SQL is made once in a thread.
 
-    ``rows_of``: the rows for what is in the holes, an id or a name for each of its parameters. It must say
-    the same each time: no moment of now, nothing that is read.
+    ``rows_of``: the rows for what is in the holes, an id or a name for each of its parameters, or several for
+    one that is compared by ``any_of``, or a time for a `time_hole`. It must say the same each time: nothing
+    that is read.
     """
 
     def __init__(self, rows_of: Callable[..., QuerySet[Any, Any]]) -> None:
@@ -102,7 +126,7 @@ class _Question:
         self._of_this_thread.statement = _Statement.of(connection, sql, given, len(self._holes))
         return compiler
 
-    def _rows(self, values: Sequence[int | str]) -> list[tuple[Any, ...]]:
+    def _rows(self, values: Sequence[Value]) -> list[tuple[Any, ...]]:
         made = self._statement()
         with made.connection.cursor() as cursor:
             made.execute(cursor, values)
@@ -111,11 +135,15 @@ class _Question:
 
 
 class PreparedValues(_Question):
-    """A question for values: numbers, texts and truth values, which come out as they are."""
+    """A question for values: numbers, texts, times and truth values, which come out as they are."""
 
-    def ask(self, *values: int | str) -> list[tuple[Any, ...]]:
+    def ask(self, *values: Value) -> list[tuple[Any, ...]]:
         """The rows, with the values in the holes."""
         return self._rows(values)
+
+    def any(self, *values: Value) -> bool:
+        """Whether there is a row, for a question that is cut to one."""
+        return bool(self._rows(values))
 
 
 class _Reader(Generic[Row]):
@@ -125,7 +153,7 @@ class _Reader(Generic[Row]):
     def __init__(self, compiler: SQLCompiler) -> None:
         assert compiler.klass_info is not None  # the question is for rows of a model
         self._compiler: Any = compiler
-        self._model: type[Row] = compiler.klass_info["model"]
+        self.model: type[Row] = compiler.klass_info["model"]
         columns = compiler.klass_info["select_fields"]
         self._of_model = slice(columns[0], columns[-1] + 1)
         self._names = [column[0].target.attname for column in compiler.select[self._of_model]]
@@ -142,7 +170,7 @@ class _Reader(Generic[Row]):
         return [self._model_of(row) for row in self._compiler.apply_converters(rows, self._converters)]
 
     def _model_of(self, row: Sequence[Any]) -> Row:
-        found = self._model.from_db(DEFAULT_DB_ALIAS, self._names, row[self._of_model])
+        found = self.model.from_db(DEFAULT_DB_ALIAS, self._names, row[self._of_model])
         for related in self._related:
             related.populate(row, found)
         for name, column in self._annotations:
@@ -161,15 +189,23 @@ class PreparedRows(_Question, Generic[Row]):
         self._of_this_thread.reader = _Reader(compiler)
         return compiler
 
-    def ask(self, *values: int | str) -> list[Row]:
+    def ask(self, *values: Value) -> list[Row]:
         """The rows, with the values in the holes."""
         rows = self._rows(values)
         reader: _Reader[Row] = self._of_this_thread.reader
         return reader.read(rows)
 
-    def first(self, *values: int | str) -> Row | None:
+    def first(self, *values: Value) -> Row | None:
         """The first of the rows, if there is one."""
         return next(iter(self.ask(*values)), None)
+
+    def get(self, *values: Value) -> Row:
+        """The first of the rows. Raises the model's `DoesNotExist` where there is none."""
+        found = self.first(*values)
+        if found is None:
+            reader: _Reader[Row] = self._of_this_thread.reader
+            raise reader.model.DoesNotExist
+        return found
 
 
 class PreparedInsert(Generic[Row]):

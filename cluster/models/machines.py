@@ -234,12 +234,12 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
         """Of servers that are part of their cluster; those that an operator removed have only a history."""
         return self.exclude(server__state=ServerState.REMOVED)
 
-    def own(self, cluster: Cluster | models.QuerySet[Cluster, Any]) -> GpuQuerySet:
-        """The cluster's own: promises stand on these, never on borrowed ones. The cluster may be a question
-        that finds one."""
+    def own(self, cluster: Cluster | int | models.QuerySet[Cluster, Any]) -> GpuQuerySet:
+        """The cluster's own: promises stand on these, never on borrowed ones. The cluster may be a
+        question that finds one, or its key."""
         return self.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
 
-    def on_loan(self, cluster: Cluster) -> GpuQuerySet:
+    def on_loan(self, cluster: Cluster | int) -> GpuQuerySet:
         """What the cluster has borrowed and not given back yet."""
         away = [LendingState.ON_LOAN, LendingState.RECLAIMING]
         return self.known().filter(server__cluster=cluster, server__lending_state__in=away)

@@ -38,7 +38,7 @@ from scheduling.core.question.decision import ChangeKind
 from scheduling.models import Assignment, Generation, Job, JobEvent
 from scheduling.services.generations import retire
 from scheduling.services.lifecycle import break_off_change
-from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
 from scheduling.services.wakeups import hint, wake
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _ahead_of_usage(inference_cluster: InferenceCluster) -> bool | None:
 
 def begin_reclaims(inference_cluster: InferenceCluster, now: datetime) -> int:
     """Choose servers for every order that is due. Returns how many orders were begun."""
-    cluster = Cluster.objects.get(pk=inference_cluster.cluster_id)
+    cluster = read_cluster(inference_cluster.cluster_id)
     begun = 0
     pending = inference_cluster.reclaim_orders.filter(state=ReclaimState.PENDING).order_by("created_at", "id")
     for order in pending:

@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import GenerationState, JobState, Purpose, RetireReason
 from scheduling.models import Generation, Job
 
@@ -108,14 +110,21 @@ class PointsInMemory:
         return own or (0 if job.curve is None else job.curve.state_bytes)
 
 
-def waiting_bytes(cluster: Cluster) -> dict[int, int]:
-    """How much of the state of jobs that wait for GPUs each server has in its memory, by the server's key."""
-    # Until it has GPUs again, a job that has trained is suspended; once it has been given some, it is placed.
+def _waiting_for_gpus(cluster_id: int) -> QuerySet[Job, Any]:
     unretired = Generation.objects.filter(job=OuterRef("pk"), purpose=Purpose.TRAINING).exclude(
         state=GenerationState.RETIRED
     )
-    suspended = Job.objects.filter(cluster=cluster, state=JobState.SUSPENDED, paused_by_owner=False)
-    waiting = set(suspended.exclude(Exists(unretired)).values_list("pk", flat=True))
+    suspended = Job.objects.filter(cluster=cluster_id, state=JobState.SUSPENDED, paused_by_owner=False)
+    return suspended.exclude(Exists(unretired)).values_list("pk")
+
+
+_WAITING_FOR_GPUS = PreparedValues(_waiting_for_gpus)
+
+
+def waiting_bytes(cluster: Cluster) -> dict[int, int]:
+    """How much of the state of jobs that wait for GPUs each server has in its memory, by the server's key."""
+    # Until it has GPUs again, a job that has trained is suspended; once it has been given some, it is placed.
+    waiting = {job_id for (job_id,) in _WAITING_FOR_GPUS.ask(cluster.pk)}
     if not waiting:
         return {}
     stores = _answering(Agent.objects.filter(server__cluster=cluster)).values_list(

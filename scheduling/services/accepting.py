@@ -24,7 +24,7 @@ from scheduling.services.isolating import FAILURES
 from scheduling.services.offers import seconds_from_acceptance
 from scheduling.services.plan_json import plan_from_json, plan_to_json
 from scheduling.services.quotas import PromiseQuotas, check_active_jobs
-from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
+from scheduling.services.records import lock_cluster, move, planning_fact_changed, read_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import asking_again, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
@@ -112,7 +112,7 @@ def _sooner(job: Job) -> OfferTerms | None:
     now = timezone.now()
     if offer is None or offer.valid_until <= now or job.curve is None:
         return None
-    cluster = Cluster.objects.get(pk=job.cluster_id)
+    cluster = read_cluster(job.cluster_id)
     seconds = seconds_from_acceptance(
         offer.deadline_at.timestamp(), offer.valid_until.timestamp(), cluster.slot_seconds
     )

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
 from scheduling.core.plans.release import (
     UNKNOWN_SECONDS,
@@ -52,6 +53,20 @@ class _Pool:
     held: Mapping[int, list[Assignment]]
 
 
+_UNRELEASED = PreparedRows(
+    lambda cluster_id: (
+        Assignment.objects.filter(job__cluster=cluster_id)
+        .exclude(state=AssignmentState.RELEASED)
+        .select_related("generation")
+    )
+)
+_SILENT = PreparedValues(
+    lambda cluster_id: Agent.objects.filter(
+        server__cluster=cluster_id, server__state=ServerState.SUSPECT
+    ).values_list("server_id", "last_report_at", "enrolled_at")
+)
+
+
 def blocked_gpus(
     cluster: Cluster, gpus: Sequence[Gpu], addresses: Mapping[int, int], planned: set[str], moment: float
 ) -> list[BlockedGpus]:
@@ -60,11 +75,7 @@ def blocked_gpus(
     ``addresses``: address by the row of a GPU. ``planned``: jobs that the snapshot has, with what they hold.
     """
     held: dict[int, list[Assignment]] = defaultdict(list)
-    for assignment in (
-        Assignment.objects.filter(job__cluster=cluster)
-        .exclude(state=AssignmentState.RELEASED)
-        .select_related("generation")
-    ):
+    for assignment in _UNRELEASED.ask(cluster.pk):
         if assignment.gpu_id in addresses:
             held[assignment.generation_id].append(assignment)
     pool = _Pool(cluster, release_bounds(cluster), moment, gpus, addresses, held)
@@ -137,15 +148,14 @@ def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
 
 def _on_silent_servers(pool: _Pool, taken: set[int]) -> Iterator[BlockedGpus]:
     """GPUs of silent servers that no planned job holds. Those that one does stay with it."""
-    silent = Agent.objects.filter(server__cluster=pool.cluster, server__state=ServerState.SUSPECT)
-    for agent in silent:
+    for server_id, reported_at, enrolled_at in _SILENT.ask(pool.cluster.pk):
         idle = [
             pool.addresses[gpu.pk]
             for gpu in pool.gpus
-            if gpu.server_id == agent.server_id and pool.addresses[gpu.pk] not in taken
+            if gpu.server_id == server_id and pool.addresses[gpu.pk] not in taken
         ]
         if idle:
-            heard_at = (agent.last_report_at or agent.enrolled_at).timestamp()
+            heard_at = (reported_at or enrolled_at).timestamp()
             until = given_up_by(heard_at, _seconds(pool.cluster.leases_hold_until), pool.moment, pool.bounds)
             yield BlockedGpus(addresses=tuple(sorted(idle)), until=until)
 

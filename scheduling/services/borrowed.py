@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.models import Cluster, Gpu
+from projects.prepared import PreparedRows
 from scheduling.choices import CurveState
 from scheduling.core.question.kinds import main_kind
 from scheduling.core.runtime_plans.choosing import choose_plan_family
@@ -38,11 +39,15 @@ def borrowing_kind(cluster: Cluster) -> str | None:
     return main_kind(Gpu.objects.known().own(cluster).by_kind())
 
 
+_ON_LOAN = PreparedRows(
+    lambda cluster_id: Gpu.objects.on_loan(cluster_id).select_related("server").order_by("server_id", "index")
+)
+
+
 def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
     """What the pool of ``kind`` borrows; None where that is nothing."""
-    on_loan = Gpu.objects.on_loan(cluster).select_related("server").order_by("server_id", "index")
     by_kind: dict[str, dict[int, list[Gpu]]] = defaultdict(lambda: defaultdict(list))
-    for gpu in on_loan:
+    for gpu in _ON_LOAN.ask(cluster.pk):
         by_kind[gpu.kind][gpu.server_id].append(gpu)
     if not by_kind or kind != borrowing_kind(cluster):
         return None

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import Purpose
 from scheduling.models import CurveLevel, Generation, PlannerPass
 
@@ -51,8 +52,17 @@ def change_slack_seconds(cluster: Cluster, now: datetime) -> float:
 
 def pass_seconds(cluster: Cluster, now: datetime) -> float:
     """How long the planner's passes lately took, at most `MOST_PASS_SECONDS`."""
-    newest = PlannerPass.objects.filter(cluster=cluster, ended_at__gt=now - WINDOW).order_by("-pk")
-    return min(MOST_PASS_SECONDS, _late(list(newest.values_list("seconds", flat=True)[:MOST_LOOKED_AT])))
+    newest = _NEWEST_PASSES.ask(cluster.pk, now - WINDOW)
+    return min(MOST_PASS_SECONDS, _late([seconds for (seconds,) in newest]))
+
+
+_NEWEST_PASSES = PreparedValues(
+    lambda cluster_id, since: (
+        PlannerPass.objects.filter(cluster=cluster_id, ended_at__gt=time_hole(since))
+        .order_by("-pk")
+        .values_list("seconds")[:MOST_LOOKED_AT]
+    )
+)
 
 
 def _usual_lateness(starts: Sequence[Start]) -> float:

@@ -7,8 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.models import Cluster
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.choices import AssignmentState, GenerationState, Purpose
 from scheduling.models import Assignment, Generation
+
+_UNRETIRED = PreparedRows(
+    lambda cluster_id: Generation.objects.filter(job__cluster=cluster_id, purpose=Purpose.TRAINING).exclude(
+        state=GenerationState.RETIRED
+    )
+)
+_UNRELEASED = PreparedValues(
+    lambda cluster_id: (
+        Assignment.objects.filter(job__cluster=cluster_id)
+        .exclude(state=AssignmentState.RELEASED)
+        .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id", "flexible")
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -33,19 +47,14 @@ class Claims:
     def read(cls, cluster: Cluster, addresses: Mapping[int, int]) -> Claims:
         coming: dict[str, Generation] = {}
         live: dict[str, Generation] = {}
-        unretired = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.TRAINING)
-        for generation in unretired.exclude(state=GenerationState.RETIRED):
+        for generation in _UNRETIRED.ask(cluster.pk):
             target = live if generation.state == GenerationState.LIVE else coming
             target[generation.job_id] = generation
         placement: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         job_of: dict[int, str] = {}
         waited_for: dict[int, str] = {}
         servers: dict[int, set[int]] = defaultdict(set)
-        for generation_id, job_id, gpu_id, rank, state, server_id, flexible in (
-            Assignment.objects.filter(job__cluster=cluster)
-            .exclude(state=AssignmentState.RELEASED)
-            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id", "flexible")
-        ):
+        for generation_id, job_id, gpu_id, rank, state, server_id, flexible in _UNRELEASED.ask(cluster.pk):
             if gpu_id not in addresses:
                 continue
             address = addresses[gpu_id]

@@ -11,6 +11,7 @@ from typing import Protocol
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import (
     PLANNED_STATES,
     TERMINAL_STATES,
@@ -94,11 +95,20 @@ def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
     update_rows(rows, ["plan"])
 
 
+_ASKED_AGAIN = PreparedValues(
+    lambda cluster_id: (
+        Job.objects.filter(cluster=cluster_id, promise_asked_again=True, state__in=PLANNED_STATES)
+        .order_by()
+        .values_list("pk")[:1]
+    )
+)
+
+
 def jobs_to_decide_again(cluster: Cluster) -> list[str]:
     """Resumed jobs whose promise their pause had made void, once no step of theirs is under way."""
-    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
-    if not jobs.exists():  # as in most passes
+    if not _ASKED_AGAIN.any(cluster.pk):  # as in most passes
         return []
+    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
     leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal=Goal.TRAIN)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))

@@ -41,6 +41,7 @@ from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.services.gradient_plans import server_size
 from scheduling.services.protection import Stores
+from scheduling.services.records import read_cluster
 
 #: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
 REPORTING_SECONDS = 0.5
@@ -271,7 +272,7 @@ def _longest_iteration(curve: ScalingCurve | None) -> float:
 
 def counts_on_sentence(job: Job) -> str:
     """On what a promise of a job counts that has been decided before."""
-    cluster = Cluster.objects.get(pk=job.cluster_id)
+    cluster = read_cluster(job.cluster_id)
     gpus = server_size(job.curve.gpu_kind) if job.curve else 0
     return FailureCharges(cluster, gpus).of(job, _levels(job, cluster), measured=job.curve).sentence()
 

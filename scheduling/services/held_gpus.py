@@ -13,6 +13,7 @@ from scheduling.choices import AssignmentState, Purpose
 from scheduling.models import Assignment, Generation
 from scheduling.services.blocking import release_bounds
 from scheduling.services.bulk import update_rows
+from scheduling.services.records import read_cluster
 from scheduling.services.wakeups import wake_agents
 
 
@@ -50,7 +51,7 @@ def hold_all(generations: Sequence[Generation]) -> list[Generation]:
     for generation in starting:
         cluster_id = generation.job.cluster_id
         if cluster_id not in clusters:
-            clusters[cluster_id] = Cluster.objects.get(pk=cluster_id)
+            clusters[cluster_id] = read_cluster(cluster_id)
         seconds = clusters[cluster_id].prepare_timeout_seconds
         if generation.purpose == Purpose.PROFILING:
             seconds = release_bounds(clusters[cluster_id]).measurement_seconds

@@ -7,6 +7,7 @@ from datetime import datetime
 import structlog
 
 from cluster.models import Cluster
+from projects.prepared import PreparedRows, time_hole
 from scheduling.choices import OfferState
 from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, ServiceClass
 from scheduling.core.question.validation import check_offer
@@ -23,16 +24,27 @@ def held_offer_id(job_id: str) -> str:
     return f"offer-{job_id}"
 
 
+_OPEN = PreparedRows(
+    lambda cluster_id, kind, now: (
+        Offer.objects.filter(
+            job__cluster=cluster_id,
+            job__curve__gpu_kind=kind,
+            state=OfferState.OPEN,
+            valid_until__gt=time_hole(now),
+        )
+        .select_related("job__curve")
+        .order_by("id")
+    )
+)
+
+
 def held_offers(
     cluster: Cluster, kind: str, now: datetime, charges: FailureCharges, *, total: int
 ) -> list[HeldOffer]:
     """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over
     promises."""
-    offers = Offer.objects.filter(
-        job__cluster=cluster, job__curve__gpu_kind=kind, state=OfferState.OPEN, valid_until__gt=now
-    )
     held = []
-    for offer in offers.select_related("job__curve").order_by("id"):
+    for offer in _OPEN.ask(cluster.pk, kind, now):
         try:
             made = _held(offer, cluster, charges, total=total)
             if made is not None:

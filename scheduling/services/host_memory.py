@@ -12,6 +12,7 @@ from math import ceil, inf
 from django.db.models import Count, Max
 
 from cluster.models import Cluster, Gpu, Server
+from projects.prepared import PreparedValues
 from punctual.protocol.limits import LARGEST_COUNT
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.core.question.quantities import gpus_text, memory_text
@@ -36,8 +37,17 @@ def memory_of_worker(server: Server, gpus: int) -> float:
 
 def gpus_by_server(server_ids: list[int]) -> dict[int, int]:
     """How many GPUs of whatever kind each server has."""
-    counted = Gpu.objects.filter(server__in=server_ids).order_by().values_list("server")
-    return dict(counted.annotate(count=Count("pk")))
+    return dict(_COUNTED.ask(server_ids))
+
+
+_COUNTED = PreparedValues(
+    lambda server_ids: (
+        Gpu.objects.filter(server__pk__any_of=server_ids)
+        .order_by()
+        .values_list("server")
+        .annotate(count=Count("pk"))
+    )
+)
 
 
 def smallest_share(cluster: Cluster, kind: str) -> float:

@@ -12,8 +12,9 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues, time_hole
 from scheduling.models import Incident, Job
-from scheduling.services.records import record
+from scheduling.services.records import read_cluster, record
 from scheduling.services.wakeups import hint
 
 log = structlog.get_logger(__name__)
@@ -27,13 +28,18 @@ MOST_DETAIL_CHARACTERS = 20_000
 
 def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
     """Jobs that broke a plan a short while ago, with what was said then."""
-    recent = Incident.objects.filter(
-        cluster=cluster,
+    recent = _BREAKING.ask(cluster.pk, now - TRY_AGAIN_AFTER)
+    return {job_id: message for job_id, message in recent if job_id}
+
+
+_BREAKING = PreparedValues(
+    lambda cluster_id, since: Incident.objects.filter(
+        cluster=cluster_id,
         kind=Incident.Kind.BREAKS_PLANS,
         resolved_at__isnull=True,
-        last_at__gt=now - TRY_AGAIN_AFTER,
-    )
-    return {job_id: message for job_id, message in recent.values_list("job_id", "message") if job_id}
+        last_at__gt=time_hole(since),
+    ).values_list("job_id", "message")
+)
 
 
 def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> None:
@@ -89,7 +95,7 @@ def note_failed_pass(cluster_id: int, error: BaseException) -> None:
     log.error("planning_failed", cluster=cluster_id, exc_info=error)
     try:
         with transaction.atomic():
-            cluster = Cluster.objects.get(pk=cluster_id)
+            cluster = read_cluster(cluster_id)
             detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
             message = f"{type(error).__name__}: {error}"[:2000].replace("\0", "")
             saw(cluster, Incident.Kind.PASS_FAILED, message, detail=detail, now=timezone.now())

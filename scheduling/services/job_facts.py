@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Server
+from projects.prepared import PreparedRows
 from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.life_cycle.events import MAXIMUM_FAILURES
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
@@ -53,19 +54,35 @@ def step_bounds(cluster: Cluster) -> StepBounds:
     )
 
 
+_UNRETIRED = PreparedRows(
+    lambda job_id: (
+        Generation.objects.filter(job=job_id).exclude(state=GenerationState.RETIRED).order_by("number")
+    )
+)
+_THEIR_WORKERS = PreparedRows(
+    lambda job_id: (
+        Worker.objects.filter(generation__job=job_id)
+        .exclude(generation__state=GenerationState.RETIRED)
+        .order_by("rank")
+    )
+)
+
+
 def facts_of(job: Job, *, holding: bool = False, owned_gpus: bool = False) -> JobFacts:
     """The job with its generations that have not ended.
 
     ``holding``: take GPUs first that were waited for and are free now. ``owned_gpus``: also say which of the
     cluster's own GPUs the generations have.
     """
-    unretired = list(job.generations.exclude(state=GenerationState.RETIRED).order_by("number"))
-    workers = _workers(unretired)
+    unretired = _UNRETIRED.ask(job.pk)
+    for one in unretired:
+        one.job = job
+    workers = _workers(job) if unretired else {}
     own = _own_gpus(unretired) if owned_gpus else {}
     live = coming = None
     measurements = []
     for one in unretired:
-        facts = generation_facts(one, workers[one.pk], own.get(one.pk, frozenset()))
+        facts = generation_facts(one, workers.get(one.pk, ()), own.get(one.pk, frozenset()))
         if holding and not facts.holds_gpus and hold_gpus(one):
             facts = replace(facts, holds_gpus=True, step_expires_at=one.step_expires_at)
         if one.purpose == Purpose.PROFILING:
@@ -129,9 +146,9 @@ def _suspending(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _workers(generations: Iterable[Generation]) -> Mapping[int, list[WorkerFacts]]:
+def _workers(job: Job) -> Mapping[int, list[WorkerFacts]]:
     found: dict[int, list[WorkerFacts]] = defaultdict(list)
-    for worker in Worker.objects.filter(generation__in=generations).order_by("rank"):
+    for worker in _THEIR_WORKERS.ask(job.pk):
         found[worker.generation_id].append(
             WorkerFacts(
                 phase=worker.phase,

@@ -10,11 +10,12 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet, Sum, Value
+from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, Greatest
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Server
+from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Goal
 from scheduling.core.question.curves import curve_from_measurements, lowered, pause_at
 from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot, ScalingCurve, ServiceClass
@@ -110,11 +111,10 @@ class PoolReading:
         levels: dict[int, list[CurveLevel]] = defaultdict(list)
         for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
             levels[level.curve_id].append(level)
-        suspect = Server.objects.filter(cluster=self.cluster, state=ServerState.SUSPECT)
         return _Facts(
             levels,
             _lent_curves(rows, self.borrowed),
-            frozenset(suspect.values_list("pk", flat=True)),
+            frozenset(server_id for (server_id,) in _SUSPECT.ask(self.cluster.pk)),
             _attained_gpu_seconds(self.cluster, self.now),
         )
 
@@ -200,16 +200,22 @@ def noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ...
 def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
     """GPU time that each unfinished job has held so far; none of what it was given since the pass began at
     ``now``."""
-    until = Greatest(Coalesce(F("released_at"), Value(now)), F("held_at"))
+    return {job_id: held.total_seconds() for job_id, held in _HELD.ask(cluster.pk, now)}
+
+
+def _held_times(cluster_id: int, now: int) -> QuerySet[Assignment, Any]:
+    until = Greatest(Coalesce(F("released_at"), time_hole(now)), F("held_at"))
     held = ExpressionWrapper(until - F("held_at"), output_field=DurationField())
-    rows = (
-        Assignment.objects.filter(
-            job__cluster=cluster, job__state__in=[*PLANNED_STATES, *UNDECIDED_STATES], held_at__isnull=False
-        )
-        .values("job_id")
-        .annotate(held=Sum(held))
+    unfinished = Assignment.objects.filter(
+        job__cluster=cluster_id, job__state__in=[*PLANNED_STATES, *UNDECIDED_STATES], held_at__isnull=False
     )
-    return {row["job_id"]: row["held"].total_seconds() for row in rows}
+    return unfinished.values_list("job_id").annotate(held=Sum(held))
+
+
+_HELD = PreparedValues(_held_times)
+_SUSPECT = PreparedValues(
+    lambda cluster_id: Server.objects.filter(cluster=cluster_id, state=ServerState.SUSPECT).values_list("pk")
+)
 
 
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:

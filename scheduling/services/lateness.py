@@ -10,6 +10,7 @@ from django.db.models import DurationField, ExpressionWrapper, F, Value
 
 from cluster.models import Cluster
 from cluster.selectors.outages import Stopped
+from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -28,13 +29,23 @@ from scheduling.services.records import JobNote, record_all
 from scheduling.services.scoring import function_slower_than_profile, score_late
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
+_LATE = PreparedValues(
+    lambda cluster_id, now: (
+        Job.objects.filter(
+            cluster=cluster_id, state__in=PLANNED_STATES, late=False, deadline_at__lte=time_hole(now)
+        )
+        .order_by()
+        .values_list("pk")[:1]
+    )
+)
+
 
 def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
     """Note up to ``most`` unfinished jobs whose deadline has passed; returns how many. They keep running
     unless their owner says otherwise."""
-    late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
-    if not late.exists():  # as in most passes
+    if not _LATE.any(cluster.pk, now):  # as in most passes
         return 0
+    late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
     found = late.select_related("cluster").defer("data", "hyperparameters", "plan")
     overdue = list(found.order_by("deadline_at", "id")[:most])
     stops = stops_to_blame(cluster, overdue, now)

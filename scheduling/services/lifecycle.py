@@ -29,7 +29,7 @@ from scheduling.services.generations import (
     tell_to_suspend,
 )
 from scheduling.services.job_facts import facts_of, generation_facts, servers_of, step_bounds
-from scheduling.services.records import Move, move, move_all, planning_fact_changed, record
+from scheduling.services.records import Move, move, move_all, planning_fact_changed, read_cluster, record
 from scheduling.services.recoveries import announce_recovery, begin_recovery, words_on_going_on
 from scheduling.services.repeated_lines import record_or_count
 from scheduling.services.scoring import void_promise
@@ -62,7 +62,7 @@ def advance(job: Job, cluster: Cluster) -> None:
 def suspend(job: Job, reason: str) -> None:
     """Take all GPUs from the job; a living generation writes its state first. A hand-over that is under way
     is let finish."""
-    cluster = Cluster.objects.get(pk=job.cluster_id)
+    cluster = read_cluster(job.cluster_id)
     carry_out(job, events.suspended(facts_of(job), reason, step_bounds(cluster)), cluster)
 
 

@@ -10,6 +10,7 @@ import structlog
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import CurveState, JobState, ServiceClass
 from scheduling.core.question.decision import FoundOffer
 from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, Snapshot
@@ -44,7 +45,14 @@ def find_offers(policy: Policy, snapshot: Snapshot, asking: Sequence[JobSnapshot
 
 def offers_wait(cluster: Cluster) -> bool:
     """Whether a declined job is still to be looked an offer for."""
-    return Job.objects.filter(cluster=cluster, awaits_offer=True).exists()
+    return _AWAITING.any(cluster.pk)
+
+
+_AWAITING = PreparedValues(
+    lambda cluster_id: (
+        Job.objects.filter(cluster=cluster_id, awaits_offer=True).order_by().values_list("pk")[:1]
+    )
+)
 
 
 def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int:

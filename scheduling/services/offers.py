@@ -11,6 +11,7 @@ from typing import Any
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import OfferState
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer
@@ -101,8 +102,15 @@ def seconds_from_acceptance(deadline_at: float, starts_at: float, slot_seconds: 
 
 def expire_offers(cluster: Cluster, now: datetime) -> int:
     """End the offers whose time is up; the held capacity is free again."""
-    expired = Offer.objects.filter(job__cluster=cluster, state=OfferState.OPEN, valid_until__lte=now)
-    return expired.update(state=OfferState.EXPIRED)
+    expired = [offer_id for (offer_id,) in _EXPIRED.ask(cluster.pk, now)]
+    return Offer.objects.filter(pk__in=expired).update(state=OfferState.EXPIRED) if expired else 0
+
+
+_EXPIRED = PreparedValues(
+    lambda cluster_id, now: Offer.objects.filter(
+        job__cluster=cluster_id, state=OfferState.OPEN, valid_until__lte=time_hole(now)
+    ).values_list("pk")
+)
 
 
 def _rfc3339(moment: datetime) -> str:

@@ -20,6 +20,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.services.records import lock_cluster
 
 
@@ -67,12 +68,17 @@ def planner_lease(cluster_id: int) -> Iterator[int | None]:
                 cursor.execute("select pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, cluster_id])
 
 
+_LEASE = PreparedValues(
+    lambda cluster_id: Cluster.objects.filter(pk=cluster_id).values_list(
+        "epoch", "planner_token", "planner_lease_expires_at"
+    )
+)
+
+
 def _take_over(cluster_id: int) -> int:
     token, now = process_token(), timezone.now()
     row = Cluster.objects.filter(pk=cluster_id)
-    epoch, owner_token, expires_at = row.values_list(
-        "epoch", "planner_token", "planner_lease_expires_at"
-    ).get()
+    ((epoch, owner_token, expires_at),) = _LEASE.ask(cluster_id)
     mine = owner_token == token
     # Writing the row waits for whoever holds it, and every report does.
     if mine and expires_at is not None and now + LEASE - RENEWED_AFTER < expires_at <= now + LEASE:

@@ -16,9 +16,11 @@ from typing import Any
 
 import structlog
 from django.db import OperationalError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.clock import changes_allowed, slot_end_after
 from scheduling.core.kernels import INTERPRETED
@@ -47,7 +49,7 @@ from scheduling.services.profiling import (
     undecided_jobs,
 )
 from scheduling.services.quota_waits import note_quota_waits
-from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
 from scheduling.services.reported_mixtures import decline_unfit
 from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.slots import frozen_until, slot_and_wake
@@ -143,7 +145,7 @@ def plan_cluster(
         Moved: another planner took over, or a job was set aside; nothing of the last step was written.
     """
     one = one or Pass()
-    cluster = Cluster.objects.get(pk=cluster_id)
+    cluster = read_cluster(cluster_id)
 
     def step(name: str, attempt: Callable[[Cluster, int], int | None]) -> int | None:
         """What the attempt says: how many commits it made, None where it had nothing to do."""
@@ -151,14 +153,14 @@ def plan_cluster(
         def once(overtaken: int) -> int | None:
             nonlocal cluster
             if overtaken:
-                cluster = Cluster.objects.get(pk=cluster_id)
+                cluster = read_cluster(cluster_id)
             with one.step(name, overtaken):
                 return attempt(cluster, overtaken)
 
         nonlocal cluster
         commits = waited_for(cluster_id, once)
         if commits is not None:
-            cluster = Cluster.objects.get(pk=cluster_id)
+            cluster = read_cluster(cluster_id)
         return commits
 
     now = timezone.now()
@@ -248,16 +250,25 @@ def newcomers_wait(cluster: Cluster, number: int = 1, *, since: datetime | None 
 
     ``since``: of those that were submitted until then.
     """
-    waiting = Job.objects.filter(
-        cluster=cluster,
+    if number == 1 and since is None:
+        return _NEWCOMER.any(cluster.pk)
+    waiting = _newcomers(cluster.pk)
+    if since is not None:
+        waiting = waiting.filter(submitted_at__lte=since)
+    return len(waiting.values_list("pk")[:number]) == number
+
+
+def _newcomers(cluster_id: int) -> QuerySet[Job]:
+    return Job.objects.filter(
+        cluster=cluster_id,
         state__in=UNDECIDED_STATES,
         curve__state=CurveState.READY,
         awaits_levels=False,
         paused_by_owner=False,
     ).order_by()
-    if since is not None:
-        waiting = waiting.filter(submitted_at__lte=since)
-    return len(waiting.values_list("pk")[:number]) == number
+
+
+_NEWCOMER = PreparedValues(lambda cluster_id: _newcomers(cluster_id).values_list("pk")[:1])
 
 
 def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
@@ -294,7 +305,7 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
     for job_id in waiting:
         if decided and time.perf_counter() - began > DECIDING_AGAIN_SECONDS:
             break
-        cluster = Cluster.objects.get(pk=cluster_id)
+        cluster = read_cluster(cluster_id)
         job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
         answered_by = partial(answered, cluster, epoch)
         verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class, answered_by)

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
+from projects.prepared import PreparedValues
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -56,12 +57,17 @@ def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
     return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
 
 
+_MEASURING = PreparedValues(
+    lambda: ScalingCurve.objects.filter(state=CurveState.MEASURING).order_by().values_list("pk")[:1]
+)
+
+
 def settle_broken_off(cluster: Cluster) -> int:
     """Let what was measured count where a measurement ended before it was through, for whatever reason.
 
     Returns the number of curves. The caller holds the cluster's row.
     """
-    if not ScalingCurve.objects.filter(state=CurveState.MEASURING).exists():  # as in most passes
+    if not _MEASURING.any():  # as in most passes
         return 0
     under_way = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED

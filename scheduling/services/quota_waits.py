@@ -8,6 +8,7 @@ from datetime import datetime
 from django.db import transaction
 
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.models import Incident, Job
 from scheduling.services.incidents import resolve, saw
@@ -18,13 +19,17 @@ from scheduling.stored_verdict import AnswerCode, pending
 _TOLD = {"verdict__decision": "pending", "verdict__reason_code": AnswerCode.QUOTA}
 
 
+_KNOWN = PreparedValues(
+    lambda cluster_id: Incident.objects.filter(
+        cluster=cluster_id, kind=Incident.Kind.NO_QUOTA, resolved_at__isnull=True
+    ).values_list("job_id")
+)
+
+
 def note_quota_waits(room: RoomToMeasure) -> None:
     """Write down who was found to wait for a quota, and who does no more."""
     cluster = room.cluster
-    open_ones = Incident.objects.filter(
-        cluster=cluster, kind=Incident.Kind.NO_QUOTA, resolved_at__isnull=True
-    )
-    known = {job_id for job_id in open_ones.values_list("job_id", flat=True) if job_id}
+    known = {job_id for (job_id,) in _KNOWN.ask(cluster.pk) if job_id}
     if not known and not room.refused:
         return
     with transaction.atomic():

@@ -10,6 +10,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedRows
 from scheduling.choices import JOB_TRANSITIONS, TERMINAL_STATES, JobState
 from scheduling.models import Decision, Job, JobEvent
 from scheduling.services.bulk import update_rows
@@ -20,9 +21,21 @@ class ForbiddenTransition(Exception):
     """A state change that the table of transitions does not know: a defect, never a user's fault."""
 
 
+_CLUSTER = PreparedRows(lambda cluster_id: Cluster.objects.filter(pk=cluster_id))
+_LOCKED = PreparedRows(
+    lambda cluster_id: Cluster.objects.select_for_update(no_key=True).filter(pk=cluster_id)
+)
+
+
+def read_cluster(cluster_id: int) -> Cluster:
+    """The cluster's row as it is now. Raises Cluster.DoesNotExist."""
+    return _CLUSTER.get(cluster_id)
+
+
 def lock_cluster(cluster_id: int) -> Cluster:
-    """Take the cluster's row: every change of a planning fact happens under it, in commit order."""
-    return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
+    """Take the cluster's row: every change of a planning fact happens under it, in commit order. Raises
+    Cluster.DoesNotExist."""
+    return _LOCKED.get(cluster_id)
 
 
 def planning_fact_changed(cluster: Cluster) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import structlog
 from django.db import OperationalError, transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
+from projects.prepared import PreparedRows
 from recovery.life_cycle import steps as due
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from recovery.life_cycle.steps import RecoveryInstruction, next_steps
@@ -41,11 +41,16 @@ MOST_STEPS = 2 * len(PHASES)
 
 def recoveries_under_way(cluster: Cluster) -> bool:
     """Whether there are any: most looks need not take the cluster's row for them."""
-    return _under_way(cluster).exists()
+    return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster).exists()
 
 
-def _under_way(cluster: Cluster) -> QuerySet[Recovery]:
-    return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster)
+_UNDER_WAY = PreparedRows(
+    lambda cluster_id: (
+        Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster_id)
+        .select_related("job")
+        .order_by("pk")
+    )
+)
 
 
 def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
@@ -53,10 +58,9 @@ def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) ->
 
     One that cannot be looked at is left for the next look; what called this goes on.
     """
-    found = _under_way(cluster)
-    if jobs is not None:
-        found = found.filter(job__in=jobs)
-    for recovery in found.select_related("job").order_by("pk"):
+    for recovery in _UNDER_WAY.ask(cluster.pk):
+        if jobs is not None and recovery.job_id not in jobs:
+            continue
         try:
             with transaction.atomic():
                 advance_recovery(recovery, cluster)

@@ -11,9 +11,10 @@ from django.db import transaction
 
 from cluster.choices import LendingState
 from cluster.models import Agent, Cluster
+from projects.prepared import PreparedValues
 from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import AssignmentState, GenerationState
-from scheduling.models import Generation, Job, Worker
+from scheduling.models import Assignment, Generation, Job, Worker
 from scheduling.selectors.own_work import OwnWork, Place
 from scheduling.services.bulk import update_rows
 from scheduling.services.held_gpus import hold_gpus, release_cleared
@@ -57,31 +58,37 @@ def own_workers(
     return ReportedWorkers(by_place, unclear=bool(malformed)), strange
 
 
+_KNOWN = PreparedValues(
+    lambda server_id: Worker.objects.filter(server=server_id, gone=False).values_list(
+        "pk", "phase", "generation__job_id", "generation__number", "rank"
+    )
+)
+_CLEARING = PreparedValues(
+    lambda server_id: (
+        Assignment.objects.filter(gpu__server=server_id, state=AssignmentState.CLEARING)
+        .order_by()
+        .values_list("pk")[:1]
+    )
+)
+
+
 def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now: datetime) -> None:
     """Note what changed about this server's workers and advance the jobs concerned.
 
     Nothing is taken for gone, and no GPU for free, from a list that is unclear.
     """
-    known = {
-        (worker.generation.job_id, worker.generation.number, worker.rank): worker
-        for worker in Worker.objects.filter(server_id=agent.server_id, gone=False)
-        .select_related("generation")
-        .only("phase", "rank", "generation__job_id", "generation__number")
-    }
+    known = {(job, number, rank): (pk, phase) for pk, phase, job, number, rank in _KNOWN.ask(agent.server_id)}
     listed = reported.by_place
-    changed = [place for place, entry in listed.items() if _differs(known.get(place), entry)]
+    changed = [place for place, entry in listed.items() if known.get(place, (0, ""))[1] != entry["phase"]]
     vanished = [] if reported.unclear else [place for place in known if place not in listed]
-    clearing = (
-        not reported.unclear
-        and agent.server.gpus.filter(assignments__state=AssignmentState.CLEARING).exists()
-    )
+    clearing = not reported.unclear and _CLEARING.any(agent.server_id)
     if not changed and not vanished and not clearing:
         return
     with transaction.atomic():
         lock_cluster(cluster.pk)
         touched = _note_workers(agent, {place: listed[place] for place in changed}, now)
         if vanished:
-            gone = [known[place].pk for place in vanished]
+            gone = [known[place][0] for place in vanished]
             Worker.objects.filter(pk__in=gone).update(gone=True, changed_at=now)
             touched |= {job_id for job_id, _, _ in vanished}
         freed_for = release_cleared(agent, reported.alive) if clearing else set()
@@ -99,10 +106,6 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
             if agent.server.lending_state == LendingState.RECLAIMING:
                 wake("orchestrate")
             planning_fact_changed(cluster)
-
-
-def _differs(worker: Worker | None, entry: Mapping[str, Any]) -> bool:
-    return worker is None or worker.phase != entry["phase"]
 
 
 def _note_workers(agent: Agent, entries: Mapping[Place, Mapping[str, Any]], now: datetime) -> set[str]:

@@ -24,6 +24,7 @@ from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
+from projects.prepared import PreparedRows, PreparedValues
 from punctual.protocol.links import LinkProbeResult, LoadOfLinks
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
@@ -34,7 +35,7 @@ from scheduling.services.inventory import inventory_update
 from scheduling.services.link_probes import take_measurement
 from scheduling.services.memory_points import take_store_report
 from scheduling.services.progress import store_logs, store_metrics
-from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
 from scheduling.services.report_refusals import TOLD_ITEMS, RefusedEvent, note_refusals
 from scheduling.services.reported_workers import ReportedWorkers, apply_workers, own_workers
 from scheduling.services.standby import replace_lost
@@ -129,7 +130,7 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
     Raises:
         Fenced: the agent still has workers of work that was given away.
     """
-    cluster = Cluster.objects.get(pk=agent.server.cluster_id)
+    cluster = read_cluster(agent.server.cluster_id)
     applying = _Applying(agent, cluster, timezone.now())
     stale = report["boot_id"] == agent.boot_id and report["sequence"] <= agent.sequence
     if not stale:
@@ -138,7 +139,8 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
         applying.refused += [*malformed, *strange]
         others = of_other_work(entries)
         others_alive = any(item.value["phase"] != "exited" for item in others)
-        returned = _greet(agent, report, workers.any_alive or others_alive)
+        agent, returned = _greet(agent, report, workers.any_alive or others_alive)
+        applying.agent = agent
         if returned:
             with applying.part("workers"):
                 _bring_back(agent, cluster, applying.now)
@@ -151,8 +153,7 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
     if applying.refused:
         with applying.part("refusals"):
             note_refusals(agent, applying.refused)
-    told = Server.objects.values_list("cluster__epoch", "desired_version")
-    epoch, desired_version = told.get(pk=agent.server_id)
+    ((epoch, desired_version),) = _TOLD.ask(agent.server_id)
     return ReportAnswer(
         cluster.fence_seconds,
         epoch,
@@ -163,18 +164,24 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
     )
 
 
+_TOLD = PreparedValues(
+    lambda server_id: Server.objects.filter(pk=server_id).values_list("cluster__epoch", "desired_version")
+)
+_REPORTING = PreparedRows(
+    lambda agent_id: (
+        Agent.objects.select_for_update(of=("self",)).select_related("server").filter(pk=agent_id)
+    )
+)
 _OF_A_REPORT = (
     "last_report_at", "boot_id", "sequence", "epoch_seen", "desired_version_seen", "fenced_at",
 )  # fmt: skip
 
 
-def _greet(agent: Agent, report: Mapping[str, Any], alive: bool) -> bool:
-    """Read the agent and its server anew, and renew the lease. Returns whether the server was silent or
-    fenced before."""
+def _greet(known: Agent, report: Mapping[str, Any], alive: bool) -> tuple[Agent, bool]:
+    """Read the agent and its server anew, and renew the lease. Returns them, and whether the server was
+    silent or fenced before."""
     with transaction.atomic():
-        agent.refresh_from_db(
-            from_queryset=Agent.objects.select_for_update(of=("self",)).select_related("server")
-        )
+        agent = _REPORTING.get(known.pk)
         if agent.fenced_at is not None and alive:
             raise Fenced
         silent = agent.server.state in (ServerState.SUSPECT, ServerState.DOWN)
@@ -187,7 +194,7 @@ def _greet(agent: Agent, report: Mapping[str, Any], alive: bool) -> bool:
         agent.desired_version_seen = min(report.get("desired_version", 0), agent.server.desired_version)
         agent.fenced_at = None
         agent.save(update_fields=_OF_A_REPORT)
-    return returned
+    return agent, returned
 
 
 def _bring_back(agent: Agent, cluster: Cluster, now: datetime) -> None:

@@ -6,8 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
 
 from cluster.models import Server, ServerLink
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.choices import GenerationState
 from scheduling.models import Assignment, Generation
 from scheduling.services.bulk import update_rows
@@ -20,33 +24,40 @@ class NoFreePort:
     message: str
 
 
+def _used(server_ids: int) -> QuerySet[Any, Any]:
+    """Ports of unretired generations' masters, of probes of links and of shards."""
+    unretired = Generation.objects.exclude(state=GenerationState.RETIRED).order_by()
+    masters = unretired.filter(master_server__pk__any_of=server_ids)
+    probes = ServerLink.objects.filter(asked_at__isnull=False, second__pk__any_of=server_ids).order_by()
+    shards = Assignment.objects.filter(
+        generation__in=unretired, handover_port__isnull=False, gpu__server__pk__any_of=server_ids
+    ).order_by()
+    return masters.values_list("master_server_id", "master_port").union(
+        probes.values_list("second_id", "port"),
+        shards.values_list("gpu__server_id", "handover_port"),
+        all=True,
+    )
+
+
+_USED = PreparedValues(_used)
+_WITH_PORTS = PreparedRows(
+    lambda server_ids: Server.objects.select_for_update().filter(pk__any_of=server_ids).order_by("pk")
+)
+
+
 def take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
     """A port for each server id of each entry, of that server's range; none for an entry that lacks one.
 
     No unretired generation uses them, and they go round so that none is reused soon.
     """
     server_ids = {server_id for places in wanted for server_id in places}
-    servers = {
-        server.pk: server
-        for server in Server.objects.select_for_update().filter(pk__in=server_ids).order_by("pk")
-    }
+    servers = {server.pk: server for server in _WITH_PORTS.ask(list(server_ids))}
     used: dict[int, set[int]] = defaultdict(set)
-    unretired = Generation.objects.exclude(state=GenerationState.RETIRED)
-    for server_id, port in unretired.filter(master_server__in=servers).values_list(
-        "master_server_id", "master_port"
-    ):
+    for server_id, port in _USED.ask(list(servers)):
         used[server_id].add(port)
     for server in servers.values():
         if server.store_port is not None:
             used[server.pk].add(server.store_port)
-    answering = ServerLink.objects.filter(asked_at__isnull=False, second__in=servers)
-    for server_id, port in answering.values_list("second_id", "port"):
-        used[server_id].add(port)
-    serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
-    for server_id, shard_port in serving.filter(gpu__server__in=servers).values_list(
-        "gpu__server_id", "handover_port"
-    ):
-        used[server_id].add(shard_port or 0)
     taken = [_ports_on([servers[server_id] for server_id in places], used) for places in wanted]
     update_rows(list(servers.values()), ["port_next"])
     return taken

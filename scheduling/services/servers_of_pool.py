@@ -10,6 +10,7 @@ from math import inf
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
+from projects.prepared import PreparedRows
 from scheduling.core.question.snapshot import ServerSnapshot
 from scheduling.selectors.memory_points import waiting_bytes
 from scheduling.services.blocking import release_bounds
@@ -57,6 +58,11 @@ class ServerOfPool:
     addresses: tuple[int, ...]
 
 
+_OWN = PreparedRows(
+    lambda cluster_id, kind: Gpu.objects.own(cluster_id).filter(kind=kind).select_related("server")
+)
+
+
 def servers_of_pool(
     cluster: Cluster, kind: str, borrowed: Borrowed | None
 ) -> tuple[list[ServerOfPool], list[Gpu], dict[int, int]]:
@@ -67,8 +73,7 @@ def servers_of_pool(
     GPUs in its memory comes first; else they are in topology order.
     """
     by_server: dict[int, list[Gpu]] = defaultdict(list)
-    own = Gpu.objects.own(cluster).filter(kind=kind)
-    for gpu in own.select_related("server"):
+    for gpu in _OWN.ask(cluster.pk, kind):
         by_server[gpu.server_id].append(gpu)
     racks = {server: gpus[0].server.rack for server, gpus in by_server.items()}
     ordered = [by_server[server] for server in holders_first(racks, waiting_bytes(cluster))]

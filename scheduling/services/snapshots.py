@@ -9,6 +9,7 @@ from datetime import datetime
 import structlog
 
 from cluster.models import Cluster, Gpu
+from projects.prepared import PreparedValues
 from scheduling.core.question.snapshot import JobSnapshot, ServerSnapshot, ServiceClass, Snapshot
 from scheduling.models import Job
 from scheduling.models import ScalingCurve as MeasuredCurve
@@ -52,7 +53,12 @@ class Pool:
 
 def pool_kinds(cluster: Cluster) -> list[str]:
     """The cluster's own kinds of GPU in a fixed order. Borrowed servers join one of these pools."""
-    return sorted(Gpu.objects.own(cluster).by_kind())
+    return [kind for (kind,) in _KINDS.ask(cluster.pk)]
+
+
+_KINDS = PreparedValues(
+    lambda cluster_id: Gpu.objects.own(cluster_id).order_by("kind").values_list("kind").distinct()
+)
 
 
 def pool_snapshot(

@@ -23,7 +23,7 @@ from scheduling.models import Incident
 from scheduling.selectors.standby import pool_servers, standby_of
 from scheduling.services.drain import promises_broken_by
 from scheduling.services.incidents import resolve, saw_once
-from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -115,7 +115,7 @@ def _fill(cluster_id: int) -> None:
     """Take servers out of use while some are missing in the pool. One that promises need is not taken; then
     it is tried again after a while."""
     while True:
-        cluster = Cluster.objects.get(pk=cluster_id)
+        cluster = read_cluster(cluster_id)
         now = timezone.now()
         tried_at = cluster.standby_tried_at
         if tried_at is not None and now - tried_at < timedelta(seconds=cluster.replan_seconds):
@@ -163,7 +163,7 @@ def _best(servers: list[PoolServer], wanted: int) -> PoolServer | None:
 
 
 def _tell(cluster_id: int) -> None:
-    cluster = Cluster.objects.get(pk=cluster_id)
+    cluster = read_cluster(cluster_id)
     now = timezone.now()
     empty = [pool for pool in standby_of(cluster).pools if pool.wanted and not pool.ready]
     if not empty:

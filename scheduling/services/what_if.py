@@ -36,7 +36,7 @@ from scheduling.services.other_links import levels_on
 from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planner_lease import Moved, waited_for
 from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_copies
-from scheduling.services.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
@@ -249,7 +249,7 @@ def _change_once(
         raise Conflict(f"Job {job.pk} has no verdict yet; wait for it, or cancel and submit again.")
     if job.paused_by_owner:
         raise Conflict(f"Job {job.pk} is paused; resume it first.")
-    cluster = Cluster.objects.get(pk=job.cluster_id)
+    cluster = read_cluster(job.cluster_id)
     change = _change_to(cluster, job, deadline_at, wanted)
     if wanted == ServiceClass.SLO and not change.promised:
         return job, change.answer, False
