@@ -171,8 +171,7 @@ def _created(
         ],
         batch_size=1_000,
     )  # fmt: skip
-    tell_agents(*begun)
-    hold_all(made)
+    hold_all(made, also_told=begun)
     return made
 
 

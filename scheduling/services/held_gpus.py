@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from django.db.models import F
+from django.db import connection
 from django.utils import timezone
 
-from cluster.models import Agent, Cluster, Server
+from cluster.models import Agent, Cluster
 from scheduling.choices import AssignmentState, Purpose
 from scheduling.models import Assignment, Generation
 from scheduling.services.blocking import release_bounds
@@ -22,13 +22,15 @@ def hold_gpus(generation: Generation) -> bool:
     return bool(hold_all([generation]))
 
 
-def hold_all(generations: Sequence[Generation]) -> list[Generation]:
-    """`hold_gpus` for many, in their order. Returns those that hold all of theirs."""
+def hold_all(generations: Sequence[Generation], also_told: Iterable[Generation] = ()) -> list[Generation]:
+    """`hold_gpus` for many, in their order. Returns those that hold all of theirs. ``also_told``: generations
+    of which agents are to hear even where they hold no GPUs yet."""
     waiting: dict[int, list[Assignment]] = {generation.pk: [] for generation in generations}
     for assignment in Assignment.objects.filter(generation__in=waiting, state=AssignmentState.WAITING):
         waiting[assignment.generation_id].append(assignment)
     wanted = [assignment.gpu_id for some in waiting.values() for assignment in some]
     if not wanted:
+        tell_agents(*also_told)
         return list(generations)
     owners = dict(
         Assignment.objects.filter(
@@ -58,7 +60,7 @@ def hold_all(generations: Sequence[Generation]) -> list[Generation]:
         generation.held_at = now
         generation.step_expires_at = now + timedelta(seconds=seconds)
     update_rows(starting, ["held_at", "step_expires_at"])
-    tell_agents(*starting)
+    tell_agents(*{one.pk: one for one in (*starting, *also_told)}.values())
     return complete
 
 
@@ -103,17 +105,20 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
     """Raise the desired version of every server that the generations touch and wake its agent."""
     if not generations:
         return {}
-    server_ids = sorted(
-        set(
-            Assignment.objects.filter(generation__in=[generation.pk for generation in generations])
-            .order_by()
-            .values_list("gpu__server_id", flat=True)
-            .distinct()
-        )
-        # Those that keep copies of its state have to know as well.
-        | {server for one in generations for held in one.protection.get("holders", ()) for server in held}
-    )
-    Server.objects.filter(pk__in=server_ids).update(desired_version=F("desired_version") + 1)
-    versions = dict(Server.objects.filter(pk__in=server_ids).values_list("pk", "desired_version"))
+    # Those that keep copies of its state have to know as well.
+    holders = {server for one in generations for held in one.protection.get("holders", ()) for server in held}
+    with connection.cursor() as cursor:
+        cursor.execute(_RAISE_VERSIONS, [[generation.pk for generation in generations], list(holders)])
+        versions = dict(cursor.fetchall())
     wake_agents(versions)
     return versions
+
+
+_RAISE_VERSIONS = """
+update cluster_server set desired_version = desired_version + 1
+where id in (
+    select gpu.server_id from cluster_gpu gpu join scheduling_assignment given on given.gpu_id = gpu.id
+    where given.generation_id = any(%s)
+) or id = any(%s::bigint[])
+returning id, desired_version
+"""

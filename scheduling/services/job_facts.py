@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import QuerySet
@@ -55,33 +55,55 @@ def step_bounds(cluster: Cluster) -> StepBounds:
 
 
 _UNRETIRED = PreparedRows(
-    lambda job_id: (
-        Generation.objects.filter(job=job_id).exclude(state=GenerationState.RETIRED).order_by("number")
+    lambda job_ids: (
+        Generation.objects.filter(job__pk__any_of=job_ids)
+        .exclude(state=GenerationState.RETIRED)
+        .order_by("job_id", "number")
     )
 )
 _THEIR_WORKERS = PreparedRows(
-    lambda job_id: (
-        Worker.objects.filter(generation__job=job_id)
+    lambda job_ids: (
+        Worker.objects.filter(generation__job__pk__any_of=job_ids)
         .exclude(generation__state=GenerationState.RETIRED)
         .order_by("rank")
     )
 )
 
 
-def facts_of(job: Job, *, holding: bool = False, owned_gpus: bool = False) -> JobFacts:
+@dataclass(frozen=True)
+class Unretired:
+    """Generations of a job that have not ended, in order, and the workers of each by its row."""
+
+    generations: Sequence[Generation]
+    workers: Mapping[int, Sequence[WorkerFacts]]
+
+
+def unretired(jobs: Sequence[Job]) -> dict[str, Unretired]:
+    """Those of each of the jobs, in two queries."""
+    by_job: dict[str, list[Generation]] = {job.pk: [] for job in jobs}
+    rows = {job.pk: job for job in jobs}
+    for generation in _UNRETIRED.ask(list(rows)):
+        generation.job = rows[generation.job_id]
+        by_job[generation.job_id].append(generation)
+    with_any = [job_id for job_id, generations in by_job.items() if generations]
+    workers = _workers(with_any) if with_any else {}
+    return {job_id: Unretired(generations, workers) for job_id, generations in by_job.items()}
+
+
+def facts_of(
+    job: Job, *, holding: bool = False, owned_gpus: bool = False, known: Unretired | None = None
+) -> JobFacts:
     """The job with its generations that have not ended.
 
     ``holding``: take GPUs first that were waited for and are free now. ``owned_gpus``: also say which of the
-    cluster's own GPUs the generations have.
+    cluster's own GPUs the generations have. ``known``: these generations, where they were just read.
     """
-    unretired = _UNRETIRED.ask(job.pk)
-    for one in unretired:
-        one.job = job
-    workers = _workers(job) if unretired else {}
-    own = _own_gpus(unretired) if owned_gpus else {}
+    known = known or unretired([job])[job.pk]
+    workers = known.workers
+    own = _own_gpus(known.generations) if owned_gpus else {}
     live = coming = None
     measurements = []
-    for one in unretired:
+    for one in known.generations:
         facts = generation_facts(one, workers.get(one.pk, ()), own.get(one.pk, frozenset()))
         if holding and not facts.holds_gpus and hold_gpus(one):
             facts = replace(facts, holds_gpus=True, step_expires_at=one.step_expires_at)
@@ -146,9 +168,9 @@ def _suspending(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _workers(job: Job) -> Mapping[int, list[WorkerFacts]]:
+def _workers(job_ids: Sequence[str]) -> Mapping[int, list[WorkerFacts]]:
     found: dict[int, list[WorkerFacts]] = defaultdict(list)
-    for worker in _THEIR_WORKERS.ask(job.pk):
+    for worker in _THEIR_WORKERS.ask(job_ids):
         found[worker.generation_id].append(
             WorkerFacts(
                 phase=worker.phase,

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Q, Value
+from django.db.models import F, Q, QuerySet, Value
 from django.db.models.functions import Least
 from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Outage, Server
+from projects.prepared import PreparedRows
 from scheduling.choices import (
     PLANNED_STATES,
     AssignmentState,
@@ -32,7 +33,7 @@ from scheduling.services.lifecycle import advance, excuse, lose_generation
 from scheduling.services.one_by_one import by_itself
 from scheduling.services.protection import replace_lost_copies
 from scheduling.services.protection_watch import watch_protection
-from scheduling.services.reconciling import mend_differences
+from scheduling.services.reconciling import disturbed, mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.recoveries import note_lost_server
 from scheduling.services.recovering import advance_recoveries, recoveries_under_way
@@ -191,7 +192,10 @@ def reconcile() -> int:
     """
     count = 0
     for cluster in Cluster.objects.all():
-        jobs = _jobs_with_work(cluster)
+        # Without the cluster's row: whoever changes a job meanwhile is seen by the next look.
+        with_work = _WITH_WORK.ask(cluster.pk)
+        jobs = disturbed(with_work, cluster, timezone.now())
+        count += len(with_work) - len(jobs)
         for first in range(0, len(jobs), MOST_RECONCILED_AT_ONCE):
             several = jobs[first : first + MOST_RECONCILED_AT_ONCE]
             with transaction.atomic():
@@ -206,7 +210,7 @@ def reconcile() -> int:
     return count
 
 
-def _jobs_with_work(cluster: Cluster) -> list[str]:
+def _jobs_with_work(cluster_id: int) -> QuerySet[Job]:
     """Jobs with a generation that is not retired or GPUs that are not free again, those that run, and those
     that have failed too often."""
     unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
@@ -214,13 +218,16 @@ def _jobs_with_work(cluster: Cluster) -> list[str]:
         generation__state=GenerationState.RETIRED,
         state__in=[AssignmentState.WAITING, AssignmentState.HELD],
     ).values("job_id")
-    jobs = Job.objects.filter(cluster=cluster).filter(
+    jobs = Job.objects.filter(cluster=cluster_id).filter(
         Q(pk__in=unretired)
         | Q(pk__in=held)
         | Q(state=JobState.RUNNING)
         | Q(state__in=PLANNED_STATES, failures__gte=MAXIMUM_FAILURES)
     )
-    return list(jobs.order_by("pk").values_list("pk", flat=True))
+    return jobs.select_related("checkpoint").order_by("pk")
+
+
+_WITH_WORK = PreparedRows(_jobs_with_work)
 
 
 def _watch_protection(cluster: Cluster) -> None:

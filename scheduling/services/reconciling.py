@@ -7,7 +7,7 @@ difference: looked at with every tick, from the rows alone. Callers hold the clu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -16,6 +16,7 @@ import structlog
 
 from cluster.choices import ServerState
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from scheduling.choices import (
     COMING_STATES,
     PLANNED_STATES,
@@ -26,9 +27,12 @@ from scheduling.choices import (
     JobState,
     Purpose,
 )
+from scheduling.life_cycle.events import MAXIMUM_FAILURES
+from scheduling.life_cycle.steps import next_steps
 from scheduling.models import Assignment, Generation, Job
 from scheduling.services.blocking import release_bounds
 from scheduling.services.generations import coming_generation, let_go
+from scheduling.services.job_facts import facts_of, step_bounds, unretired
 from scheduling.services.lifecycle import give_up, lose_generation
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recoveries import words_on_going_on
@@ -83,6 +87,37 @@ def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
         planning_fact_changed(cluster)
         wake("plan", trigger=f"{job.pk} was reconciled")
     return found
+
+
+_LEFT = PreparedValues(
+    lambda job_ids: Assignment.objects.filter(
+        job__pk__any_of=job_ids,
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.WAITING, AssignmentState.HELD],
+    ).values_list("job_id")
+)
+
+
+def disturbed(jobs: Sequence[Job], cluster: Cluster, now: datetime) -> list[str]:
+    """Which of the jobs a step or a rule may have something to do for, in three queries for all of them: most
+    train on one generation that has its GPUs and is to go on, and none has."""
+    known = unretired(jobs)
+    left = {job_id for (job_id,) in _LEFT.ask([job.pk for job in jobs])}
+    bounds = step_bounds(cluster)
+
+    def trains_on(job: Job) -> bool:
+        generations = known[job.pk].generations
+        return (
+            job.state == JobState.RUNNING
+            and not job.paused_by_owner
+            and job.failures < MAXIMUM_FAILURES
+            and job.pk not in left
+            and [(one.purpose, one.state, one.goal) for one in generations]
+            == [(Purpose.TRAINING, GenerationState.LIVE, Goal.TRAIN)]
+            and not next_steps(facts_of(job, known=known[job.pk]), bounds, now)
+        )
+
+    return [job.pk for job in jobs if not trains_on(job)]
 
 
 def _finished_but_trained(look: _Look) -> str:

@@ -142,10 +142,11 @@ class SimulatedAgent:
 
     def has_news(self) -> bool:
         """Whether the desired state changed, or the agent has something to report: at least once a second."""
-        agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
+        told = ("server__desired_version", "server__state", "last_report_at")
+        version, state, last_report_at = Agent.objects.values_list(*told).get(pk=self.agent.pk)
         return bool(
-            agent.server.desired_version != self.desired_version
-            or agent.server.state != ServerState.UP
+            version != self.desired_version
+            or state != ServerState.UP
             or self.reported != self.shown()
             or self.events
             or any(map(self._has_measured, self.workers.values()))
@@ -153,8 +154,8 @@ class SimulatedAgent:
                 POINTS.get(place[:2], worker.stored) != worker.stored
                 for place, worker in self.workers.items()
             )
-            or agent.last_report_at is None
-            or timezone.now() - agent.last_report_at >= timedelta(seconds=1)
+            or last_report_at is None
+            or timezone.now() - last_report_at >= timedelta(seconds=1)
         )
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
