@@ -9,6 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.checkpoint_interval import told_intervals
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
@@ -27,33 +28,51 @@ _TOLD = (
 )  # fmt: skip
 
 
-def desired_state(server_id: int) -> dict[str, Any]:
-    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after
-    is at least as new."""
-    server = Server.objects.get(pk=server_id)
-    cluster = Cluster.objects.only("epoch", "reserve_servers", "failures_per_server_day").get(
-        pk=server.cluster_id
+_SERVER = PreparedRows(lambda server_id: Server.objects.filter(pk=server_id))
+_CLUSTER = PreparedRows(
+    lambda cluster_id: Cluster.objects.only("epoch", "reserve_servers", "failures_per_server_day").filter(
+        pk=cluster_id
     )
-    members: dict[int, list[dict[str, int | None]]] = {}
-    assignments = (
+)
+_HELD_HERE = PreparedValues(
+    lambda server_id: (
         Assignment.objects.filter(
-            gpu__server_id=server_id, state=AssignmentState.HELD, rank__lt=F("generation__world_size")
+            gpu__server=server_id, state=AssignmentState.HELD, rank__lt=F("generation__world_size")
         )
         .exclude(generation__state=GenerationState.RETIRED)
         .order_by("rank")
         .values_list("generation_id", "rank", "gpu__index", "handover_port")
     )
-    for generation_id, rank, gpu_index, handover_port in assignments:
-        members.setdefault(generation_id, []).append(
-            {"rank": rank, "gpu_index": gpu_index, "handover_port": handover_port}
-        )
-    generations = (
-        Generation.objects.filter(pk__in=members, held_at__isnull=False)
+)
+_GENERATIONS = PreparedRows(
+    lambda generation_ids: (
+        Generation.objects.filter(pk__any_of=generation_ids, held_at__isnull=False)
         .select_related("job__function_version", "master_server")
         .only(*_TOLD)
         .order_by("job_id", "number")
     )
-    places = _places(members)
+)
+_HOMES = PreparedValues(
+    lambda generation_ids: (
+        Assignment.objects.filter(generation__pk__any_of=generation_ids, rank__lt=F("generation__world_size"))
+        .order_by("generation_id", "rank")
+        .values_list("generation_id", "gpu__server_id", "gpu__server__rack")
+    )
+)
+
+
+def desired_state(server_id: int) -> dict[str, Any]:
+    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after
+    is at least as new."""
+    server = _SERVER.get(server_id)
+    cluster = _CLUSTER.get(server.cluster_id)
+    members: dict[int, list[dict[str, int | None]]] = {}
+    for generation_id, rank, gpu_index, handover_port in _HELD_HERE.ask(server_id):
+        members.setdefault(generation_id, []).append(
+            {"rank": rank, "gpu_index": gpu_index, "handover_port": handover_port}
+        )
+    generations = _GENERATIONS.ask(list(members)) if members else []
+    places = _places(members) if members else {}
     secrets = _job_secrets({generation.job_id for generation in generations})
     remembered = jobs_to_remember(server_id, timezone.now())
     return {
@@ -82,12 +101,7 @@ def _places(generation_ids: Iterable[int]) -> dict[int, dict[str, list[int]]]:
     """Where all ranks of each generation are: numbers of their servers, and of these servers' racks. The
     names are not the workers' business."""
     homes: dict[int, list[tuple[int, str]]] = {}
-    rows = (
-        Assignment.objects.filter(generation_id__in=generation_ids, rank__lt=F("generation__world_size"))
-        .order_by("generation_id", "rank")
-        .values_list("generation_id", "gpu__server_id", "gpu__server__rack")
-    )
-    for generation_id, server_id, rack in rows:
+    for generation_id, server_id, rack in _HOMES.ask(list(generation_ids)):
         homes.setdefault(generation_id, []).append((server_id, rack))
     return {
         generation_id: {
@@ -139,5 +153,14 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
 def _job_secrets(job_ids: Collection[str]) -> dict[str, str]:
     """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor
     with it."""
-    firsts = Generation.objects.filter(job__in=job_ids).order_by("job_id", "number").distinct("job_id")
-    return dict(firsts.values_list("job_id", "secret")) if job_ids else {}
+    return dict(_SECRETS.ask(list(job_ids))) if job_ids else {}
+
+
+_SECRETS = PreparedValues(
+    lambda job_ids: (
+        Generation.objects.filter(job__pk__any_of=job_ids)
+        .order_by("job_id", "number")
+        .distinct("job_id")
+        .values_list("job_id", "secret")
+    )
+)

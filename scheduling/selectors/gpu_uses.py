@@ -6,6 +6,7 @@ from collections import Counter
 
 from cluster.choices import DrainState, ServerState
 from cluster.models.machines import GpuQuerySet
+from projects.prepared import PreparedValues
 from scheduling.choices import AssignmentState, GenerationState, Purpose, ServiceClass
 from scheduling.models import Assignment
 
@@ -28,11 +29,18 @@ def count_uses(gpus: GpuQuerySet) -> Counter[str]:
 
 def _held() -> dict[int, str]:
     """What GPUs are held for, where they are; the newest generation counts."""
-    held = Assignment.objects.filter(state__in=(AssignmentState.HELD, AssignmentState.CLEARING)).order_by(
-        "generation__number"
+    return {gpu_id: _use(*what) for gpu_id, *what in _HOLDERS.ask()}
+
+
+_HOLDERS = PreparedValues(
+    lambda: (
+        Assignment.objects.filter(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
+        .order_by("generation__number")
+        .values_list(
+            "gpu_id", "generation__purpose", "generation__state", "job__promised", "job__service_class"
+        )
     )
-    columns = ("generation__purpose", "generation__state", "job__promised", "job__service_class")
-    return {gpu_id: _use(*what) for gpu_id, *what in held.values_list("gpu_id", *columns)}
+)
 
 
 def _use(purpose: str, state: str, promised: bool, service_class: str) -> str:

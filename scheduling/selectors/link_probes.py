@@ -7,15 +7,20 @@ from typing import Any
 from django.db.models import Q
 
 from cluster.models import Server, ServerLink
+from projects.prepared import PreparedRows
+
+_PROBE = PreparedRows(
+    lambda server_id: (
+        ServerLink.objects.filter(Q(first=server_id) | Q(second=server_id), asked_at__isnull=False)
+        .select_related("first", "second")
+        .order_by("pk")[:1]
+    )
+)
 
 
 def link_probe_of(server: Server) -> dict[str, Any] | None:
     """The measurement that the server takes part in, as its agent is told; None for none."""
-    link = (
-        ServerLink.objects.filter(Q(first=server) | Q(second=server), asked_at__isnull=False)
-        .select_related("first", "second")
-        .first()
-    )
+    link = _PROBE.first(server.pk)
     if link is None:
         return None
     calls = link.first_id == server.pk

@@ -12,7 +12,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster
-from projects.prepared import PreparedValues
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.choices import GenerationState, JobState, Purpose, RetireReason
 from scheduling.models import Generation, Job
 
@@ -165,14 +165,20 @@ class Remembered:
     spare: list[str]
 
 
+_STORE = PreparedRows(lambda server_id: Agent.objects.filter(server=server_id).only("memory_store"))
+
+
 def jobs_to_remember(server_id: int, now: datetime) -> Remembered:
     """What a server has in memory that may be wanted yet."""
-    found = Agent.objects.filter(server_id=server_id).values_list("memory_store", flat=True).first() or {}
+    agent = _STORE.first(server_id)
+    held = () if agent is None else agent.memory_store.get("holdings", ())
     newest: dict[str, tuple[int, int]] = {}
-    for entry in found.get("holdings", ()):
+    for entry in held:
         place = (entry["iteration"], entry["generation"])
         newest[entry["job"]] = max(newest.get(entry["job"], (0, 0)), place)
     kept = Remembered([], [])
+    if not newest:
+        return kept
     for job in Job.objects.filter(pk__in=newest).select_related("checkpoint").order_by("pk"):
         if job.finished():
             continue

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from projects.prepared import PreparedValues
 from scheduling.models import Assignment
 
 #: Job, generation and rank.
 Place = tuple[str, int, int]
+
+
+_GIVEN = PreparedValues(
+    lambda server_id, job_ids: Assignment.objects.filter(
+        gpu__server=server_id, job__pk__any_of=job_ids
+    ).values_list("job_id", "generation__number", "rank", "gpu__index")
+)
 
 
 class OwnWork:
@@ -18,9 +26,8 @@ class OwnWork:
     """
 
     def __init__(self, server_id: int, jobs: Iterable[str]) -> None:
-        rows = Assignment.objects.filter(gpu__server_id=server_id, job_id__in=set(jobs)).values_list(
-            "job_id", "generation__number", "rank", "gpu__index"
-        )
+        asked = list(set(jobs))
+        rows = _GIVEN.ask(server_id, asked) if asked else []
         self._gpu_of: dict[Place, int] = {(job, number, rank): gpu for job, number, rank, gpu in rows}
         self._jobs = {job for job, _, _ in self._gpu_of}
 

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster
+from projects.prepared import PreparedRows
 from punctual.protocol.events import CopyTraffic
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
@@ -47,6 +48,16 @@ MAXIMUM_START_SECONDS = 30.0
 Handler = Callable[[Job, Generation, Mapping[str, Any], Cluster, datetime], None]
 
 
+_GENERATION = PreparedRows(
+    lambda job_id, number: Generation.objects.select_related("master_server").filter(
+        job=job_id, number=number
+    )
+)
+_JOB = PreparedRows(
+    lambda job_id: Job.objects.select_related("checkpoint", "curve", "project", "owner").filter(pk=job_id)
+)
+
+
 def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime) -> None:
     """Apply one well-formed event under the cluster's row.
 
@@ -57,10 +68,8 @@ def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happen
     problem = OwnWork(agent.server_id, [event["job"]]).problem(event, rank=whose)
     if problem is not None:
         raise RefusedEvent(problem)
-    generation = Generation.objects.select_related("master_server").get(
-        job_id=event["job"], number=event["generation"]
-    )
-    job = Job.objects.select_related("checkpoint", "curve", "project", "owner").get(pk=generation.job_id)
+    generation = _GENERATION.get(event["job"], event["generation"])
+    job = _JOB.get(generation.job_id)
     generation.job = job
     iteration = event.get("iteration") or 0
     if iteration > job.max_iterations:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
+from django.db.models.fields.json import KT
+
 from cluster.models import Cluster
 from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import Purpose
@@ -85,20 +87,26 @@ def _quantile(seconds: Sequence[float], share: float) -> float:
     return sorted(seconds)[ceil(share * (len(seconds) - 1))]
 
 
-def _starts(cluster: Cluster, now: datetime) -> Iterator[Start]:
-    newest = Generation.objects.order_by("-pk")[:MOST_LOOKED_AT].values_list(
+_NEWEST = PreparedValues(
+    lambda: Generation.objects.order_by("-pk").values_list(
         "job__cluster_id", "job__project_id", "purpose", "curve_id", "world_size",
-        "created_at", "held_at", "live_at", "start",
-    )  # fmt: skip
+        "created_at", "held_at", "live_at", KT("start__from"),
+    )[:MOST_LOOKED_AT]
+)  # fmt: skip
+
+
+def _starts(cluster: Cluster, now: datetime) -> Iterator[Start]:
     found = [
         (project, (curve, gpus), created_at, held_at or created_at, live_at)
-        for cluster_id, project, purpose, curve, gpus, created_at, held_at, live_at, start in newest
+        for cluster_id, project, purpose, curve, gpus, created_at, held_at, live_at, start in _NEWEST.ask()
         if cluster_id == cluster.pk and purpose == Purpose.TRAINING
         and live_at is not None and live_at > now - WINDOW
         # While a job hands over to itself it trains on.
-        and (start or {}).get("from") != "handover"
+        and start != "handover"
     ]  # fmt: skip
     curves = {curve for _, (curve, _), *_ in found if curve is not None}
+    if not curves:
+        return
     levels = CurveLevel.objects.filter(curve_id__in=curves)
     charged = {
         (curve, gpus): seconds

@@ -12,6 +12,7 @@ from typing import Any
 from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
+from projects.prepared import PreparedRows
 from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
@@ -37,14 +38,18 @@ def coming_generation(job: Job) -> Generation | None:
     return job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).first()
 
 
+_TRAINING = PreparedRows(
+    lambda job_ids: Generation.objects.filter(
+        job__pk__any_of=job_ids, purpose=Purpose.TRAINING, state__in=[GenerationState.LIVE, *COMING_STATES]
+    ).defer("profile", "start")
+)
+
+
 def training_generations(job_ids: Sequence[str]) -> tuple[dict[str, Generation], dict[str, Generation]]:
     """`live_generation` and `coming_generation` of many jobs, by job id."""
     live: dict[str, Generation] = {}
     coming: dict[str, Generation] = {}
-    states = [GenerationState.LIVE, *COMING_STATES]
-    for generation in Generation.objects.filter(
-        job__in=job_ids, purpose=Purpose.TRAINING, state__in=states
-    ).defer("profile", "start"):
+    for generation in _TRAINING.ask(job_ids) if job_ids else ():
         found = live if generation.state == GenerationState.LIVE else coming
         found[generation.job_id] = generation
     return live, coming

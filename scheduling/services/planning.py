@@ -43,10 +43,10 @@ from scheduling.services.offers import expire_offers, projects_without_offer, sn
 from scheduling.services.pass_lengths import Pass, measured_pass
 from scheduling.services.planner_lease import Moved, SetAside, planner_lease, unmoved, waited_for
 from scheduling.services.profiling import (
+    any_undecided,
     next_measurement,
     settle_broken_off,
     start_measurement,
-    undecided_jobs,
 )
 from scheduling.services.quota_waits import note_quota_waits
 from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
@@ -278,7 +278,7 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
         cluster = lock_cluster(cluster.pk)
         if cluster.epoch != epoch:
             raise Moved
-        undecided = undecided_jobs(cluster).exists()
+        undecided = any_undecided(cluster)
         settled = [mark_late(cluster, now, MOST_SETTLED)]
         changed = expire_offers(cluster, now)
         if undecided:
@@ -410,7 +410,7 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
 def _measure(cluster: Cluster, epoch: int) -> int:
     """Start at most one measurement a pass."""
     room = RoomToMeasure(cluster, cluster_policy(cluster), timezone.now())
-    undecided = undecided_jobs(cluster).exists()
+    undecided = any_undecided(cluster)
     measurement = next_measurement(room, undecided=undecided)
     if measurement is None and not undecided:
         measurement = measurement_after_decline(room) or measurement_of_better_plan(room)

@@ -62,6 +62,18 @@ _MEASURING = PreparedValues(
 )
 
 
+_UNDECIDED = PreparedValues(
+    lambda cluster_id: (
+        Job.objects.filter(cluster=cluster_id, state__in=UNDECIDED_STATES).order_by().values_list("pk")[:1]
+    )
+)
+
+
+def any_undecided(cluster: Cluster) -> bool:
+    """Whether there are `undecided_jobs`."""
+    return _UNDECIDED.any(cluster.pk)
+
+
 def settle_broken_off(cluster: Cluster) -> int:
     """Let what was measured count where a measurement ended before it was through, for whatever reason.
 
@@ -129,7 +141,7 @@ def _measurement_on_loan(room: RoomToMeasure) -> Measurement | None:
     """For the first job without a promise that was never measured on the kind of GPU on loan, where some of
     these are idle."""
     cluster = room.cluster
-    if not Gpu.objects.on_loan(cluster).exists():
+    if not _LENT.any(cluster.pk):
         return None
     borrowing = borrowing_kind(cluster)
     borrowed = borrowed_by(cluster, borrowing) if borrowing else None
@@ -252,12 +264,22 @@ def _jobs_awaiting_levels(room: RoomToMeasure) -> list[Job]:
     return list(chosen.values())[:MOST_WAITING_LOOKED_AT]
 
 
-def _extendable_jobs(cluster: Cluster) -> list[Job]:
-    jobs = Job.objects.filter(
-        cluster=cluster, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
+def _with_more_to_measure(cluster_id: int) -> QuerySet[Job]:
+    return Job.objects.filter(
+        cluster=cluster_id, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
     )
-    if not jobs.exists():
+
+
+_EXTENDABLE = PreparedValues(
+    lambda cluster_id: _with_more_to_measure(cluster_id).order_by().values_list("pk")[:1]
+)
+_LENT = PreparedValues(lambda cluster_id: Gpu.objects.on_loan(cluster_id).order_by().values_list("pk")[:1])
+
+
+def _extendable_jobs(cluster: Cluster) -> list[Job]:
+    if not _EXTENDABLE.any(cluster.pk):  # as in most passes
         return []
+    jobs = _with_more_to_measure(cluster.pk)
     busy = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )

@@ -8,9 +8,12 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from django.db.models import QuerySet
+
 from cluster.models import Cluster
+from projects.prepared import PreparedValues
 from punctual.protocol.mixtures import Mixture
-from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
+from scheduling.choices import UNDECIDED_STATES, CurveState, GenerationState, Purpose, RetireReason
 from scheduling.core.question.quantities import gpus_text
 from scheduling.models import Generation, Job
 from scheduling.models.functions import UNREAD_OF_VERSION
@@ -49,15 +52,21 @@ def note_mixture(job: Job, generation: Generation, event: Mapping[str, Any], clu
     wake("plan", trigger=f"the model of {job.pk} does not fit on some levels")
 
 
+def _reported(cluster_id: int) -> QuerySet[Job]:
+    """Undecided jobs whose sizes are known, and whose speed is not."""
+    undecided = Job.objects.filter(cluster=cluster_id, state__in=UNDECIDED_STATES)
+    return undecided.filter(curve__mixture__isnull=False).exclude(curve__state=CurveState.READY)
+
+
+_REPORTED = PreparedValues(lambda cluster_id: _reported(cluster_id).order_by().values_list("pk")[:1])
+
+
 def decline_unfit(cluster: Cluster, now: datetime, most: int) -> int:
     """Ask for up to ``most`` undecided jobs whose model fits on no number of workers on another kind of GPU,
     or decline them; returns how many. The caller holds the cluster's row."""
-    # Imported here: the agents' API notes sizes, and computes nothing with arrays.
-    from scheduling.services.profiling import undecided_jobs
-
-    reported = undecided_jobs(cluster).filter(curve__mixture__isnull=False)
-    reported = reported.exclude(curve__state=CurveState.READY)
-    jobs = reported.select_related("curve", "function_version").defer(UNREAD_OF_VERSION)
+    if not _REPORTED.any(cluster.pk):  # as in most passes
+        return 0
+    jobs = _reported(cluster.pk).select_related("curve", "function_version").defer(UNREAD_OF_VERSION)
     elsewhere: list[tuple[Job, str, KindRefusal]] = []
     refused: list[tuple[Job, str]] = []
     order = cache(lambda service_class: kinds_to_ask(cluster, service_class))

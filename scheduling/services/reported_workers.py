@@ -11,7 +11,7 @@ from django.db import transaction
 
 from cluster.choices import LendingState
 from cluster.models import Agent, Cluster
-from projects.prepared import PreparedValues
+from projects.prepared import PreparedRows, PreparedValues
 from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation, Job, Worker
@@ -72,6 +72,11 @@ _CLEARING = PreparedValues(
 )
 
 
+_CONCERNED = PreparedRows(
+    lambda job_ids: Job.objects.filter(pk__any_of=job_ids).select_related("checkpoint").order_by("pk")
+)
+
+
 def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now: datetime) -> None:
     """Note what changed about this server's workers and advance the jobs concerned.
 
@@ -97,7 +102,7 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
                 state=GenerationState.RETIRED
             ):
                 hold_gpus(generation)
-        for job in Job.objects.filter(pk__in=touched | freed_for).select_related("checkpoint").order_by("pk"):
+        for job in _CONCERNED.ask(list(touched | freed_for)):
             with by_itself("advancing a job", job=job.pk):
                 advance(job, cluster)
         advance_recoveries(cluster, touched | freed_for)

@@ -16,6 +16,7 @@ import structlog
 from django.db import transaction
 
 from cluster.models import Cluster
+from projects.prepared import PreparedRows
 from scheduling.choices import UNDECIDED_STATES
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import Snapshot
@@ -39,6 +40,13 @@ NOT_OF_PLANNING = (
 NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 
+_OPEN = PreparedRows(
+    lambda cluster_id: Incident.objects.filter(cluster=cluster_id, resolved_at__isnull=True).select_related(
+        "job"
+    )
+)
+
+
 def note_set_aside(
     cluster: Cluster,
     unplannable: Mapping[str, str],
@@ -56,7 +64,7 @@ def note_set_aside(
     reasons |= dict.fromkeys(breaking, Incident.Kind.BREAKS_PLANS)
     known = set(breaking_jobs(cluster, now))
     messages = {**unplannable, **breaking}
-    for job in Job.objects.filter(pk__in=reasons).select_related("cluster"):
+    for job in Job.objects.filter(pk__in=reasons).select_related("cluster") if reasons else ():
         if job.finished():
             continue  # since the question was read
         kind, message = reasons[job.pk], messages[job.pk]
@@ -65,7 +73,7 @@ def note_set_aside(
         if saw(cluster, kind, message, job=job, snapshot=_packed(questions.get(job.pk)), now=now):
             _set_aside(job, message, now)
     # Few are open, and thousands may take part: the database need not be told of all of these.
-    for incident in Incident.objects.filter(cluster=cluster, resolved_at__isnull=True).select_related("job"):
+    for incident in _OPEN.ask(cluster.pk):
         taking_part = incident.job_id in planned and incident.kind not in NOT_OF_PLANNING
         ended = incident.job is not None and incident.job.finished()
         if not (taking_part or ended):

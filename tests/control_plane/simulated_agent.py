@@ -18,6 +18,7 @@ from cluster.choices import ServerState
 from cluster.models import Agent
 from lending.models import InferenceCluster
 from lending.services.inference_clusters import server_token_create
+from projects.prepared import PreparedRows, PreparedValues
 from scheduling.models import Job
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
@@ -113,7 +114,7 @@ class SimulatedAgent:
 
     def report(self, **extra: Any) -> ReportAnswer:
         """Send what is true, as the real agent does once a second."""
-        self.agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
+        self.agent = _AGENT.get(self.agent.pk)
         self.sequence += 1
         self.reported = self.shown()
         self._store_agreed()
@@ -142,8 +143,7 @@ class SimulatedAgent:
 
     def has_news(self) -> bool:
         """Whether the desired state changed, or the agent has something to report: at least once a second."""
-        told = ("server__desired_version", "server__state", "last_report_at")
-        version, state, last_report_at = Agent.objects.values_list(*told).get(pk=self.agent.pk)
+        ((version, state, last_report_at),) = _TOLD.ask(self.agent.pk)
         return bool(
             version != self.desired_version
             or state != ServerState.UP
@@ -287,6 +287,14 @@ class SimulatedAgent:
                     state_bytes=self.state_bytes,
                 )
             self.event(worker, "profile_done", reason="all_levels")
+
+
+_AGENT = PreparedRows(lambda agent_id: Agent.objects.select_related("server").filter(pk=agent_id))
+_TOLD = PreparedValues(
+    lambda agent_id: Agent.objects.filter(pk=agent_id).values_list(
+        "server__desired_version", "server__state", "last_report_at"
+    )
+)
 
 
 def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
