@@ -41,7 +41,7 @@ _known_to: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 @CharField.register_lookup
 @IntegerField.register_lookup
-class AnyOf(Lookup):  # type: ignore[type-arg]
+class AnyOf(Lookup):
     """``pk__any_of=ids`` is ``pk__in=ids`` with one parameter for any number of them."""
 
     lookup_name = "any_of"
@@ -203,8 +203,8 @@ class PreparedRows(_Question, Generic[Row]):
         """The first of the rows. Raises the model's `DoesNotExist` where there is none."""
         found = self.first(*values)
         if found is None:
-            reader: _Reader[Row] = self._of_this_thread.reader
-            raise reader.model.DoesNotExist
+            model: Any = self._of_this_thread.reader.model
+            raise model.DoesNotExist
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from rest_framework.test import APIClient
 
 from cluster.models import Gpu
 from projects.models import ApiToken, Membership, Project, User
-from projects.prepared import PreparedInsert, PreparedRows, PreparedValues
+from projects.prepared import PreparedInsert, PreparedRows, PreparedValues, time_hole
 from scheduling.models import Job
 from scheduling.services.quotas import check_active_jobs
 from tests import factories as make
@@ -54,6 +55,23 @@ def test_a_prepared_question_has_the_rows_of_the_question_it_was_made_of(world: 
     Gpu.objects.update(emulated=True)
     assert len(kinds.ask(kind)) == Gpu.objects.count()
     assert kinds.ask("'; drop table cluster_gpu; --") == []
+
+
+def test_a_prepared_question_takes_several_ids_and_a_time(world: World) -> None:
+    jobs = [world.job.pk, *(made.pk for made in make.JobFactory.create_batch(2, project=world.project))]
+    since = PreparedValues(
+        lambda ids, moment: (
+            Job.objects.filter(pk__any_of=ids, submitted_at__gte=time_hole(moment))
+            .order_by("pk")
+            .values_list("pk")
+        )
+    )
+    first = min(Job.objects.values_list("submitted_at", flat=True))
+    for asked in (jobs, jobs[1:], []):
+        assert [job for (job,) in since.ask(asked, first)] == sorted(asked)
+    assert not since.any(jobs, timezone.now() + timedelta(days=1))
+    with pytest.raises(Job.DoesNotExist):
+        PreparedRows(lambda job_id: Job.objects.filter(pk=job_id)).get("nobody")
 
 
 def test_a_prepared_question_has_the_models_and_what_is_related_to_them(world: World) -> None:
