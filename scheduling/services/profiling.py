@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from cluster.choices import WorkState
@@ -19,7 +19,7 @@ from scheduling.choices import (
     JobState,
     Purpose,
 )
-from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.models.functions import UNREAD_OF_VERSION
 from scheduling.services.borrowed import borrowed_by, borrowing_kind, curve_on
 from scheduling.services.generations import create_generation
@@ -75,7 +75,8 @@ def any_undecided(cluster: Cluster) -> bool:
 
 
 def settle_broken_off(cluster: Cluster) -> int:
-    """Let what was measured count where a measurement ended before it was through, for whatever reason.
+    """Let what was measured count where a measurement ended before it was through, for whatever reason; where
+    nothing was, the curve is unknown again.
 
     Returns the number of curves. The caller holds the cluster's row.
     """
@@ -84,11 +85,19 @@ def settle_broken_off(cluster: Cluster) -> int:
     under_way = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )
-    ended = ScalingCurve.objects.filter(
-        state=CurveState.MEASURING, levels__isnull=False, jobs__cluster=cluster
-    ).exclude(Q(pk__in=under_way.filter(curve__isnull=False).values("curve_id")))
-    curves = list(ended.exclude(jobs__generations__in=under_way).values_list("pk", flat=True).distinct())
-    return ScalingCurve.objects.filter(pk__in=curves).update(state=CurveState.READY) if curves else 0
+    # A curve under other plans than its job follows is nobody's own yet: its measurements name it.
+    here = Q(jobs__cluster=cluster) | Q(generations__job__cluster=cluster)
+    ended = (
+        ScalingCurve.objects.filter(here, state=CurveState.MEASURING)
+        .exclude(pk__in=under_way.filter(curve__isnull=False).values("curve_id"))
+        .exclude(jobs__generations__in=under_way)
+        .distinct()
+    )
+    known = dict(ended.values_list("pk", Exists(CurveLevel.objects.filter(curve=OuterRef("pk")))))
+    for state, measured in ((CurveState.READY, True), (CurveState.UNKNOWN, False)):
+        curves = [curve_id for curve_id, has_levels in known.items() if has_levels == measured]
+        ScalingCurve.objects.filter(pk__in=curves).update(state=state)
+    return len(known)
 
 
 def decide_by(job: Job) -> datetime | None:

@@ -18,7 +18,7 @@ from scheduling.services.better_plans import (
     take_up_better_plans,
 )
 from scheduling.services.gradient_plans import make_plans
-from scheduling.services.profiling import start_measurement
+from scheduling.services.profiling import settle_broken_off, start_measurement
 from scheduling.services.room_to_measure import RoomToMeasure
 from scheduling.services.snapshots import cluster_policy
 from tests.control_plane.agent_api import busy_server, event, send
@@ -92,6 +92,23 @@ def test_the_familys_curve_is_measured_beside_the_job_under_its_plans(servers: t
     assert measurement.curve.levels.get(gpus=2).iterations_per_second == 8.0
     assert job.curve is not None
     assert job.curve.levels.get(gpus=2).iterations_per_second == 5.0
+
+
+@pytest.mark.parametrize("rates", [{}, {1: 3.0}], ids=["nothing was measured", "one level was"])
+def test_a_familys_measurement_that_ends_early_is_settled(
+    servers: tuple[Server, Server], rates: dict[int, float]
+) -> None:
+    job, _ = trains_without_plan(servers)
+    measurement = found(servers)
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    made = start_measurement(measurement, cluster, epoch=1)
+    assert made is not None
+    set_levels(measurement.curve, rates, CurveState.MEASURING)
+    assert settle_broken_off(cluster) == 0, "it goes on"
+    Generation.objects.filter(pk=made.pk).update(state="retired", retired_at=timezone.now())
+    assert settle_broken_off(cluster) == 1
+    measurement.curve.refresh_from_db()
+    assert measurement.curve.state == (CurveState.READY if rates else CurveState.UNKNOWN)
 
 
 def test_a_job_with_a_promise_is_left_as_it_is(servers: tuple[Server, Server]) -> None:

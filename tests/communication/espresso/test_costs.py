@@ -89,7 +89,7 @@ def test_upper_bounds_take_compression_for_free_and_one_channel_may_stand_for_bo
 
 
 def test_a_servers_interface_receives_for_all_its_gpus() -> None:
-    """Eight servers all-reduce 100 MB, and each of eight GPUs exchanges an eighth of it: 2 * 7/8 of 100 MB."""
+    """Eight servers all-reduce 100 MB, and each of eight GPUs an eighth of it: 2 * 7/8 of 100 MB."""
     table = option_table(ModelProfile.unnamed("one", ELEMENTS, np.zeros(1)), COSTS, [FP32])
     assert table.between_bytes[0, 0] == pytest.approx(2 * 7 / 8 * 100e6, rel=1e-6)
 
