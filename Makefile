@@ -39,10 +39,9 @@ status: ## Show the processes of the running platform
 down: ## Stop the running platform from another terminal; YES=1 without a question
 	@$(PY) -m launch down $(if $(YES),--yes)
 
-# Processes of tests: one more than cores, since a lane waits for a sixth of its time (for PostgreSQL, browsers,
-# workers).
+# Processes of tests: as many as cores, so that no lane computes beside more others than there are.
 CORES := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)
-LANES ?= $(shell echo $$(($(CORES) + 1)))
+LANES ?= $(CORES)
 PARALLEL := -n $(LANES) --dist worksteal
 # Whatever fails, the rest runs. Pytest's closing line is the last one of a good run.
 define gate
