@@ -68,7 +68,7 @@ def random_exact_job(rng: Random, gpus: int, slots: float) -> ExactJob:
 
 def test_the_solver_agrees_with_trying_everything():
     feasible = 0
-    for seed in range(24):
+    for seed in range(12):
         rng = Random(seed)
         gpus = rng.choice([2, 4])
         jobs = [random_exact_job(rng, gpus, 3.6) for _ in range(rng.randint(2, 3))]
@@ -78,7 +78,7 @@ def test_the_solver_agrees_with_trying_everything():
         feasible += expected
         for one, sizes in zip(jobs, found.sizes, strict=False):
             assert finish_of(one, sizes.tolist(), 1.0) <= one.due + 1e-4
-    assert 5 < feasible < 20
+    assert 3 < feasible < 10
 
 
 def test_the_specification_s_examples_are_feasible_or_not_as_stated():
@@ -151,10 +151,10 @@ def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
         snapshot = replace(snapshot, jobs=(*snapshot.jobs, late))
 
 
-#: Of instances at once, each load with each pause twice, and of instances that are followed over time:
+#: Of instances at once, each load with each pause once, and of instances that are followed over time:
 #: `make test-all` takes thousands.
-TOGETHER = 32
-OVER_TIME = 6
+TOGETHER = 16
+OVER_TIME = 4
 
 
 def test_what_is_admitted_together_is_feasible():
@@ -178,7 +178,7 @@ def test_what_is_admitted_is_feasible_in_thousands_of_cases():
 
 def test_searching_never_admits_fewer_newcomers_than_the_published_rule_before_its_first_refusal():
     """Up to the published rule's first refusal both decide alike; there only the search may still say yes."""
-    for seed in range(240):
+    for seed in range(80):
         snapshot = random_snapshot(seed, LOADS["loaded"], pause=0.0)
         published = admitted(snapshot, None)
         searching = admitted(snapshot, SEARCHES["searching for everybody"])

@@ -19,7 +19,7 @@ from tests.core.workloads import random_workload
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 moderate = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -18,7 +18,7 @@ from tests.core.reclaim_layouts import (
     random_question,
 )
 
-INSTANCES = 1_000
+INSTANCES = 300
 
 
 def instances(number, **facts):
@@ -46,14 +46,14 @@ def test_lyra_is_close_to_the_optimum_and_improved_is_there():
 
 
 def test_the_program_finds_what_trying_everything_finds():
-    for question in instances(250, elastic=True):
+    for question in instances(100, elastic=True):
         reclaim = choose_servers(question, ReclaimMethod.OPTIMAL)
         assert not reclaim.limit_hit
         assert reclaim.preempted.size == fewest_by_trying_everything(question)
 
 
 def test_one_server_is_chosen_as_well_as_can_be():
-    for question in instances(300, elastic=True):
+    for question in instances(100, elastic=True):
         one = asking_for(question, 1)
         assert preempted(one, ReclaimMethod.LYRA) == fewest_by_trying_everything(one)
 

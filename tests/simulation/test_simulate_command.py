@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from simulation.engine.run import Simulation
 from simulation.reports.parquet import read_parquet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,10 +57,10 @@ def test_a_synthetic_workload_is_simulated_and_written_in_every_form(tmp_path: P
     assert read_parquet(tmp_path / "run").jobs.end.count("completed") == facts["admitted"]
 
 
-def test_the_summary_alone_can_go_to_a_program() -> None:
-    done = simulate("--trace", "elasticflow:jobs=10", *CLUSTER, "--policy", "tiresias", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["policy"] == "tiresias"
+def test_the_summary_alone_can_go_to_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--trace", "elasticflow:jobs=10", *CLUSTER, "--policy", "tiresias")
+    call_command("simulate", *arguments, "--json", "-")
+    assert json.loads(capsys.readouterr().out)["policy"] == "tiresias"
 
 
 @pytest.mark.parametrize(
@@ -117,25 +118,32 @@ def test_what_cannot_be_simulated_is_said_in_one_line(arguments: tuple[str, ...]
     assert "\n" not in str(refusal.value)
 
 
-def test_ctrl_c_leaves_the_results_of_the_time_until_then(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "simulate", "--trace", "itp_large:jobs=30000", "--servers", "64",
-        "--gpus-per-server", "8",
-         "--json", str(tmp_path / "run.json")],
-        cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+def test_ctrl_c_leaves_the_results_of_the_time_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = Simulation._step
+    steps: list[float] = []
+
+    def press_at_the_fifth(simulation: Simulation, at: float) -> None:
+        steps.append(at)
+        if len(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+        step(simulation, at)
+
+    monkeypatch.setattr(Simulation, "_step", press_at_the_fifth)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    arguments = ("--trace", "elasticflow:jobs=30", *CLUSTER, "--json", str(tmp_path / "run.json"))
+    # Raised by a command, it ends the process with a code other than 0.
     try:
-        assert process.stderr is not None
-        assert "simulating 30000 jobs" in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        with pytest.raises(CommandError, match="interrupted: the results are those of the time until then"):
+            call_command("simulate", *arguments)
     finally:
-        process.kill()
+        signal.signal(signal.SIGINT, previous)
+    assert len(steps) == 5
     facts = json.loads((tmp_path / "run.json").read_text())
     assert facts["interrupted"]
-    assert "interrupted" in output + errors
-    assert process.returncode != 0
+    assert facts["simulated_seconds"] == steps[-1]
+    assert "simulating 30 jobs" in capsys.readouterr().err
 
 
 def test_servers_that_end_their_memory_and_numbers_of_workers_are_read_from_files(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from math import floor
 
 import numpy as np
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.snapshot import FloatArray, IntArray
@@ -155,6 +153,10 @@ class _Pieces:
 
 def _prices(pieces: _Pieces, work: FloatArray, capacity: FloatArray) -> FloatArray:
     """The solver's price of a GPU second in each cell, in deadlines met; all 0 if the solver fails."""
+    # The import takes half a second, and only bounds need it.
+    from scipy import sparse  # type: ignore[import-untyped]
+    from scipy.optimize import linprog  # type: ignore[import-untyped]
+
     count, size = work.size, pieces.job.size
     columns = count + np.arange(size)
     done = pieces.slope * pieces.gpu_seconds / work[pieces.job]

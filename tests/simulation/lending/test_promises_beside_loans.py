@@ -37,7 +37,7 @@ def storm(seed: int) -> UsageSeries:
 
 @cache
 def run(
-    seed: int, usage: str, kind: str = "T4", trace: str = "jobs=120,mean_interarrival_seconds=700"
+    seed: int, usage: str, kind: str = "T4", trace: str = "jobs=70,mean_interarrival_seconds=700"
 ) -> RunOutcome:
     """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either
     kind of GPU."""

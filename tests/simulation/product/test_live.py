@@ -66,8 +66,10 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
 ) -> None:
+    Cluster.objects.update(promise_margin=0.2)
     hard = submit(seconds=600, iterations=1000)
     free = submit("best_effort", iterations=4000)
+    soft = submit("soft", seconds=36_000)
     settle(*nodes)
     # It has trained for a while: progress that it cannot have made is not believed.
     began = timezone.now() - timedelta(seconds=60)
@@ -77,37 +79,17 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     state = state_now()
     assert (state.gpu_kind, state.servers, state.gpus_per_server) == (KIND, 2, 4)
     jobs = {job.id: job for job in state.jobs}
-    assert set(jobs) == {hard.pk, free.pk}
+    assert set(jobs) == {hard.pk, free.pk, soft.pk}
     assert jobs[hard.pk].promised
     assert jobs[hard.pk].placement
     assert jobs[hard.pk].plan
     assert jobs[hard.pk].remaining_iterations <= 600
     assert 0 < (jobs[hard.pk].deadline_at or 0.0) <= 600
     assert jobs[free.pk].deadline_at is None
+    # As measured, and not lowered by the promise margin.
     levels = {gpus: rate for gpus, rate, _ in jobs[free.pk].levels}
+    assert levels[1] == SPEED[1]
     assert levels == pytest.approx({gpus: rate for gpus, rate in SPEED.items() if gpus in levels})
-
-
-def test_curves_are_as_measured_and_not_lowered_by_the_promise_margin(
-    nodes: list[SimulatedAgent],
-    submit: Submit,  # noqa: F811 - the fixture
-) -> None:
-    Cluster.objects.update(promise_margin=0.2)
-    submit("best_effort", iterations=4000)
-    settle(*nodes)
-    levels = {gpus: rate for gpus, rate, _ in state_now().jobs[0].levels}
-    assert levels[1] == pytest.approx(SPEED[1])
-
-
-def test_a_state_is_kept_and_read_back_as_it_was(
-    nodes: list[SimulatedAgent],
-    submit: Submit,  # noqa: F811 - the fixture
-) -> None:
-    submit(seconds=600)
-    submit("soft", seconds=30)
-    submit("best_effort")
-    settle(*nodes)
-    state = state_now()
     assert unpack(pack(state)) == state
 
 
@@ -127,21 +109,6 @@ def test_whoever_was_asked_before_is_asked_first(
     workload = workload_of(state_now(with_declined=True))
     assert workload.job_id == (promised.pk, declined.pk)
     assert workload.submitted_at[0] < 0.0 == workload.submitted_at[1]
-
-
-def test_what_cannot_be_simulated_is_counted_in_the_notes(
-    nodes: list[SimulatedAgent],
-    submit: Submit,  # noqa: F811 - the fixture
-    operator: User,
-) -> None:
-    submit("best_effort")
-    paused = submit("best_effort")
-    settle(*nodes)
-    paused.refresh_from_db()
-    job_pause(job=paused, actor=operator)
-    state = state_now()
-    assert len(state.jobs) == 1
-    assert any("paused by their owners" in note for note in state.notes)
 
 
 def test_the_same_cluster_gives_the_verdicts_that_the_live_planner_gave(
@@ -173,6 +140,9 @@ def test_a_running_job_goes_on_as_it_is_and_pays_for_no_new_start(
 ) -> None:
     job = submit(seconds=SECONDS, iterations=ITERATIONS)
     settle(*nodes)
+    state = state_now()
+    assert [bool(one.addresses) for one in under_way(state, 2, 4)] == [True]
+    assert [bool(one.addresses) for one in under_way(state, 2, 8)] == [False], "servers of another size"
     # Starting again would cost more than the slack that it has.
     CurveLevel.objects.update(pause_seconds=300.0)
     study = start(
@@ -203,6 +173,14 @@ def test_a_cluster_without_a_jobs_servers_breaks_its_promise_and_says_so(
     summary = runs_of(study)[0].summary or {}
     assert summary["admitted_late"] == 1
     assert job.pk in summary["broken"]
+    # Servers that cannot be used are not counted, and their jobs are moved.
+    SimulatedAgent.enrol("node-3", 8, SPEED)
+    Server.objects.filter(name="node-1").update(state="down")
+    state = state_now()
+    assert any("cannot be used now" in note for note in state.notes)
+    assert any("4, 8 GPUs" in note for note in state.notes)
+    assert state.servers == 2
+    assert state.jobs[0].placement == ()
 
 
 def test_every_run_starts_from_the_moment_of_the_study(
@@ -216,7 +194,6 @@ def test_every_run_starts_from_the_moment_of_the_study(
     before = workload_for(study).iterations.tolist()
     Job.objects.filter(pk=job.pk).update(iterations_done=4999)
     submit("best_effort")
-    settle(*nodes)
     assert workload_for(SimulationStudy.objects.get(pk=study.pk)).iterations.tolist() == before
     assert [run.servers for run in runs_of(study)] == [2, 2]
 
@@ -224,11 +201,16 @@ def test_every_run_starts_from_the_moment_of_the_study(
 def test_policies_without_elasticity_know_a_size_to_ask_for(
     nodes: list[SimulatedAgent],
     submit: Submit,  # noqa: F811 - the fixture
+    operator: User,
 ) -> None:
     hard = submit(seconds=SECONDS, iterations=ITERATIONS)
-    free = submit("best_effort", iterations=1000)
+    free, paused = (submit("best_effort", iterations=1000) for _ in range(2))
     settle(*nodes)
-    workload = workload_of(state_now())
+    paused.refresh_from_db()
+    job_pause(job=paused, actor=operator)
+    state = state_now()
+    assert any("paused by their owners" in note for note in state.notes), "what is left out is counted"
+    workload = workload_of(state)
     asked = dict(zip(workload.job_id, workload.requested_gpus.tolist(), strict=True))
     assert asked == {hard.pk: 8, free.pk: 1}
     assert math.isinf(workload.deadline_at[workload.job_id.index(free.pk)])
@@ -275,29 +257,3 @@ def test_nothing_impossible_happens_after_a_beginning_in_the_middle(
     assert set(outcome.jobs.end) <= {JobEnd.COMPLETED, JobEnd.DECLINED}
     if servers >= 2:
         assert outcome.broken == {}
-
-
-def test_servers_of_another_size_start_everybody_anew(
-    nodes: list[SimulatedAgent],
-    submit: Submit,  # noqa: F811 - the fixture
-) -> None:
-    submit(seconds=600, iterations=1000)
-    settle(*nodes)
-    state = state_now()
-    assert [bool(one.addresses) for one in under_way(state, 2, 4)] == [True]
-    assert [bool(one.addresses) for one in under_way(state, 2, 8)] == [False]
-
-
-def test_servers_that_cannot_be_used_are_not_counted_and_their_jobs_are_moved(
-    nodes: list[SimulatedAgent],
-    submit: Submit,  # noqa: F811 - the fixture
-) -> None:
-    submit(seconds=SECONDS, iterations=ITERATIONS)
-    settle(*nodes)
-    SimulatedAgent.enrol("node-3", 8, SPEED)
-    Server.objects.filter(name="node-1").update(state="down")
-    state = state_now()
-    assert any("cannot be used now" in note for note in state.notes)
-    assert any("4, 8 GPUs" in note for note in state.notes)
-    assert state.servers == 2
-    assert state.jobs[0].placement == ()

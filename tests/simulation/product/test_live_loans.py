@@ -100,48 +100,27 @@ def grown(
     return job
 
 
-def test_borrowed_servers_are_none_of_the_clusters_own(grown: Job) -> None:
-    state = state_now()
-    assert (state.servers, state.gpus_per_server) == (1, 4)
+def test_a_state_says_what_is_lent_and_is_read_back_as_it_was(
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    grown: Job,
+) -> None:
+    state = state_now(inference=LiveInference(KIND, "serving", (0.25, 0.5), 60.0, 0.1))
+    assert (state.servers, state.gpus_per_server) == (1, 4), "borrowed servers are none of the cluster's own"
+    assert state.servers_on_loan == 1
+    assert unpack(pack(state)) == state
     live = live_cluster()
     assert live is not None
     assert live.servers == 1
     assert (live.inference_servers, live.inference_gpu_type) == (2, KIND)
-
-
-def test_a_job_on_a_borrowed_server_goes_on_there_where_as_many_are_lent(
-    grown: Job, start: Start, store: Any
-) -> None:
-    study = start(**LIVE, inference_servers=(0, 2), headroom=0.0)
-    alone, beside = (outcome_of(study, store, number) for number in range(2))
-    assert gpus_at_first(beside) == {grown.pk: 8}
-    assert gpus_at_first(alone) == {grown.pk: 4}, "it goes on on its own server, as after a reclaim"
-    for outcome in (alone, beside):
-        assert outcome.jobs.end == (JobEnd.COMPLETED,)
-        assert outcome.broken == {}
-    assert beside.loans is not None
-    assert "1 server is on loan now" in " ".join(study.notes)
-
-
-def test_a_server_that_is_on_its_way_back_is_not_lent_at_the_beginning(
-    inference: InferenceCluster,  # noqa: F811 - the fixture
-    grown: Job,
-) -> None:
+    # A server on its way back is not lent at the beginning.
     ask_back(inference, 1)
     state = state_now(inference=LiveInference(KIND))
     assert state.servers_on_loan == 0
     assert [len(one.addresses) for one in under_way(state, 1, 4, lent_servers=2)] == [4]
 
 
-def test_nothing_impossible_happens_after_a_beginning_on_borrowed_servers(
-    grown: Job,
-    start: Start,
-    store: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    submit: Submit,  # noqa: F811
-) -> None:
-    submit("best_effort", iterations=20_000)
-    study = start(**LIVE, inference_servers=(2, 4), inference_usage="bursty", headroom=0.0)
+def check_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every simulation checks the invariants after each event from now on."""
     made = Simulation.__init__
 
     def checked(self: Simulation, workload: Any, settings: Any, *more: Any, **options: Any) -> None:
@@ -149,6 +128,32 @@ def test_nothing_impossible_happens_after_a_beginning_on_borrowed_servers(
         made(self, workload, settings, *more, **options)
 
     monkeypatch.setattr(Simulation, "__init__", checked)
+
+
+def test_a_job_on_a_borrowed_server_goes_on_there_where_as_many_are_lent(
+    grown: Job,
+    start: Start,
+    store: Any,
+    submit: Submit,  # noqa: F811 - the fixture
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policies = {"policies": ("punctual", "lyra")}
+    study = start(**{**LIVE, **policies}, inference_servers=(0, 2), headroom=0.0)
+    runs = [(run.policy, run.inference_servers) for run in runs_of(study)]
+    first = {}
+    for number, run in enumerate(runs):
+        outcome = outcome_of(study, store, number)
+        first[run] = gpus_at_first(outcome)
+        assert outcome.jobs.end == (JobEnd.COMPLETED,)
+        assert outcome.broken == {}
+        assert (outcome.loans is not None) == (run[1] > 0)
+    assert first["punctual", 2] == first["lyra", 2] == {grown.pk: 8}
+    assert first["punctual", 0] == {grown.pk: 4}, "it goes on on its own server, as after a reclaim"
+    assert "1 server is on loan now" in " ".join(study.notes)
+    # With others waiting and usage that takes servers back, nothing impossible happens.
+    submit("best_effort", iterations=20_000)
+    check_invariants(monkeypatch)
+    study = start(**LIVE, inference_servers=(2, 4), inference_usage="bursty", headroom=0.0)
     for number in range(2):
         assert outcome_of(study, store, number).broken == {}
 
@@ -178,7 +183,7 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     assert loans.on_loan.max() > 0
 
 
-def test_a_kind_that_none_of_the_jobs_was_measured_on_is_refused_with_those_there_are(
+def test_without_an_inference_cluster_the_kind_is_the_clusters_own_and_the_curve_synthetic(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
     start: Start,
@@ -187,32 +192,49 @@ def test_a_kind_that_none_of_the_jobs_was_measured_on_is_refused_with_those_ther
     settle(owned)
     with pytest.raises(InvalidRequest, match=KIND) as refusal:
         start(**LIVE, inference_servers=(2,), inference_gpu_type="abacus")
-    assert list(refusal.value.errors or {}) == ["inference_gpu_type"]
+    assert list(refusal.value.errors or {}) == ["inference_gpu_type"], "no job was measured on that kind"
     assert not SimulationStudy.objects.exists()
-
-
-def test_without_an_inference_cluster_the_kind_is_the_clusters_own_and_the_curve_synthetic(
-    owned: SimulatedAgent,  # noqa: F811 - the fixture
-    submit: Submit,  # noqa: F811 - the fixture
-    start: Start,
-) -> None:
-    submit("best_effort")
-    settle(owned)
     study = start(**LIVE, inference_servers=(2,), inference_usage="measured")
     assert (study.inference_gpu_type, study.inference_usage, study.reclaim) == (KIND, "daily", "improved")
     assert "no live inference cluster" in " ".join(study.notes)
+    the_synthetic_day_begins_at_the_present_hour(study)
+    a_state_that_was_stored_before_servers_could_be_lent_is_still_read(state_now())
+
+
+def the_synthetic_day_begins_at_the_present_hour(study: SimulationStudy) -> None:
+    sharing = sharing_of(study, runs_of(study)[0])
+    assert sharing is not None
+    assert sharing.lending is not None
+    usage = sharing.lending.usage.usage
+    now = timezone.now()
+    lowest = (24 - now.hour - now.minute / 60 + 5) % 24
+    # The trough is at five in the morning; the noise of a sample is a twentieth of the day's swing.
+    hours = np.arange(288) / 12
+    nearest = hours[np.argmin(np.convolve(np.tile(usage[:288], 3), np.ones(13) / 13, "same")[288:576])]
+    assert min(abs(nearest - lowest), 24 - abs(nearest - lowest)) < 2
+
+
+def a_state_that_was_stored_before_servers_could_be_lent_is_still_read(state: LiveState) -> None:
+    stored = json.loads(zlib.decompress(pack(state)))
+    for name in ("servers_on_loan", "inference"):
+        del stored[name]
+    for job in stored["jobs"]:
+        del job["flexible"], job["lent_levels"]
+    assert unpack(zlib.compress(json.dumps(stored).encode())) == state
 
 
 def report(inference: InferenceCluster, usage: list[float], source: str = "measured") -> None:  # noqa: F811
     """Samples of five minutes whose last one ends now."""
     now = timezone.now()
-    for age, value in enumerate(reversed(usage)):
-        UsageSample.objects.create(
+    UsageSample.objects.bulk_create(
+        UsageSample(
             inference_cluster=inference,
             period_ends_at=now - timedelta(minutes=5 * age),
             usage=value,
             source=source,
         )
+        for age, value in enumerate(reversed(usage))
+    )
 
 
 def test_usage_is_the_live_inference_clusters_own_where_there_is_some(
@@ -227,6 +249,11 @@ def test_usage_is_the_live_inference_clusters_own_where_there_is_some(
     InferenceCluster.objects.update(
         headroom_fraction=0.3, reclaim_method="lyra", forecast_margin_fraction=0.1
     )
+    report(inference, [0.5] * 3)
+    study = start(**LIVE, inference_servers=(4,))
+    assert study.inference_usage == "daily"
+    assert "too few samples" in " ".join(study.notes)
+    UsageSample.objects.all().delete()
     report(inference, [0.9] * 6 + [0.2] * 288, "stand-in: a curve")
     study = start(**LIVE, inference_servers=(4,))
     assert (study.inference_usage, study.reclaim, study.headroom) == ("measured", "lyra", 0.3)
@@ -260,62 +287,6 @@ def test_gaps_in_measured_usage_are_bridged(
     assert usage[10] == pytest.approx(0.3)
 
 
-def test_too_few_samples_are_no_measured_usage(
-    owned: SimulatedAgent,  # noqa: F811 - the fixture
-    inference: InferenceCluster,  # noqa: F811 - the fixture
-    borrowed: Agents,  # noqa: F811 - the fixture
-    submit: Submit,  # noqa: F811 - the fixture
-    start: Start,
-) -> None:
-    submit("best_effort")
-    settle(owned, *borrowed)
-    report(inference, [0.5] * 3)
-    study = start(**LIVE, inference_servers=(4,))
-    assert study.inference_usage == "daily"
-    assert "too few samples" in " ".join(study.notes)
-
-
-def test_a_synthetic_day_of_a_live_study_begins_at_the_hour_of_the_study(
-    owned: SimulatedAgent,  # noqa: F811 - the fixture
-    submit: Submit,  # noqa: F811 - the fixture
-    start: Start,
-) -> None:
-    submit("best_effort")
-    settle(owned)
-    study = start(**LIVE, inference_servers=(4,), inference_usage="daily")
-    sharing = sharing_of(study, runs_of(study)[0])
-    assert sharing is not None
-    assert sharing.lending is not None
-    usage = sharing.lending.usage.usage
-    now = timezone.now()
-    lowest = (24 - now.hour - now.minute / 60 + 5) % 24
-    # The trough is at five in the morning; the noise of a sample is a twentieth of the day's swing.
-    hours = np.arange(288) / 12
-    nearest = hours[np.argmin(np.convolve(np.tile(usage[:288], 3), np.ones(13) / 13, "same")[288:576])]
-    assert min(abs(nearest - lowest), 24 - abs(nearest - lowest)) < 2
-
-
-def test_a_state_with_loans_is_kept_and_read_back_as_it_was(grown: Job) -> None:
-    state = state_now(inference=LiveInference(KIND, "serving", (0.25, 0.5), 60.0, 0.1))
-    assert state.servers_on_loan == 1
-    assert unpack(pack(state)) == state
-
-
-def test_states_that_were_stored_before_servers_could_be_lent_are_still_read(
-    owned: SimulatedAgent,  # noqa: F811 - the fixture
-    submit: Submit,  # noqa: F811 - the fixture
-) -> None:
-    submit("best_effort")
-    settle(owned)
-    state = state_now()
-    stored = json.loads(zlib.decompress(pack(state)))
-    for name in ("servers_on_loan", "inference"):
-        del stored[name]
-    for job in stored["jobs"]:
-        del job["flexible"], job["lent_levels"]
-    assert unpack(zlib.compress(json.dumps(stored).encode())) == state
-
-
 def test_a_run_ends_though_a_job_can_run_nowhere(
     owned: SimulatedAgent,  # noqa: F811 - the fixture
     submit: Submit,  # noqa: F811 - the fixture
@@ -329,9 +300,8 @@ def test_a_run_ends_though_a_job_can_run_nowhere(
     assert outcome_of(study, store, 0).jobs.end == (JobEnd.UNFINISHED,)
 
 
-@pytest.mark.parametrize(
-    "policy", ["lyra", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opportunistic", "afs"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["opportunistic", "afs"])
 def test_policies_that_share_out_workers_go_on_from_what_is_borrowed_now(
     grown: Job, start: Start, store: Any, policy: str
 ) -> None:
