@@ -22,8 +22,15 @@ def run(seed: int, policy: str, pauses: bool) -> Cluster:
     return cluster
 
 
-@pytest.mark.parametrize("policy", ["elasticflow", "punctual"])
-@pytest.mark.parametrize("pauses", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "pauses"),
+    [
+        ("elasticflow", True),
+        ("punctual", True),
+        ("punctual", False),
+        pytest.param("elasticflow", False, marks=pytest.mark.slow),
+    ],
+)
 def test_divisions_settled_at_once_are_those_settled_step_by_step(
     policy: str, pauses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

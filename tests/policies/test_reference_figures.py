@@ -62,7 +62,17 @@ def check(trace: str, policy: str) -> None:
     assert share == pytest.approx(FIGURES[trace][policy], abs=0.0005 if policy in EXACT else TOLERANCE)
 
 
-@pytest.mark.parametrize(("trace", "policy"), cells(IN_EVERY_RUN))
+#: Its genetic search takes seconds.
+SEARCHING = ("pollux",)
+
+
+@pytest.mark.parametrize(
+    ("trace", "policy"),
+    [
+        pytest.param(trace, policy, marks=pytest.mark.slow if policy in SEARCHING else ())
+        for trace, policy in cells(IN_EVERY_RUN)
+    ],
+)
 def test_the_share_on_time_is_the_published_one(trace, policy):
     check(trace, policy)
 

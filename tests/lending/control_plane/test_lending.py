@@ -120,7 +120,7 @@ def test_a_server_is_home_only_after_its_last_worker_has_gone(
     lend(inference, "serving-1")
     settle(owned, *borrowed)
     ask_back(inference, 1)
-    for _ in range(8):
+    for _ in range(3):
         settle(owned, rounds=1)  # the borrowed server's agent does not answer yet
         orchestrate()
         assert states()["serving-1"] == LendingState.RECLAIMING

@@ -65,12 +65,6 @@ def promised(
     return job
 
 
-def test_a_promised_job_grows_onto_a_server_on_loan_of_its_own_kind(promised: Job) -> None:
-    promised.refresh_from_db()
-    assert servers_of(promised) == {"node-1", "serving-1"}
-    assert promised.state == JobState.RUNNING
-
-
 def test_its_growth_onto_a_server_that_is_asked_back_meanwhile_is_broken_off(
     inference: InferenceCluster,
     owned: SimulatedAgent,
@@ -101,12 +95,14 @@ def test_a_change_of_its_owned_gpus_is_not_broken_off_with_it(
     assert coming_generation(job) == coming
 
 
-def test_it_shrinks_to_its_own_servers_when_that_is_asked_back_and_its_promise_stands(
+def test_it_grows_onto_its_own_kind_and_shrinks_when_that_is_asked_back(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: tuple[SimulatedAgent, SimulatedAgent],
     promised: Job,
 ) -> None:
+    promised.refresh_from_db()
+    assert (promised.state, servers_of(promised)) == (JobState.RUNNING, {"node-1", "serving-1"})
     order = ask_back(inference, 1)
     assert order.choice["servers"][0]["group"] == "flexible"
     settle(owned, *borrowed)

@@ -8,7 +8,7 @@ from simulation.engine.run import Simulation
 from simulation.outcome import RunOutcome
 from tests.simulation.engine.worlds import World, random_world
 
-IN_EVERY_RUN = 10
+IN_EVERY_RUN = 5
 """Seeds a kind of run and policy in `make test`; `make test-all` takes 2,500 of each, 20,000 in all."""
 
 KINDS = {

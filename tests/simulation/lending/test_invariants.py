@@ -83,7 +83,7 @@ def test_as_many_jobs_under_a_policy_that_searches(
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
 
 
-@settings(max_examples=examples(0.25))
+@settings(max_examples=examples(0.15))
 @given(
     seed=st.integers(0, 2**16), scenario=st.sampled_from(list(Scenario)), choices=CHOICES, other=st.booleans()
 )

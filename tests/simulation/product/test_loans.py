@@ -169,7 +169,9 @@ def test_policies_that_use_no_borrowed_servers_run_once_without_and_it_is_said(c
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("policy", ["lyra", "opportunistic", "fifo"])
+@pytest.mark.parametrize(
+    "policy", ["lyra", *(pytest.param(name, marks=pytest.mark.slow) for name in ("opportunistic", "fifo"))]
+)
 def test_policies_of_both_kinds_of_servers_lend_and_return(start: Start, policy: str) -> None:
     study = start(policies=(policy,), inference_servers=(8,), best_effort_share=1.0)
     run = runs_of(study)[0]

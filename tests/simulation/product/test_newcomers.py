@@ -19,7 +19,7 @@ from tests.simulation.product.conftest import runs_of
 Start = Callable[..., SimulationStudy]
 ADDRESS = "/api/v1/simulations/"
 #: Jobs for far more GPUs than there are.
-OVERLOAD = {"servers": (1,), "gpus_per_server": 4, "limit_jobs": 60, "policies": ("elasticflow", "edf")}
+OVERLOAD = {"servers": (1,), "gpus_per_server": 4, "limit_jobs": 30, "policies": ("elasticflow", "edf")}
 
 
 @pytest.fixture

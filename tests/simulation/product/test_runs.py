@@ -78,7 +78,7 @@ def test_two_workers_never_hold_one_run(start: Start) -> None:
     assert runs.RUNS.attempt(run.pk) is None
 
 
-def test_runs_of_one_study_are_of_the_same_jobs_and_compared_when_they_end(start: Start) -> None:
+def test_runs_of_one_study_are_compared_when_they_end(start: Start, store: Path) -> None:
     study = start()
     first, second = runs_of(study)
     execute_run(first.pk)
@@ -97,16 +97,11 @@ def test_runs_of_one_study_are_of_the_same_jobs_and_compared_when_they_end(start
     for name, figure in compared["figures"].items():
         assert figure["layout"]["meta"]["title"] == COMPARISON_FIGURES[name]
     assert b"<!doctype html>" in report_open(study_get(study.pk))[:40].lower()
-
-
-def test_one_policy_on_several_sizes_is_told_apart_by_its_servers(start: Start) -> None:
-    study = start(policies=("punctual",), servers=(2, 4))
-    for run in runs_of(study):
-        execute_run(run.pk)
-    refresh_comparison(study.pk)
-    compared = comparison_of(study_get(study.pk))
-    assert compared is not None
-    assert ["servers 2" in run["label"] for run in compared["runs"]] == [True, False]
+    folder = store / "simulations" / str(study.pk)
+    assert folder.is_dir()
+    study_delete(study=study)
+    assert not folder.exists(), "the files of a study are deleted with it"
+    assert not SimulationRun.objects.exists()
 
 
 def test_progress_is_written_while_the_run_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,18 +287,6 @@ def test_a_run_that_takes_too_long_ends_itself(
     slowed(monkeypatch, lambda: any(beat._stop for beat in beats))
     assert not execute_run(run.pk)
     assert "longer than it may" in fresh(run).error
-
-
-def test_deleting_a_study_removes_its_files(start: Start, store: Path) -> None:
-    study = start()
-    for run in runs_of(study):
-        execute_run(run.pk)
-    refresh_comparison(study.pk)
-    folder = store / "simulations" / str(study.pk)
-    assert folder.is_dir()
-    study_delete(study=study)
-    assert not folder.exists()
-    assert not SimulationRun.objects.exists()
 
 
 def test_a_worker_on_a_deleted_study_leaves_no_files(
