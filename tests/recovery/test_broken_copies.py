@@ -68,6 +68,7 @@ def test_points_go_on_when_a_peer_ends_in_the_middle_of_a_copy(first: Server, en
         with connection:
             take_one_chunk(connection)
             if end == "it dies":
+                listener.close()
                 connection.close()
             wait_until(lambda: worker.holds(7), "it is kept without a copy")
     assert first.copies() == [(1, 2)]
