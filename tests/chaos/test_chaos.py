@@ -32,7 +32,7 @@ def test_a_minute_of_hostile_and_careless_users_breaks_nothing() -> None:
 
 
 def sent_by_attacker(seed: int) -> list[tuple[str, bytes]]:
-    """What an attacker sends in four decks, to a server that answers everything alike."""
+    """What an attacker sends in two decks, to a server that answers everything alike."""
     sent: list[tuple[str, bytes]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -45,7 +45,7 @@ def sent_by_attacker(seed: int) -> list[tuple[str, bytes]]:
         "mallory", "token", "project", "http://web", "http://agents", Ledger(), httpx.MockTransport(answer)
     )
     chance = random.Random(seed)
-    for attack in islice(users.deck(chance, REQUESTS), 4 * len(REQUESTS)):
+    for attack in islice(users.deck(chance, REQUESTS), 2 * len(REQUESTS)):
         attacker.attack(attack, chance)
     attacker.close()
     return sent

@@ -18,6 +18,8 @@ from django.db import connection
 from tests.dashboard.waiting import wait_until
 from workers.runtime.local_ports import free_port
 
+#: For all requests: a client of its own would read all certificates for each.
+CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 #: Few, so that the limit is reached quickly.
 STREAMS_PER_CALLER = 8
 
@@ -65,7 +67,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/stream/cluster", timeout=60).status_code == 401
+        return CLIENT.get(f"{url}/stream/cluster").status_code == 401
     except httpx.TransportError:
         return False
 

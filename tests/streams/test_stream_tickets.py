@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 from django.core import signing
 from django.test import Client
@@ -18,7 +17,7 @@ from scheduling.choices import JobState
 from scheduling.models import Job
 from streams import tickets
 from tests import factories
-from tests.streams.server import StreamServer
+from tests.streams.server import CLIENT, StreamServer
 from tests.streams.test_streams import Reader, publish_until_seen, reading, redis
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,7 +49,7 @@ def ticket_for(client: Client, stream: str) -> str:
 
 
 def status_of(server: StreamServer, path: str, **headers: str) -> int:
-    with httpx.stream("GET", f"{server.url}/stream/{path}", headers=headers, timeout=60) as response:
+    with CLIENT.stream("GET", f"{server.url}/stream/{path}", headers=headers) as response:
         return response.status_code
 
 

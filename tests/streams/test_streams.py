@@ -22,7 +22,7 @@ from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
 from tests.dashboard.waiting import wait_until
-from tests.streams.server import STREAMS_PER_CALLER, StreamServer, start_stream_server, stop
+from tests.streams.server import CLIENT, STREAMS_PER_CALLER, StreamServer, start_stream_server, stop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,14 +39,13 @@ class Reader:
         self.response_headers: httpx.Headers = httpx.Headers()
         self.status = 0
         self._socket: socket.socket | None = None
-        self._client = httpx.Client(timeout=PATIENCE_SECONDS)
         self._thread = threading.Thread(target=self._read, args=(url, headers), daemon=True)
         self._thread.start()
         assert self.opened.wait(PATIENCE_SECONDS), f"{url} did not answer"
 
     def _read(self, url: str, headers: dict[str, str]) -> None:
         try:
-            with self._client.stream("GET", url, headers=headers) as response:
+            with CLIENT.stream("GET", url, headers=headers, timeout=PATIENCE_SECONDS) as response:
                 self.status, self.response_headers = response.status_code, response.headers
                 self._socket = response.extensions["network_stream"].get_extra_info("socket")
                 self.opened.set()
@@ -78,7 +77,6 @@ class Reader:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(PATIENCE_SECONDS)
-        self._client.close()
 
 
 @contextmanager
@@ -91,7 +89,7 @@ def reading(server: StreamServer, path: str, headers: dict[str, str]) -> Iterato
 
 
 def get(server: StreamServer, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
-    return httpx.get(f"{server.url}/stream/{path}", headers=headers, timeout=PATIENCE_SECONDS)
+    return CLIENT.get(f"{server.url}/stream/{path}", headers=headers, timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -289,7 +287,7 @@ def test_too_many_streams_of_one_caller_are_refused_and_counted_down_when_they_c
 
     def admitted() -> bool:
         url = f"{stream_server.url}/stream/cluster"
-        with httpx.stream("GET", url, headers=headers, timeout=PATIENCE_SECONDS) as response:
+        with CLIENT.stream("GET", url, headers=headers, timeout=PATIENCE_SECONDS) as response:
             return response.status_code == 200
 
     wait_until(admitted, "closed streams are no longer counted")

@@ -147,9 +147,9 @@ def test_missing_traces_in_a_folder_make_a_report_and_an_error_that_names_them(s
 
 
 @pytest.mark.browser
+@pytest.mark.slow  # reports of runs are drawn by the same script, in every run
 @pytest.mark.parametrize(
-    "size",
-    [pytest.param((1400, 900), id="desktop", marks=pytest.mark.slow), pytest.param((390, 844), id="phone")],
+    "size", [pytest.param((1400, 900), id="desktop"), pytest.param((390, 844), id="phone")]
 )
 def test_a_real_browser_draws_every_figure_of_the_page(made, chromium, size):
     *_, folder = made
