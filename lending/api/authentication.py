@@ -24,7 +24,7 @@ class InferenceSchedulerAuthentication(BaseAuthentication):
         if scheme.lower() != "bearer" or not credential.strip().startswith(CREDENTIAL_PREFIX):
             return None
         found = (
-            InferenceCluster.objects.select_related("account")
+            InferenceCluster.objects.select_related("account", "cluster")
             .filter(credential_digest=token_digest(credential.strip()))
             .first()
         )

@@ -83,9 +83,11 @@ class InferenceView(ApiView):
             NotFound: there is none, or it is another scheduler's.
         """
         own = self.scheduler_of
-        if own is not None and own.name != name:
+        if own is None:
+            return inference_cluster_get(name)
+        if own.name != name:
             raise NotFound(f"There is no inference cluster called {name}.")
-        return inference_cluster_get(name)
+        return own
 
 
 @extend_schema(tags=["inference"])
