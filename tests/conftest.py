@@ -19,7 +19,7 @@ from launch.folders import PROJECT
 from tests.plugins import embedded_servers
 from tests.plugins.examples import QUICK_EXAMPLES
 
-pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying"]
+pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying", "tests.plugins.nursery"]
 
 
 # `make test` draws the same few examples in every run: a change is not refused for an example that the last

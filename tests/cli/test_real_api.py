@@ -204,9 +204,7 @@ def listed(run: Run, *options: str) -> list[str]:
     return [job["id"] for job in json.loads(run("jobs", *options, "--json").out)]
 
 
-def test_a_gpu_count_is_refused_with_the_reason(
-    logged_in: str, cluster: LivingCluster, run: Run, script: str
-) -> None:
+def test_a_gpu_count_is_refused_with_the_reason(logged_in: str, run: Run, script: str) -> None:
     option = run("submit", script, "-b", "64", "-n", "10", "--gpus", "4")
     assert option.code == 2
     assert "deadline" in option.err

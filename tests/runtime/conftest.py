@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workers.runtime.local_agent import LocalAgent, stage_packages
+from workers.runtime.local_agent import LocalAgent
 from workers.runtime.local_nursery import Nursery
 
 FUNCTIONS = Path(__file__).parent / "functions"
@@ -56,14 +56,6 @@ def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[st
 def _one_thread() -> None:
     """Threads of PyTorch that wait for each other take the processor from other tests."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """A process that forks warm workers."""
-    born = Nursery(stage_packages(tmp_path_factory.mktemp("packages") / "staged"))
-    yield born
-    born.close()
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def lives_of(function: Points, length: int | None) -> tuple[Lives, list[Iteratio
     return Lives(begin, length), begun
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 3, 40])
+@pytest.mark.parametrize("iterations", [1, 3, 40])
 def test_training_begins_anew_where_its_job_would_have_ended(alone: None, iterations: int) -> None:
     function = Short({"iterations": iterations})
     lives, begun = lives_of(function, iterations)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import torch
 
-from workers.runtime.local_agent import Generation, LocalAgent, stage_packages
+from workers.runtime.local_agent import Generation, LocalAgent
 from workers.runtime.local_nursery import Nursery
 
 FUNCTION = Path(__file__).parent / "functions" / "scaler.py"
@@ -24,11 +24,9 @@ Start = Callable[..., "Replica"]
 
 
 @pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAgent]:
-    nursery = Nursery(stage_packages(tmp_path_factory.mktemp("packages") / "staged"))
+def agent(nursery: Nursery) -> Iterator[LocalAgent]:
     with LocalAgent(nursery.start_worker) as running:
         yield running
-    nursery.close()
 
 
 class Replica:
