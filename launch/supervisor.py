@@ -115,11 +115,14 @@ class Supervisor:
         # First of all what people look at.
         with self._progress.step("web server"):
             self._start_all([control_plane.web(interpreted=first_start and compiling.is_running)])
-        with self._progress.step("agent API and event streams"):
-            self._start_all([control_plane.agent_api(), control_plane.streams()])
+        # They need none of the rows that the bootstrap writes: they load beside it.
+        loading = [self._begin(each) for each in (control_plane.agent_api(), control_plane.streams())]
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
+        with self._progress.step("agent API and event streams"):
+            for process in loading:
+                process.wait_ready(self._tick)
         if compiling.is_running:
             self._progress.say(
                 f"    {addresses.web_url}/ answers: log in as {DEMO_USER} / {credentials.demo_password}"
