@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Server
 from deployments.choices import ReplicaState
 from deployments.models import Deployment
 from deployments.services.deployments import DeploymentRequest, deployment_create
@@ -47,6 +47,15 @@ class ServingAgent(SimulatedAgent):
     """Its workers serve at once. ``broken_jobs``: generations whose workers fail, by number."""
 
     broken: dict[int, str] = field(default_factory=dict)
+
+    def obey(self) -> None:
+        """Fetch the desired state if its version is new, as the real agent does."""
+        server = Server.objects.filter(pk=self.agent.server_id)
+        if server.values_list("desired_version", flat=True).get() != self.desired_version:
+            super().obey()
+            return
+        for worker in self.workers.values():
+            self._follow(worker)
 
     def _follow(self, worker: SimulatedWorker) -> None:
         if worker.entry["purpose"] != "serving":
@@ -98,7 +107,6 @@ def settle(*agents: ServingAgent, rounds: int = 12) -> None:
         for agent in agents:
             agent.obey()
             agent.report()
-        steer_deployments()
         if before == [agent.shown() for agent in agents]:
             return
     raise AssertionError("deployments and agents always have news")

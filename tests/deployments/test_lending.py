@@ -11,7 +11,6 @@ from rest_framework.test import APIClient
 
 from cluster.models import Agent, Cluster, Server
 from deployments.choices import DeploymentState
-from deployments.core.scaling import CALM_PERIODS
 from deployments.models import Deployment
 from deployments.services.deployments import deployment_change, deployment_delete
 from deployments.services.lending import schedule_inference_clusters
@@ -29,9 +28,10 @@ from tests.deployments.conftest import Agents, Deploy, settle, states
 
 pytestmark = pytest.mark.django_db
 
+#: Of usage samples, and of the control plane's steps: longer than in reality, so that a test takes few steps.
 PERIOD_SECONDS = 60.0
-#: Longer than in reality, so that a test takes few steps.
-STEP_SECONDS = 20.0
+#: Before a server is removed: fewer than in reality.
+CALM_PERIODS = 2
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +51,13 @@ class Traffic:
         self.counts: dict[str, tuple[int, float, float]] = {}
 
     def step(self, busy: float, latency: float = 0.05) -> None:
-        """Let one sampling period pass in which so many servers are busy."""
-        let_pass(STEP_SECONDS)
+        """Let one period pass in which so many servers are busy."""
+        let_pass(PERIOD_SECONDS)
         serving = [(agent, key) for agent in self.agents for key in agent.serving()]
         for agent, key in serving:
             requests, seconds, uptime = self.counts.get(key, (0, 0.0, 0.0))
             share = min(1.0, busy / len(serving))
-            self.counts[key] = (requests + 100, seconds + share * STEP_SECONDS, uptime + STEP_SECONDS)
+            self.counts[key] = (requests + 300, seconds + share * PERIOD_SECONDS, uptime + PERIOD_SECONDS)
             requests, seconds, uptime = self.counts[key]
             agent.answered(key, requests, latency, seconds, uptime)
         measure_deployments()
@@ -67,9 +67,9 @@ class Traffic:
         orchestrate()
         settle(*self.agents)
 
-    def last(self, seconds: float, busy: float, latency: float = 0.05) -> None:
+    def last(self, periods: int, busy: float, latency: float = 0.05) -> None:
         """Let the same traffic last."""
-        for _ in range(round(seconds / STEP_SECONDS)):
+        for _ in range(periods):
             self.step(busy, latency)
 
 
@@ -92,16 +92,22 @@ def bounds(deployment: Deployment, member: Membership, least: int, most: int) ->
 
 
 def test_traffic_lends_idle_servers_and_asks_them_back(
-    inference: InferenceCluster, agents: Agents, deploy: Deploy, traffic: Traffic
+    inference: InferenceCluster,
+    agents: Agents,
+    deploy: Deploy,
+    traffic: Traffic,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in ("core.scaling", "services.sampling"):
+        monkeypatch.setattr(f"deployments.{module}.CALM_PERIODS", CALM_PERIODS)
     made = deploy(maximum_servers=3, latency_target_seconds=0.2)
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.3)
+    traffic.last(2, busy=0.3)
     assert whereabouts() == ["inference", "on_loan", "on_loan"]
     usage = inference.usage_samples.latest("period_ends_at")
     assert usage.usage == pytest.approx(0.3 / 0.7 / 3, rel=0.05), "0.3 busy servers at a share of 0.7"
     assert usage.source == "measured"
-    traffic.last(PERIOD_SECONDS, busy=1.9)
+    traffic.last(3, busy=1.9)
     assert whereabouts() == ["inference"] * 3
     assert serving_on(agents) == [1, 1, 1]
     made.refresh_from_db()
@@ -110,7 +116,7 @@ def test_traffic_lends_idle_servers_and_asks_them_back(
     assert sum(order.count for order in orders) == 2
     assert {order.state for order in orders} == {ReclaimState.CONFIRMED}
     assert all(order.returned_at <= order.wanted_by for order in orders if order.returned_at)
-    traffic.last((2 * CALM_PERIODS + 1) * STEP_SECONDS, busy=0.3)
+    traffic.last(2 * CALM_PERIODS + 1, busy=0.3)
     assert whereabouts() == ["inference", "on_loan", "on_loan"], "scaled down, then lent again"
     assert serving_on(agents) == [1, 0, 0]
 
@@ -134,15 +140,15 @@ def test_a_minimum_that_is_not_at_home_asks_back_once(
 ) -> None:
     made = deploy(maximum_servers=3)
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     assert whereabouts() == ["inference", "on_loan", "on_loan"]
     bounds(made, member, 9, 9)
     for _ in range(3):
         schedule_inference_clusters()
     assert [order.count for order in ReclaimOrder.objects.all()] == [2], "no more than are lent"
-    traffic.last(2 * STEP_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     assert serving_on(agents) == [1, 1, 1]
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     made.refresh_from_db()
     assert (made.state, made.reason) == (
         DeploymentState.DEGRADED,
@@ -160,7 +166,7 @@ def test_an_offer_is_withdrawn_for_a_replica(
     inference.minimum_hold_seconds = 10 * PERIOD_SECONDS
     inference.save()
     Server.objects.update(lending_changed_at=timezone.now())
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     assert LoanOrder.objects.get().state == LoanState.PENDING
     bounds(made, member, 3, 3)
     steer_deployments()
@@ -198,7 +204,7 @@ def test_a_draining_replica_asks_no_server_back(
     """Scaled down and up again: the draining replica's server is free before another one could be back."""
     made = deploy(minimum_servers=2, maximum_servers=2)
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     assert whereabouts() == ["inference", "inference", "on_loan"]
     bounds(made, member, 1, 1)
     steer_deployments()
@@ -216,7 +222,7 @@ def test_a_reclaim_during_a_scale_down_ends_once(
 ) -> None:
     made = deploy(maximum_servers=3)
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     bounds(made, member, 2, 3)
     schedule_inference_clusters()
     bounds(made, member, 1, 1)
@@ -225,7 +231,7 @@ def test_a_reclaim_during_a_scale_down_ends_once(
     settle(*agents)
     assert ReclaimOrder.objects.get().state == ReclaimState.RETURNED
     assert (whereabouts().count("inference"), serving_on(agents)) == (2, [1, 0, 0])
-    traffic.last(PERIOD_SECONDS, busy=0.1)
+    traffic.last(1, busy=0.1)
     assert whereabouts() == ["inference", "on_loan", "on_loan"], "it is lent again"
     assert ReclaimOrder.objects.count() == 1
 
@@ -235,10 +241,10 @@ def test_a_deleted_deployment_asks_nothing_back(
 ) -> None:
     made = deploy(maximum_servers=3)
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     bounds(made, member, 3, 3)
     deployment_delete(deployment=made, actor=member.user)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.0)
+    traffic.last(2, busy=0.0)
     assert not ReclaimOrder.objects.exists()
     assert whereabouts() == ["on_loan"] * 3
 
@@ -247,7 +253,7 @@ def test_an_unreachable_target_asks_nothing_back(agents: Agents, deploy: Deploy,
     """Requests are slow though replicas are idle: more servers would not help."""
     made = deploy(maximum_servers=3, latency_target_seconds=0.1)
     settle(*agents)
-    traffic.last(3 * PERIOD_SECONDS, busy=0.05, latency=0.4)
+    traffic.last(3, busy=0.05, latency=0.4)
     made.refresh_from_db()
     assert (made.state, made.wanted_servers) == (DeploymentState.DEGRADED, 1)
     assert not ReclaimOrder.objects.exists()
@@ -267,7 +273,7 @@ def test_replicas_leave_a_server_that_can_be_lent(
     deployment_delete(deployment=first, actor=member.user)
     settle(*agents)
     assert sum(serving_on(agents)) == 2
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(3, busy=0.1)
     assert sorted(serving_on(agents)) == [0, 0, 2]
     assert whereabouts().count("on_loan") == 2
     for made in (second, third):
@@ -279,7 +285,7 @@ def test_a_lost_server_asks_another_one_back(
 ) -> None:
     made = deploy()
     settle(*agents)
-    traffic.last(2 * PERIOD_SECONDS, busy=0.1)
+    traffic.last(2, busy=0.1)
     assert whereabouts() == ["inference", "on_loan", "on_loan"]
     agent = Agent.objects.get(server__name="serving-1")
     Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now() - timedelta(hours=1))
