@@ -150,6 +150,7 @@ class FunctionFactory(DjangoModelFactory[Function]):
 class BundleFactory(DjangoModelFactory[Bundle]):
     class Meta:
         model = Bundle
+        django_get_or_create = ("digest",)
 
     content = factory.Sequence(lambda n: f"# version {n}\n".encode())
     digest = factory.LazyAttribute(lambda bundle: hashlib.sha256(bundle.content).hexdigest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
@@ -48,13 +49,22 @@ def function_servable(version: FunctionVersion, hyperparameters: dict[str, Any])
 
 
 def _check_predict(version: FunctionVersion, field: str) -> None:
-    content = bytes(Bundle.objects.get(pk=version.bundle_id).content)
-    limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
-    bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
-    module = version.entry.partition(":")[0]
-    facts = read_bundle_apart(content, f"{module}.py", version.entry, limits, bounds)
-    if not facts.predict_problem:
+    problem = _find_predict_problem(version.bundle_id, version.entry)
+    if not problem:
         return
     entry = f"{version.entry} of function {version.function.name}@{version.number}"
-    text = not_deployable(entry, facts.predict_problem)
+    text = not_deployable(entry, problem)
     raise InvalidRequest(text, errors={field: [text]})
+
+
+@lru_cache(maxsize=1024)
+def _find_predict_problem(digest: str, entry: str) -> str:
+    """Return why the class of a bundle cannot serve; empty if it can.
+
+    The answer is kept: bundles never change, and each is read in a process of its own.
+    """
+    content = bytes(Bundle.objects.get(pk=digest).content)
+    limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
+    bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
+    module = entry.partition(":")[0]
+    return read_bundle_apart(content, f"{module}.py", entry, limits, bounds).predict_problem

@@ -28,7 +28,7 @@ def completed_job(world: World, predict: str = PREDICT) -> Job:
     job: Job = make.JobFactory.create(
         project=world.project, owner=world.owner, cluster=world.server.cluster, state=JobState.COMPLETED
     )
-    content = SOURCE.format(number=job.pk, predict=predict).encode()
+    content = SOURCE.format(predict=predict).encode()
     job.function_version.bundle = make.BundleFactory.create(content=content)
     job.function_version.save()
     make.ArtifactFactory.create(job=job)

@@ -31,8 +31,6 @@ from punctual import TrainingFunction
 
 
 class Classifier(TrainingFunction):
-    """Number {number}."""
-
     def init_model(self): ...
     def init_dataset(self): ...
     def init_optimizer(self, model): ...
@@ -101,12 +99,13 @@ Deploy = Callable[..., Deployment]
 
 def settle(*agents: ServingAgent, rounds: int = 12) -> None:
     """Let control plane and agents talk until nothing changes any more."""
-    for _ in range(rounds):
+    for exchange in range(rounds):
         steer_deployments()
         before = [agent.shown() for agent in agents]
         for agent in agents:
             agent.obey()
-            agent.report()
+            if agent.reported != agent.shown() or agent.events or exchange == 0:
+                agent.report()
         if before == [agent.shown() for agent in agents]:
             return
     raise AssertionError("deployments and agents always have news")
@@ -126,7 +125,7 @@ def completed_job(membership: Membership, predict: str = PREDICT, **fields: Any)
         state=JobState.COMPLETED,
         **fields,
     )
-    source = SOURCE.format(number=job.pk, predict=predict).encode()
+    source = SOURCE.format(predict=predict).encode()
     job.function_version.bundle = BundleFactory.create(content=source)
     job.function_version.save()
     ArtifactFactory.create(job=job)
