@@ -14,6 +14,7 @@ from playwright.sync_api import BrowserContext, Error, Page, expect
 from pytest_django.live_server_helper import LiveServer
 from redis import Redis
 
+from dashboard.figures.panel import Panel
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.site import Site, open_context
 from tests.dashboard.waiting import wait_until_requests_have_ended
@@ -51,6 +52,12 @@ def as_user(client: Client) -> Callable[[Any], Client]:
         return client
 
     return log_in
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every panel say that it is empty: drawing figures takes most of what a page costs."""
+    monkeypatch.setattr(Panel, "draw", lambda _panel, _request: {"empty": "No figure in this test."})
 
 
 @pytest.fixture(scope="package")

@@ -15,7 +15,11 @@ from scheduling.models import Job
 from tests import factories
 from tests.dashboard.site import Site
 
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("without_figures"),
+]
 
 
 def test_a_job_is_cancelled_after_a_question(site: Site) -> None:

@@ -32,34 +32,34 @@ WIDTHS = {"desktop": 1400, "phone": 390}
 )
 def test_every_page_is_drawn_without_trouble(site: Site, device: str, scheme: str) -> None:
     """No error, no request to another host, and nothing wider than the screen."""
+    recovery = recovered(site.scenario.running)
     visit = site.visit(site.scenario.operator, width=WIDTHS[device], scheme=scheme)
-    jobs = (site.scenario.running, site.scenario.declined, site.scenario.completed, site.scenario.failed)
+    jobs = (site.scenario.declined, site.scenario.completed, site.scenario.failed)
     for path in (*PAGES, *OPERATORS_PAGES, *(f"/jobs/{job.id}/" for job in jobs)):
-        page = visit.go(path)
-        wait_until_drawn(page)
-        expect(page.locator("#live")).to_have_attribute("data-state", "live")
-        width = page.locator("html").evaluate("element => element.scrollWidth")
-        assert width <= WIDTHS[device], f"{path} is {width} px wide"
-    visit.expect_no_trouble()
-
-
-def test_figures_are_drawn_by_plotly_also_of_a_recovery(site: Site) -> None:
-    recovered(site.scenario.running)
-    visit = site.visit(site.scenario.owner)
+        visit.go(path)
+        _expect_drawn(visit.page, WIDTHS[device])
+        if path == "/":
+            expect(visit.page.get_by_text("1 failure,")).to_be_visible()
     page = visit.go(f"/jobs/{site.scenario.running.id}/")
-    wait_until_drawn(page)
+    _expect_drawn(page, WIDTHS[device])
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(6)
     page.get_by_role("link", name="Hardware: server node-a fell silent").click()
+    page.wait_for_url(f"**/recoveries/{recovery.pk}/")
     wait_until_drawn(page)
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.get_by_text("trains again", exact=True)).to_be_visible()
-    visit.go("/")
-    wait_until_drawn(page)
-    expect(page.get_by_text("1 failure,")).to_be_visible()
     visit.expect_no_trouble()
 
 
+def _expect_drawn(page: Page, width: int) -> None:
+    wait_until_drawn(page)
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    shown = page.locator("html").evaluate("element => element.scrollWidth")
+    assert shown <= width, f"{page.url} is {shown} px wide"
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_changes_appear_without_a_reload(site: Site) -> None:
     job = site.scenario.running
     visit = site.visit(site.scenario.owner)
@@ -93,6 +93,7 @@ def _is_shown(site: Site, page: Page, job_id: str) -> bool:
     return "is only text" in page.locator("#log").inner_text()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_pages_poll_while_the_stream_server_cannot_be_reached(site: Site, settings: Any) -> None:
     settings.STREAM_URL = "http://127.0.0.1:9"
     visit = site.visit(site.scenario.owner)
@@ -106,6 +107,7 @@ def test_pages_poll_while_the_stream_server_cannot_be_reached(site: Site, settin
     expect(page.get_by_role("link", name="found by asking")).to_be_visible()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_newcomer_is_told_how_to_begin_and_logs_in_again(site: Site) -> None:
     newcomer = factories.UserFactory.create()
     page = site.open().page

@@ -123,6 +123,7 @@ def test_a_page_of_another_port_can_use_nothing_of_a_session(
     assert httpx.get(f"{stream_server.url}/stream/cluster", headers={"Cookie": cookie}).status_code == 401
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_logging_out_ends_what_another_tab_follows(site: Site) -> None:
     visit = site.visit(site.scenario.owner)
     page = visit.go("/")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import expect
 
@@ -18,8 +20,6 @@ from tests import factories
 from tests.dashboard.scenario import Scenario
 from tests.dashboard.site import Site
 from tests.dashboard.take_screenshots import wait_until_drawn
-
-pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture
@@ -73,6 +73,8 @@ def answer(method: str, replica: Replica, path: str, body: bytes | None = None) 
     return 200, {"outputs": [{"shape": "ring", "sides": 4}]}
 
 
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("width", "scheme"), [pytest.param(1400, "light", marks=pytest.mark.slow), (390, "dark")]
 )
@@ -109,8 +111,9 @@ def test_a_page_shows_a_deployment_and_asks_its_model(
     expect(page.locator("#toasts .toast").last).to_have_text(re.compile("^Odd input\\.×?$"))
 
 
-def test_a_stranger_sees_no_deployment(site: Site, deployment: Deployment) -> None:
-    page = site.visit(site.scenario.stranger).go("/deployments/")
-    expect(page.get_by_text("No deployment yet")).to_be_visible()
-    answer = page.request.get(f"{site.url}/deployments/{deployment.pk}/")
-    assert answer.status == 404
+def test_a_stranger_sees_no_deployment(
+    scenario: Scenario, deployment: Deployment, as_user: Callable[[Any], Client]
+) -> None:
+    client = as_user(scenario.stranger)
+    assert "No deployment yet" in client.get("/deployments/").content.decode()
+    assert client.get(f"/deployments/{deployment.pk}/").status_code == 404

@@ -70,6 +70,7 @@ def test_pages_are_drawn_without_errors_and_fit_the_screen(
     visit.expect_no_trouble()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_an_operator_lends_asks_back_and_stops_lending_by_hand(site: Site, day: Day) -> None:
     visit = site.visit(site.scenario.operator)
     page = visit.go("/lending/")
@@ -99,6 +100,7 @@ def test_an_operator_lends_asks_back_and_stops_lending_by_hand(site: Site, day: 
     assert sent["count"] == 1
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_orders_and_usage_appear_when_the_stream_says_so(site: Site, day: Day) -> None:
     InferenceCluster.objects.update(headroom_fraction=0.0, minimum_hold_seconds=0.0)
     inference = InferenceCluster.objects.get(name="serving")

@@ -26,7 +26,7 @@ from tests.factories import ArtifactFactory, BundleFactory, JobFactory, Membersh
 
 __all__ = ["clock", "cluster", "inference"]  # fixtures
 
-SOURCE = '''
+SOURCE = """
 from punctual import TrainingFunction
 
 
@@ -36,7 +36,7 @@ class Classifier(TrainingFunction):
     def init_optimizer(self, model): ...
     def train(self, batch, model): ...
     {predict}
-'''
+"""
 PREDICT = "def predict(self, batch, model): ..."
 
 
