@@ -205,51 +205,18 @@ def test_a_store_that_lost_the_results_is_said_and_breaks_no_page(
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("store")
-def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -> None:
+def test_a_study_is_started_in_the_form_followed_and_compared(site: Site) -> None:
     visit = site.visit(site.scenario.operator)
     page = visit.go("/simulations/")
     page.locator("select[name=trace]").select_option("elasticflow")
     page.get_by_label("Servers", exact=True).fill("2, 4")
     page.get_by_label("GPUs per server").fill("4")
     page.get_by_label("Jobs at most").fill("15")
-    page.get_by_label("elasticflow", exact=True).uncheck()
-    expect(page.get_by_text("2 runs", exact=True)).to_be_visible()
-    page.get_by_role("button", name="Start").click()
-    page.wait_for_url(re.compile(r"/simulations/\d+/$"))
-    wait_until_drawn(page)
-    expect(page.locator("#live")).to_have_attribute("data-state", "live")
-    expect(page.locator(".runs tbody tr")).to_have_count(2)
-    study = SimulationStudy.objects.get()
-    first, second = study.runs.all()
-    attempt = runs.RUNS.attempt(first.pk)
-    assert attempt is not None
-    attempt.renew(jobs_ended=6, jobs_total=15, simulated_seconds=7200.0)
-    expect(page.locator(f'[data-run="{first.pk}"]')).to_contain_text("6 of 15 jobs")
-    SimulationRun.objects.filter(pk=first.pk).update(lease_expires_at=timezone.now())
-    runs.sweep_runs()
-    finish(study)
-    expect(page.locator(".runs .badge", has_text="Done")).to_have_count(2)
-    expect(page.locator(".compared thead th")).to_have_count(3)
-    expect(page.locator("[data-panel] .js-plotly-plot").first).to_be_visible()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="HTML report").click()
-    assert download.value.suggested_filename == f"simulation-{study.pk}.html"
-    visit.expect_no_trouble()
-
-
-@pytest.mark.browser
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("store")
-def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(site: Site) -> None:
-    visit = site.visit(site.scenario.operator)
-    page = visit.go("/simulations/")
-    page.locator("select[name=trace]").select_option("elasticflow")
-    page.get_by_label("Servers", exact=True).fill("2")
-    page.get_by_label("GPUs per server").fill("4")
-    page.get_by_label("Jobs at most").fill("15")
     for policy in ("elasticflow", "edf"):
         page.get_by_label(policy, exact=True).set_checked(policy == "edf")
     expect(page.get_by_label("Their usage")).to_be_hidden()
+    expect(page.get_by_text("4 runs", exact=True)).to_be_visible()
+    page.get_by_label("Servers", exact=True).fill("2")
     expect(page.get_by_text("2 runs", exact=True)).to_be_visible()
     page.get_by_label("Inference servers").fill("0, 8")
     expect(page.get_by_text("3 runs", exact=True)).to_be_visible()
@@ -268,7 +235,18 @@ def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(si
     expect(page.get_by_text("edf uses no borrowed servers")).to_be_visible()
     expect(page.locator(".runs tbody tr")).to_have_count(3)
     expect(page.locator(".runs").get_by_text("2 + 8 servers")).to_be_visible()
+    wait_until_drawn(page)
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    first = study.runs.earliest("pk")
+    attempt = runs.RUNS.attempt(first.pk)
+    assert attempt is not None
+    attempt.renew(jobs_ended=6, jobs_total=15, simulated_seconds=7200.0)
+    expect(page.locator(f'[data-run="{first.pk}"]')).to_contain_text("6 of 15 jobs")
+    SimulationRun.objects.filter(pk=first.pk).update(lease_expires_at=timezone.now())
+    runs.sweep_runs()
     finish(study)
+    expect(page.locator(".runs .badge", has_text="Done")).to_have_count(3)
+    expect(page.locator(".compared thead th")).to_have_count(4)
     expect(
         page.locator(".compared thead th").filter(has_text="punctual, 2 + 8 servers").first
     ).to_be_visible()
@@ -278,6 +256,9 @@ def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(si
     with page.expect_download() as download:
         page.get_by_role("link", name="loans", exact=True).click()
     assert download.value.suggested_filename == f"simulation-{study.pk}-punctual-2+8-loans.parquet"
+    with page.expect_download() as download:
+        page.get_by_role("link", name="HTML report").click()
+    assert download.value.suggested_filename == f"simulation-{study.pk}.html"
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme="dark")
     for path in ("/simulations/", f"/simulations/{study.pk}/"):
