@@ -45,7 +45,7 @@ def test_every_page_is_drawn_without_trouble(site: Site, device: str, scheme: st
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(6)
     page.get_by_role("link", name="Hardware: server node-a fell silent").click()
-    page.wait_for_url(f"**/recoveries/{recovery.pk}/")
+    page.wait_for_url(f"**/recoveries/{recovery.failed_generation}/")
     wait_until_drawn(page)
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.get_by_text("trains again", exact=True)).to_be_visible()
