@@ -22,7 +22,9 @@ MAX_TASKS = 1024
 MAX_GPUS = 4096
 #: With more tasks, not all sums of loads are tried as quotas.
 MAX_TASKS_FOR_SUBSETS = 16
-BISECTIONS = 60
+#: Quotas of one grid. Four rounds narrow the quota to less than a millionth of the first grid's step.
+GRID = 256
+GRID_ROUNDS = 4
 #: Quotas that are counted in one pass, which limits the memory of the pass.
 QUOTAS_PER_PASS = 2048
 
@@ -139,7 +141,7 @@ def _explain_memory(tasks: tuple[Task, ...], memory: RankMemory, what: str) -> s
         quota = _smallest_quota(tasks, budget, memory, prefer_few_gpus=True)
         plan = None if quota is None else plan_with_quota(tasks, quota, memory)
         if plan is not None:
-            return f"{what} exceeds device memory; at least {plan.gpus} GPUs are needed"
+            return f"{what} exceeds device memory; the smallest plan that fits needs {plan.gpus} GPUs"
         budget *= 2
     return f"{what} exceeds device memory, and so does any number of GPUs"
 
@@ -153,7 +155,7 @@ def _smallest_quota(
         prefer_few_gpus: return the quota that needs the fewest GPUs instead.
     """
     if len([task for task in tasks if task.load]) > MAX_TASKS_FOR_SUBSETS:
-        return _bisect_quota(tasks, budget, memory)
+        return _search_quota(tasks, budget, memory, prefer_few_gpus=prefer_few_gpus)
     best: tuple[int, float] | None = None
     for quotas in _candidates(tasks, budget):
         needed = count_gpus(tasks, quotas, memory)
@@ -212,22 +214,24 @@ def count_gpus(tasks: Sequence[Task], quotas: NDArray[np.float64], memory: RankM
     return np.where(fits, heavy_gpus + (bins[1] > 0).sum(axis=1), 0)
 
 
-def _bisect_quota(tasks: tuple[Task, ...], budget: int, memory: RankMemory) -> float | None:
-    def is_enough(quota: float) -> bool:
-        needed = int(count_gpus(tasks, np.array([quota]), memory)[0])
-        return 0 < needed <= budget
-
-    low, high = _lower_bound(tasks, budget), sum(task.load for task in tasks)
-    if not is_enough(high):
-        # Memory forbids to pack all tasks on one GPU. The largest quota that it allows is below.
-        fitting = [quota for quota in np.geomspace(low, high, 257).tolist() if is_enough(quota)]
-        if not fitting:
-            return None
-        high = fitting[0]
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+def _search_quota(
+    tasks: tuple[Task, ...], budget: int, memory: RankMemory, *, prefer_few_gpus: bool
+) -> float | None:
+    """Return a quota found on finer and finer grids."""
+    quotas = np.geomspace(_lower_bound(tasks, budget), sum(task.load for task in tasks), GRID)
+    found: float | None = None
+    for _ in range(GRID_ROUNDS):
+        needed = count_gpus(tasks, quotas, memory)
+        fitting = np.flatnonzero((needed > 0) & (needed <= budget))
+        if not fitting.size:
+            break
+        if prefer_few_gpus:
+            return float(quotas[fitting[np.argmin(needed[fitting])]])
+        found = float(quotas[fitting[0]])
+        if fitting[0] == 0:
+            break
+        quotas = np.linspace(quotas[fitting[0] - 1], found, GRID)
+    return found
 
 
 def _pack_first_fit(

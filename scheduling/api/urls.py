@@ -3,7 +3,7 @@
 from django.urls import path
 
 from projects.api import converters as _converters  # noqa: F401 - registers them
-from scheduling.api.views import cluster, decisions, functions, job_records, jobs, recoveries
+from scheduling.api.views import cluster, decisions, functions, job_records, jobs, moe, recoveries
 
 urlpatterns = [
     path("functions/", functions.FunctionsView.as_view(), name="functions"),
@@ -55,6 +55,10 @@ urlpatterns = [
     path("jobs/<job:job_id>/experts/", job_records.ExpertsView.as_view(), name="job-experts"),
     path("jobs/<job:job_id>/curve/", job_records.CurveView.as_view(), name="job-curve"),
     path("what-if/", jobs.WhatIfView.as_view(), name="what-if"),
+    path("moe/fit/", moe.FitView.as_view(), name="moe-fit"),
+    path("moe/elastic/", moe.ElasticView.as_view(), name="moe-elastic"),
+    path("moe/placement/", moe.PlacementView.as_view(), name="moe-placement"),
+    path("moe/ring/", moe.RingView.as_view(), name="moe-ring"),
     path("cluster/", cluster.ClusterView.as_view(), name="cluster"),
     path("cluster/links/", cluster.ClusterLinksView.as_view(), name="cluster-links"),
     path("cluster/codecs/", cluster.ClusterCodecsView.as_view(), name="cluster-codecs"),

@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from rest_framework.test import APIClient
 
 from deployments.models import Deployment
+from tests.api import test_moe as moe
 from tests.api.conftest import SOURCE, World, undone
 from tests.api.test_deployments import URL as DEPLOYMENTS
 from tests.api.test_deployments import body, completed_job
@@ -119,6 +120,10 @@ LINES = [
     Line("deployment-tokens", "get", WRITERS, (200,)),
     Line("deployment-tokens", "post", WRITERS, (201,), {"name": "shop"}),
     Line("deployment-token", "delete", WRITERS, (204,)),
+    Line("moe-fit", "post", ANYONE, (200,), moe.SHAPE | {"device": moe.DEVICE}),
+    Line("moe-elastic", "post", ANYONE, (200,), {"tasks": moe.TABLE_3, "gpus": 4}),
+    Line("moe-placement", "post", ANYONE, (200,), moe.GANG),
+    Line("moe-ring", "post", ANYONE, (200,), moe.V8),
     Line("cluster", "get", ANYONE),
     Line("cluster", "patch", OPERATORS, (200,), {"standby_servers": 0}),
     Line("cluster-links", "get", ANYONE),

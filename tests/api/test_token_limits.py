@@ -44,6 +44,8 @@ SUBMITTING = {
     f"job-{verb}"
     for verb in ("cancel", "pause", "resume", "accept-offer", "decline-offer", "clone", "deadline")
 }
+#: Questions that change nothing.
+READING = {"moe-fit", "moe-elastic", "moe-placement", "moe-ring"}
 #: A token may always say whose it is. (That it may end and replace itself is tested below.)
 OPEN_TO_ANY = {("me", "get")}
 
@@ -54,7 +56,7 @@ def needed(line: Line) -> str | None:
         return None
     if line.who == OPERATORS:
         return Scope.OPERATE
-    if line.method == "get":
+    if line.method == "get" or line.name in READING:
         return Scope.READ
     return Scope.SUBMIT if line.name in SUBMITTING else Scope.MANAGE
 

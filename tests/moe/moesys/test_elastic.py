@@ -119,7 +119,7 @@ def test_without_a_deadline_samples_per_gpu_decide():
 
 def test_an_error_says_how_many_gpus_memory_needs():
     memory = RankMemory(capacity_bytes=100, sample_bytes=1)
-    with pytest.raises(ValueError, match=r"budget of 2 GPUs .* at least 13 GPUs"):
+    with pytest.raises(ValueError, match=r"budget of 2 GPUs .* needs 13 GPUs"):
         plan_elastic(TABLE_3, Mode.BUDGET, 2, memory=memory)
     assert max(plan_elastic(TABLE_3, Mode.BUDGET, 13, memory=memory).loads) <= 100
     with pytest.raises(ValueError, match="any number of GPUs"):
@@ -233,11 +233,14 @@ def test_counted_gpus_are_those_of_the_plans(drawn, quotas, expert_bytes):
     assert counted.tolist() == [0 if plan is None else plan.gpus for plan in plans]
 
 
-def test_many_tasks_are_planned_by_bisection():
+def test_many_tasks_are_planned_by_grids():
     tasks = [Task(16 + 7 * number % 50) for number in range(40)]
     plan = plan_elastic(tasks, Mode.BUDGET, 24)
     assert plan.gpus <= 24
     assert plan.utilisation > 0.9
+    memory = RankMemory(capacity_bytes=100, sample_bytes=1)
+    with pytest.raises(ValueError, match=r"budget of 5 GPUs .* fits needs (1[5-9]|2\d) GPUs"):
+        plan_elastic(tasks, Mode.BUDGET, 5, memory=memory)
 
 
 @settings(max_examples=30)
