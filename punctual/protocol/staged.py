@@ -15,6 +15,7 @@ STAGED = (
     "moe/__init__.py",
     "moe/gating",
     "moe/lina",
+    "moe/moesys",
     "punctual",
     "recovery/__init__.py",
     "recovery/costs",
