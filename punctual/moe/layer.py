@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class MoELayer(nn.Module):
         capacity_factor: float | None = None,
         balance_weight: float = 0.01,
         evaluation_gate: Gate | None = None,
+        tiers: Literal["auto"] | None = None,
     ) -> None:
         """Build the layer with random weights.
 
@@ -87,6 +88,9 @@ class MoELayer(nn.Module):
                 rows; the rest are dropped. None: it takes all.
             balance_weight: factor of the balance loss beside the task's loss.
             evaluation_gate: the gate in evaluation mode; None for the same one.
+            tiers: "auto" lets the platform keep the states of experts in host memory and files while they
+                train, so that the device need not hold them. Training gives the same bits. None: on the
+                device.
 
         Raises:
             ValueError: an argument is out of range; the message names it.
@@ -105,7 +109,10 @@ class MoELayer(nn.Module):
             raise ValueError(f"balance_weight is {balance_weight!r}; it must be at least 0.")
         self.width, self.hidden = width, hidden
         self.gate, self.evaluation_gate = gate, evaluation_gate or gate
+        if tiers not in (None, "auto"):
+            raise ValueError(f'tiers is {tiers!r}; it must be "auto" or None.')
         self.capacity_factor, self.balance_weight = capacity_factor, balance_weight
+        self.tiers = tiers
         self.gate_weights = nn.Linear(width, experts, bias=False)
         # Normalised tokens get logits of variance 1. The default gives a third: hardly any margin is large.
         nn.init.normal_(self.gate_weights.weight, std=width**-0.5)

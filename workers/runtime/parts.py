@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from moe.gating.curriculum import Curriculum
@@ -29,6 +30,8 @@ class TrainingParts:
     Attributes:
         curriculum: the order of samples if it follows what they did before; None until the loader is built.
         experts: which ranks have which experts, where these are spread.
+        kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
+            any other parameter.
     """
 
     function: TrainingFunction
@@ -38,6 +41,7 @@ class TrainingParts:
     device: torch.device
     curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
+    kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
 
     @property
     def expert_states(self) -> ExpertStates:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from torch import Tensor
+
 from workers.runtime.failures import blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.returned import refused
@@ -54,10 +56,14 @@ def send_parameters(
     Raises:
         WorkerFailureError: another rank has made another model.
     """
-    held = Held(
-        {("model", name): parts.module.get_parameter(name).detach().cpu() for name in sent if receivers(name)}
-    )
+    held = Held({("model", name): _value(parts, name).cpu() for name in sent if receivers(name)})
     _put(parts, redistribute(held, lambda path: receivers(path[1]), parts.experts.group))
+
+
+def _value(parts: TrainingParts, name: str) -> Tensor:
+    kept = parts.kept_elsewhere(name)
+    value: Tensor = parts.module.get_parameter(name).detach() if kept is None else kept
+    return value
 
 
 def _put(parts: TrainingParts, arrived: Held) -> None:

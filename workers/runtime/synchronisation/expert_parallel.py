@@ -34,6 +34,7 @@ from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, 
 from workers.runtime.synchronisation.expert_gradients import HostGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.tiers.model_tiers import ModelTiers, find_tiered
 
 
 class ExpertParallelSynchroniser(GradientSynchroniser):
@@ -43,9 +44,12 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     Attributes:
         placements: by the name of each layer, the hosts of its experts.
+        supports_tiers: whether states of experts may lie in tiers. Under a plan that moves experts between
+            ranks, or gives them several hosts, they stay in memory.
     """
 
     spreads_experts = True
+    supports_tiers = True
     placements: Mapping[str, ExpertPlacement]
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
@@ -56,6 +60,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self.placements = {}
         self._layers: dict[str, MoELayer] = {}
         self._spread: dict[str, ExpertParameter] = {}
+        self._tiered: frozenset[str] = frozenset()
+        self._tiers: ModelTiers | None = None
         self._parts: TrainingParts | None = None
         self._rows: dist.ProcessGroup | None = None
         self._opened: list[dist.ProcessGroup] = []
@@ -102,7 +108,9 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
         parts.experts.hosts = self._hosts_by_parameter()
-        own = filter(parts.experts.is_here, self._spread)
+        if self.supports_tiers and self._packing == 1:
+            self._tiered = find_tiered(self._layers, self._spread)
+        own = filter(parts.experts.is_here, self._spread.keys() - self._tiered)
         take_to_device(map(parts.module.get_parameter, own), parts.optimizer, parts.device)
         if parts.experts.rank:
             self._free()
@@ -144,8 +152,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 raise ValueError(f"experts of {name!r} are not spread; those of {sorted(spread)} are")
             if len(placement.hosts) != len(self._layers[name].experts) or placement.ranks != self._ranks:
                 raise ValueError(f"{placement} is not for the experts of {name!r} on {self._ranks} ranks")
+        self._give_tiers_back()
         self._place({**self.placements, **placements})
         move_experts(self._parts, self._hosts_by_parameter())
+        self._take_tiers()
 
     def _place(self, placements: Mapping[str, ExpertPlacement]) -> None:
         """Send rows by these placements from now on."""
@@ -180,6 +190,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
                 lambda name: [rank for rank in experts.hosts[name] if rank],
             )
         self._free()
+        self._take_tiers()
 
     def after_backward(self) -> None:
         """Turn gradients into means over the ranks.
@@ -217,6 +228,24 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Free the experts of other ranks: those of this rank have come."""
         self._free()
+        self._take_tiers()
+
+    def _take_tiers(self) -> None:
+        """Move the states of this rank's experts into their tiers."""
+        if self._parts is None:
+            return
+        hosted = {
+            name: self._spread[name] for name in sorted(self._tiered) if self._parts.experts.is_here(name)
+        }
+        if hosted:
+            self._tiers = ModelTiers(self._parts, self._layers, hosted)
+            self._parts.kept_elsewhere = self._tiers.value
+
+    def _give_tiers_back(self) -> None:
+        tiers, self._tiers = self._tiers, None
+        if tiers is not None and self._parts is not None:
+            tiers.give_back()
+            del self._parts.kept_elsewhere
 
     def _free(self) -> None:
         if self._parts is not None:
@@ -256,6 +285,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     def close(self) -> None:
         """Disconnect the layers; take the groups down."""
+        self._give_tiers_back()
         for layer in self._layers.values():
             layer.exchange = LocalExchange()
         if self._parts is not None:

@@ -47,6 +47,8 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
     their gradients and what the optimizer keeps of them (default: no limit).
     """
 
+    supports_tiers = False
+
     def __init__(self, choices: Mapping[str, Any]) -> None:
         super().__init__({name: choices[name] for name in choices if name not in _CHOICES})
         self._mode = Mode(choices.get("mode", Mode.BOUNDED_OVERLAP.value))

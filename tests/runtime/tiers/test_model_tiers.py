@@ -1,0 +1,97 @@
+"""Layers that ask for tiers train as others do, on any number of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from punctual import TrainingFunction
+from punctual.moe import MoELayer, TopK
+from tests.communication.hooks.ranks import run_on_ranks
+from tests.runtime.in_process import runner_of
+from workers.runtime.evaluation import evaluate
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.iteration import IterationRunner
+from workers.runtime.state.training_state import final_weights
+
+WIDTH, ITERATIONS = 6, 4
+
+
+class Mixture(TrainingFunction):
+    """Two layers of experts. Hyperparameters say whether their states lie in tiers."""
+
+    def init_model(self) -> nn.Module:
+        tiers = self.hyperparameters.get("tiers")
+        layers = [MoELayer(WIDTH, hidden, 3, TopK(2), capacity_factor=0.8, tiers=tiers) for hidden in (8, 10)]
+        return nn.Sequential(nn.Linear(4, WIDTH), *layers, nn.Linear(WIDTH, 1))
+
+    def init_dataset(self) -> TensorDataset:
+        points = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+        return TensorDataset(points, points.sin().sum(1, keepdim=True))
+
+    def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+    def train(self, batch: Any, model: nn.Module) -> Any:
+        return functional.mse_loss(model(batch[0]), batch[1])
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        points, values = self.init_dataset().tensors
+        return {"error": functional.mse_loss(model(points), values).item()}
+
+
+def trained(tiers: str | None) -> tuple[IterationRunner, list[float], dict[str, Tensor], dict[str, float]]:
+    """Return losses, and on the first rank final weights and an evaluation."""
+    function = Mixture({"tiers": tiers})
+    runner = runner_of(function, clip_norm=0.5)
+    losses = [runner.run(iteration).values["loss"] for iteration in range(ITERATIONS)]
+    with runner.synchronisation.whole():
+        is_first = runner.parts.experts.rank == 0
+        weights = final_weights(runner.parts) if is_first else {}
+        measured = evaluate(function, runner.parts.module, 0) if is_first else {}
+    return runner, losses, weights, measured
+
+
+def train_both_ways() -> None:
+    plain, losses, weights, measured = trained(None)
+    tiered, tiered_losses, tiered_weights, tiered_measured = trained("auto")
+    hosted = [name for name in plain.parts.experts.hosts if plain.parts.experts.is_here(name)]
+    assert hosted
+    parameters = tiered.parts.module.get_parameter
+    assert {parameters(name).untyped_storage().nbytes() for name in hosted} == {4}
+    assert tiered_losses == losses
+    assert tiered_measured == measured
+    assert weights.keys() == tiered_weights.keys()
+    assert all(torch.equal(tiered_weights[name], value) for name, value in weights.items())
+    tiered.synchronisation.close()
+    for name in hosted:
+        assert torch.equal(parameters(name), plain.parts.module.get_parameter(name))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_layers_with_tiers_train_alike(ranks: int) -> None:
+    run_on_ranks(ranks, train_both_ways)
+
+
+def test_experts_in_double_precision_are_refused() -> None:
+    run_on_ranks(1, train_in_double_precision)
+
+
+class DoubleMixture(Mixture):
+    def init_model(self) -> nn.Module:
+        return super().init_model().double()
+
+
+def train_in_double_precision() -> None:
+    with pytest.raises(WorkerFailureError, match='tiers="auto": experts with tiers must all have FP32'):
+        runner_of(DoubleMixture({"tiers": "auto"}))
+
+
+def test_a_layer_names_the_wrong_tiers() -> None:
+    with pytest.raises(ValueError, match="tiers is 'disk'"):
+        MoELayer(4, 4, 2, tiers="disk")  # type: ignore[arg-type]
