@@ -51,6 +51,18 @@ def test_states_are_weights_gradients_and_what_the_optimizer_keeps() -> None:
     FROM_WORKERS["mixture"].model_validate(told)
 
 
+@pytest.mark.parametrize(("device", "bytes_of_an_expert"), [("cpu", EXPERT_BYTES), ("meta", 0)])
+def test_experts_in_tiers_need_no_device_memory(device: str, bytes_of_an_expert: int) -> None:
+    model = Model()
+    model.layer.tiers = "auto"
+    built = parts(model, Adam(model.parameters()))
+    built.device = torch.device(device)
+    told = mixture_fields(built)
+    assert told is not None
+    assert told["layers"] == [{"experts": 6, "state_bytes": bytes_of_an_expert}]
+    assert told["dense_state_bytes"] == 4 * (GATE_BYTES + HEAD_BYTES)
+
+
 def test_experts_that_are_not_trained_are_whole_everywhere() -> None:
     model = Model()
     frozen = MoELayer(8, 16, 2).requires_grad_(False)

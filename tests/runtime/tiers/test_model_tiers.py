@@ -11,13 +11,15 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from punctual import TrainingFunction
-from punctual.moe import MoELayer, TopK
+from punctual.moe import MoELayer, TopK, expert_parameters, moe_layers
 from tests.communication.hooks.ranks import run_on_ranks
-from tests.runtime.in_process import runner_of
+from tests.runtime.in_process import CPU, runner_of
 from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.iteration import IterationRunner
+from workers.runtime.parts import build_parts
 from workers.runtime.state.training_state import final_weights
+from workers.runtime.tiers.model_tiers import ModelTiers
 
 WIDTH, ITERATIONS = 6, 4
 
@@ -79,17 +81,10 @@ def test_layers_with_tiers_train_alike(ranks: int) -> None:
 
 
 def test_experts_in_double_precision_are_refused() -> None:
-    run_on_ranks(1, train_in_double_precision)
-
-
-class DoubleMixture(Mixture):
-    def init_model(self) -> nn.Module:
-        return super().init_model().double()
-
-
-def train_in_double_precision() -> None:
+    parts = build_parts(Mixture({"tiers": "auto"}), CPU, 0)
+    parts.module.double()
     with pytest.raises(WorkerFailureError, match='tiers="auto": experts with tiers must all have FP32'):
-        runner_of(DoubleMixture({"tiers": "auto"}))
+        ModelTiers(parts, moe_layers(parts.module), expert_parameters(parts.module))
 
 
 def test_a_layer_names_the_wrong_tiers() -> None:

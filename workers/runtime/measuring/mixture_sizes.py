@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from punctual.moe import expert_parameters, moe_layers
+from punctual.moe import MoELayer, expert_parameters, moe_layers
 from workers.runtime.parts import TrainingParts
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,8 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     """Return the fields of a `mixture`; None for a model without experts that could be spread.
 
     An expert is spread if all of its parameters are trained. What the optimizer keeps is measured on a small
-    parameter, since it keeps nothing before its first step.
+    parameter, since it keeps nothing before its first step. Of experts whose states lie in tiers, the device
+    holds nothing from one step to the next, and the host holds the gradients until the step.
     """
     layers = moe_layers(parts.module)
     if not layers:
@@ -45,16 +46,27 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     if not spread:
         return None
     parameters = list(parts.module.parameters())
+    on_host = parts.device.type == "cpu"
     total = sum(map(states_of, parameters))
     return {
         "parameter_bytes": sum(each.numel() * each.element_size() for each in parameters),
         "dense_state_bytes": total - sum(sum(by_expert.values()) for by_expert in spread.values()),
         "layers": [
-            {"experts": len(by_expert), "state_bytes": min(by_expert.values())}
-            for by_expert in spread.values()
+            {
+                "experts": len(by_expert),
+                "state_bytes": min(by_expert.values())
+                if layers[name].tiers is None
+                else _tiered_bytes(layers[name], on_host=on_host),
+            }
+            for name, by_expert in spread.items()
         ],
-        "on_host": parts.device.type == "cpu",
+        "on_host": on_host,
     }
+
+
+def _tiered_bytes(layer: MoELayer, *, on_host: bool) -> int:
+    """Return the bytes of an expert in tiers that count against the memory in which the model computes."""
+    return sum(each.numel() * each.element_size() for each in layer.experts[0].parameters()) if on_host else 0
 
 
 def optimizer_share(optimizer: Optimizer) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,15 +57,16 @@ class ModelTiers:
         self._places: dict[str, tuple[TieredExperts, Key, str]] = {}
         self._experts: list[TieredExperts] = []
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="expert-states-", ignore_cleanup_errors=True)
-            free_bytes = int(_USABLE_DISK * shutil.disk_usage(self._folder.name).free)
+            root = Path(tempfile.mkdtemp(prefix="expert-states-"))
+            free_bytes = int(_USABLE_DISK * shutil.disk_usage(root).free)
         except OSError as error:
             raise WorkerFailureError("storage_failed", f"experts' states have no folder: {error}") from error
+        self._remove_files = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         for shape, keys in _keys_by_shape(layers, tiered).items():
             modules = {key: layers[name].experts[key[1]] for key, name in keys.items()}
             hosted = [layer for layer, _ in keys]
             entries = _LAYERS_IN_HOST_MEMORY * max(map(hosted.count, set(hosted)))
-            folder = Path(self._folder.name) / "x".join(map(str, shape))
+            folder = root / "x".join(map(str, shape))
             try:
                 experts = TieredExperts(modules, parts.optimizer, folder, entries, free_bytes)
             except ValueError as error:
@@ -84,7 +86,7 @@ class ModelTiers:
         """Give the model and its optimizer their states in host memory again; delete the files."""
         for experts in self._experts:
             experts.give_back()
-        self._folder.cleanup()
+        self._remove_files()
 
     def _note_places(
         self, experts: TieredExperts, keys: Mapping[Key, str], tiered: Mapping[str, ExpertParameter]
