@@ -248,7 +248,7 @@ class SimulatedAgent:
             worker.phase = "ready"
         elif goal == "train" and worker.phase in ("preparing", "ready"):
             worker.phase = "training"
-            worker.iteration = int((worker.entry["start"] or {}).get("iteration", 0)) + 1
+            worker.iteration = _iteration_before(worker) + 1
             if worker.rank == 0:
                 self.event(worker, "first_iteration", iteration=worker.iteration, pause_seconds=0.1)
         elif goal in ("suspend", "hand_over") and worker.phase == "training":
@@ -295,6 +295,13 @@ _TOLD = PreparedValues(
         "server__desired_version", "server__state", "last_report_at"
     )
 )
+
+
+def _iteration_before(worker: SimulatedWorker) -> int:
+    """Return the iteration of the state that a worker starts from."""
+    start = worker.entry["start"] or {}
+    handed_over, _ = POINTS.get((worker.entry["job"], start.get("generation", 0)), (0, ""))
+    return int(start.get("iteration", handed_over))
 
 
 def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
