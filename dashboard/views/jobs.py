@@ -12,6 +12,7 @@ from plotly.utils import PlotlyJSONEncoder
 from dashboard.figures import JOB_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
+from deployments.selectors.servable import inference_cluster_names, is_deployable
 from punctual.names import normalised
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
@@ -113,6 +114,7 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
 def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
     now = timezone.now()
     steerable = steerable_project_ids(person(request))
+    may_steer = steerable is None or found.project_id in steerable
     kinds = selectors.gpu_kinds(found)
     return {
         "now": now,
@@ -127,7 +129,8 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "warning": warning_of(found),
         "offer": selectors.open_offer(found, now),
         "successor": selectors.successor(found),
-        "may_steer": steerable is None or found.project_id in steerable,
+        "may_steer": may_steer,
+        "deploys_to": inference_cluster_names() if may_steer and is_deployable(found) else [],
         "gpu_kinds": kinds,
         "reserved_memory": selectors.reserved_memory(found),
         "emulated": any(emulated for _, emulated in kinds),

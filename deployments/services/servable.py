@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
-from django.conf import settings
-
 from deployments.selectors.desired import WEIGHTS
+from deployments.selectors.servable import has_weights, predict_problem
 from deployments.services.rollouts import Served
 from projects.errors import Conflict, InvalidRequest
 from punctual.bundles.predict import not_deployable
-from scheduling.bundles import BundleLimits, ReadingBounds, read_bundle_apart
 from scheduling.choices import JobState
-from scheduling.models import Artifact, Bundle, FunctionVersion, Job
+from scheduling.models import FunctionVersion, Job
 
 
 class NotDeployable(Conflict):
@@ -32,7 +29,7 @@ def job_servable(job: Job) -> Served:
     """
     if job.state != JobState.COMPLETED:
         raise NotDeployable(f"Job {job.pk} is {job.state}; only a completed job can be deployed.")
-    if not Artifact.objects.filter(job=job, name=WEIGHTS).exists():
+    if not has_weights(job):
         raise NotDeployable(f"Job {job.pk} left no {WEIGHTS}.")
     _check_predict(job.function_version, field="job")
     return Served.of_job(job)
@@ -49,22 +46,9 @@ def function_servable(version: FunctionVersion, hyperparameters: dict[str, Any])
 
 
 def _check_predict(version: FunctionVersion, field: str) -> None:
-    problem = _find_predict_problem(version.bundle_id, version.entry)
+    problem = predict_problem(version)
     if not problem:
         return
     entry = f"{version.entry} of function {version.function.name}@{version.number}"
     text = not_deployable(entry, problem)
     raise InvalidRequest(text, errors={field: [text]})
-
-
-@lru_cache(maxsize=1024)
-def _find_predict_problem(digest: str, entry: str) -> str:
-    """Return why the class of a bundle cannot serve; empty if it can.
-
-    The answer is kept: bundles never change, and each is read in a process of its own.
-    """
-    content = bytes(Bundle.objects.get(pk=digest).content)
-    limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
-    bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
-    module = entry.partition(":")[0]
-    return read_bundle_apart(content, f"{module}.py", entry, limits, bounds).predict_problem

@@ -1,5 +1,6 @@
-// Sends inputs, written as JSON, to a deployed model and shows its outputs.
+// Deploys a completed job. Sends inputs, written as JSON, to a deployed model and shows its outputs.
 import { attempt } from "./actions.js";
+import { ask, element, field } from "./dialogs.js";
 import { write } from "./requests.js";
 
 function show(text) {
@@ -32,8 +33,46 @@ async function predict(button, panels) {
   });
 }
 
+function numberInput(name, properties) {
+  return element("input", { type: "number", min: "1", name, ...properties });
+}
+
+async function deploy(button, panels) {
+  const count = { step: "1", value: "1", required: true };
+  const servers = numberInput("servers", count);
+  const least = numberInput("min", count);
+  const most = numberInput("max", count);
+  const target = numberInput("latency_target", { step: "any", placeholder: "none" });
+  const names = button.dataset.clusters.split(" ");
+  const cluster = element("select", { name: "inference_cluster" }, names.map((name) => element("option", { value: name, textContent: name })));
+  const sure = await ask({
+    title: `Deploy ${button.dataset.name}?`,
+    text: "Inference servers answer requests with its weights. Their number follows the load within the bounds.",
+    yes: "Deploy",
+    build: (body) => {
+      field(body, "Servers now", servers);
+      field(body, "Servers at least", least);
+      field(body, "Servers at most", most);
+      field(body, "Latency target (ms)", target);
+      if (names.length > 1) field(body, "Inference cluster", cluster);
+    },
+  });
+  if (!sure) return;
+  await attempt(button, panels, async () => {
+    const made = await write("/api/v1/deployments/", {
+      job: button.dataset.deploy,
+      servers: { min: Number(least.value), wanted: Number(servers.value), max: Number(most.value) },
+      inference_cluster: cluster.value,
+      ...(target.value ? { latency_target_seconds: Number(target.value) / 1000 } : {}),
+    });
+    window.location.assign(`/deployments/${encodeURIComponent(made.id)}/`);
+  });
+}
+
 export function startDeployments(panels) {
   document.addEventListener("click", (event) => {
+    const deploying = event.target.closest?.("button[data-deploy]");
+    if (deploying) deploy(deploying, panels);
     const button = event.target.closest?.("button[data-predict]");
     if (button) predict(button, panels);
   });
