@@ -269,9 +269,9 @@ class Supervisor:
         old.finish()
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
-        """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no
-        worker just for that."""
-        if self._settings.inference_agents:
+        """A worker for each queue. Where nobody reports the usage of an inference cluster there is hardly
+        anything to forecast: no worker just for that."""
+        if self._settings.inference_agents and self._settings.inference_usage is not None:
             return [control_plane.celery(queue) for queue in CELERY_QUEUES]
         queues = [queue for queue in CELERY_QUEUES if queue != "forecasting"]
         return [
