@@ -94,6 +94,10 @@ class Deployments:
         path, params = _path(deployment_id, "samples"), {"page_size": min(limit, 200)}
         return list(self._transport.pages(path, params, limit=limit))
 
+    def experts(self, deployment_id: str) -> Document:
+        """Return popularity and places of the experts of a deployment whose servers spread them."""
+        return self._document("GET", _path(deployment_id, "experts"))
+
     def events(self, deployment_id: str, *, limit: int = 50) -> Sequence[Document]:
         """Return what happened to it, newest first."""
         return list(self._transport.pages(_path(deployment_id, "events"), limit=limit))
