@@ -63,8 +63,8 @@ def find_error(document: dict[str, Any]) -> str | None:
 
 def find_differences(document: str, generated: str) -> str:
     """Return a unified diff, empty if they are alike."""
-    lines = (text.splitlines(keepends=True) for text in (document, generated))
-    return "".join(difflib.unified_diff(*lines, str(DOCUMENT), str(GENERATED)))
+    before, after = document.splitlines(keepends=True), generated.splitlines(keepends=True)
+    return "".join(difflib.unified_diff(before, after, str(DOCUMENT), str(GENERATED)))
 
 
 if __name__ == "__main__":

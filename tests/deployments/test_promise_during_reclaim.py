@@ -16,15 +16,15 @@ from tests.control_plane.conftest import SPEED, curves_known, submit, version
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.deployments.conftest import Agents, Deploy, ServingAgent
 from tests.deployments.conftest import settle as settle_deployments
-from tests.deployments.test_lending import STEP_SECONDS, Traffic, scheduled, serving_on, traffic, whereabouts
+from tests.deployments.test_lending import PERIOD_SECONDS, Traffic, scheduled, serving_on, traffic, whereabouts
 
 __all__ = ["curves_known", "scheduled", "submit", "traffic", "version"]  # fixtures
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DEADLINE_SECONDS = 300.0
-#: On the two owned GPUs alone they take 240 s.
-ITERATIONS = round(240 * SPEED[2])
+DEADLINE_SECONDS = 900.0
+#: On the two owned GPUs alone they take 720 s.
+ITERATIONS = round(720 * SPEED[2])
 
 
 class Training:
@@ -42,8 +42,8 @@ class Training:
     def step(self, busy: float) -> None:
         """Let one sampling period pass, then the planner and the agents react."""
         self.traffic.step(busy)
-        self.seconds += STEP_SECONDS
-        self._iterations += SPEED[self._held().count()] * STEP_SECONDS
+        self.seconds += PERIOD_SECONDS
+        self._iterations += SPEED[self._held().count()] * PERIOD_SECONDS
         self._report()
         settle(*self.agents)
         self.job.refresh_from_db()
@@ -90,7 +90,7 @@ def test_a_promised_job_is_on_time_after_a_reclaim(
     training = Training(job, traffic, [owned, *agents])
     while "on_loan" not in whereabouts() or training.servers() == {"node-1"}:
         training.step(busy=0.3)
-        assert training.seconds < 200.0, "the job does not grow onto lent servers"
+        assert training.seconds < 600.0, "the job does not grow onto lent servers"
     while whereabouts() != ["training"] + ["inference"] * 3:
         training.step(busy=1.9)
     assert serving_on(agents) == [1, 1, 1]
