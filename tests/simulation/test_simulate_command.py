@@ -130,6 +130,8 @@ def test_ctrl_c_leaves_the_results_of_the_time_until_then(
             signal.raise_signal(signal.SIGINT)
         step(simulation, at)
 
+    # The few jobs of the warm-up take steps too, once in a process.
+    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: None)
     monkeypatch.setattr(Simulation, "_step", press_at_the_fifth)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = ("--trace", "elasticflow:jobs=30", *CLUSTER, "--json", str(tmp_path / "run.json"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+from django.db import transaction
 from django.utils import timezone
 
 from cluster.models import Server
@@ -50,3 +53,11 @@ def states() -> dict[str, str]:
 def servers_of(job: Job) -> set[str]:
     held = Assignment.objects.filter(job=job).exclude(state=AssignmentState.RELEASED)
     return set(held.values_list("gpu__server__name", flat=True))
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Roll back what is done inside, so that a test can try something else from the same state."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)

@@ -22,7 +22,7 @@ from scheduling.services.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory
-from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states
+from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states, undone
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -78,20 +78,6 @@ def test_a_growth_that_is_prepared_is_broken_off_and_the_job_trains_on_undisturb
     assert order.outcome["jobs"] == {job.pk: "held back"}
     assert order.outcome["preempted_jobs"] == order.outcome["rescaled_jobs"] == 0
     assert "broken_off" in events(job)
-
-
-def test_a_growth_that_waits_for_its_gpus_frees_the_server_at_once(
-    inference: InferenceCluster,
-    owned: SimulatedAgent,
-    borrowed: Pair,
-    submit: Submit,
-) -> None:
-    job = about_to_grow(inference, owned, borrowed, submit)
-    coming = coming_generation(job)
-    assert coming is not None
-    coming.assignments.filter(gpu__server__name="serving-1").update(state="waiting", held_at=None)
-    assert ask_back(inference, 1).state == ReclaimState.RETURNED
-    assert servers_of(job) == {"node-1"}
 
 
 def test_a_hand_over_that_is_under_way_is_left_alone(
@@ -181,13 +167,19 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     assert (job.state, job.failures, servers_of(job)) == (JobState.RUNNING, 1, {"node-1"})
 
 
-def test_the_start_of_a_promised_job_is_not_broken_off(
+def test_a_growth_is_broken_off_and_the_start_of_a_promised_job_is_not(
     inference: InferenceCluster,
     owned: SimulatedAgent,
     borrowed: Pair,
     submit: Submit,
 ) -> None:
     job = about_to_grow(inference, owned, borrowed, submit)
+    coming = coming_generation(job)
+    assert coming is not None
+    with undone():
+        coming.assignments.filter(gpu__server__name="serving-1").update(state="waiting", held_at=None)
+        assert ask_back(inference, 1).state == ReclaimState.RETURNED, "nobody holds its GPUs yet"
+        assert servers_of(job) == {"node-1"}
     deadline_at = timezone.now() + timedelta(hours=1)
     Job.objects.filter(pk=job.pk).update(promised=True, deadline_at=deadline_at)
     Generation.objects.filter(job=job, state=GenerationState.LIVE).update(state=GenerationState.RETIRED)

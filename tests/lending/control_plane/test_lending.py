@@ -67,6 +67,11 @@ def test_a_job_grows_onto_a_server_on_loan_and_leaves_it_when_it_is_asked_back(
     assert servers_of(job) == {"node-1", "serving-1"}
     order = ask_back(inference, 1)
     assert (order.state, states()["serving-1"]) == (ReclaimState.RECLAIMING, LendingState.RECLAIMING)
+    for _ in range(2):
+        settle(owned, rounds=1)  # the borrowed server's agent does not answer yet
+        orchestrate()
+        assert states()["serving-1"] == LendingState.RECLAIMING, "its last worker has not gone yet"
+        assert Server.objects.get(name="serving-1").whitelist == Whitelist.TRAINING
     settle(owned, *borrowed)
     orchestrate()
     order.refresh_from_db()
@@ -106,28 +111,6 @@ def test_a_job_that_fits_nowhere_else_is_preempted_with_its_state(
         assert not servers_of(job)
         assert job.state in (JobState.SUSPENDED, JobState.ADMITTED)
         assert job.state == JobState.ADMITTED or job.checkpoint is not None
-
-
-def test_a_server_is_home_only_after_its_last_worker_has_gone(
-    inference: InferenceCluster,
-    borrowed: tuple[SimulatedAgent, SimulatedAgent],
-    owned: SimulatedAgent,
-    submit: Submit,
-) -> None:
-    job = submit("best_effort", iterations=1_000_000)
-    settle(owned, *borrowed)
-    known_on_eight(job)
-    lend(inference, "serving-1")
-    settle(owned, *borrowed)
-    ask_back(inference, 1)
-    for _ in range(3):
-        settle(owned, rounds=1)  # the borrowed server's agent does not answer yet
-        orchestrate()
-        assert states()["serving-1"] == LendingState.RECLAIMING
-        assert Server.objects.get(name="serving-1").whitelist == Whitelist.TRAINING
-    settle(owned, *borrowed)
-    orchestrate()
-    assert states()["serving-1"] == LendingState.INFERENCE
 
 
 def test_a_server_whose_agent_is_silent_goes_home_after_its_fence_period(

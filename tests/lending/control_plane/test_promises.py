@@ -18,7 +18,7 @@ from scheduling.services.generations import coming_generation, live_generation
 from scheduling.services.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.test_failures import fall_silent
-from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states
+from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states, undone
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -72,22 +72,13 @@ def test_its_growth_onto_a_server_that_is_asked_back_meanwhile_is_broken_off(
     submit: Submit,
 ) -> None:
     job = about_to_grow(inference, owned, borrowed, submit)
-    before = live_generation(job)
-    ask_back(inference, 1)
-    assert (live_generation(job), coming_generation(job)) == (before, None)
-
-
-def test_a_change_of_its_owned_gpus_is_not_broken_off_with_it(
-    inference: InferenceCluster,
-    owned: SimulatedAgent,
-    borrowed: tuple[SimulatedAgent, SimulatedAgent],
-    submit: Submit,
-) -> None:
-    job = about_to_grow(inference, owned, borrowed, submit)
     live, coming = live_generation(job), coming_generation(job)
     assert live is not None
     assert coming is not None
-    # As though the plan counted on one owned GPU more from now on.
+    with undone():
+        ask_back(inference, 1)
+        assert (live_generation(job), coming_generation(job)) == (live, None)
+    # A change of its owned GPUs is not broken off with it, as though the plan needed one more from now on.
     extra = live.assignments.first()
     assert extra is not None
     extra.delete()
