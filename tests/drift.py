@@ -18,8 +18,7 @@ import django
 import drf_spectacular.validation
 import yaml
 from django.core.management import call_command
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema import Draft202012Validator, exceptions  # type: ignore[import-untyped]
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
@@ -57,7 +56,7 @@ def find_error(document: dict[str, Any]) -> str | None:
     """
     schema = json.loads(OPENAPI_SCHEMA.read_text(encoding="utf-8"))
     registry = Registry().with_resource(schema["$id"], DRAFT202012.create_resource(schema)).crawl()
-    error = best_match(Draft202012Validator(schema, registry=registry).iter_errors(document))
+    error = exceptions.best_match(Draft202012Validator(schema, registry=registry).iter_errors(document))
     return None if error is None else f"{error.json_path}: {error.message}"
 
 
