@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,23 +113,24 @@ def test_states_are_whole_and_later_steps_keep_them(tmp_path: Path) -> None:
 def test_the_next_layer_is_fetched_while_one_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first layer's experts do not end their computation before a read of the second layer began."""
+    """The first layer's experts do not end their computation before a fetch of the second layer ended."""
     model, optimizer, tiers = in_tiers(tmp_path, EXPERTS)
     train(model, optimizer, range(1))
-    reading = threading.Event()
-    read, compute = tiers.host.files.read, tiers._compute
+    fetched = threading.Event()
+    fetch_ahead, compute = tiers.host.fetch_ahead, tiers._compute
 
-    def note_read(key: Key, into: torch.Tensor) -> None:
+    def note_fetch(key: Key) -> bool:
+        has_room = fetch_ahead(key)
         if key[0] == 1 and threading.current_thread() is not threading.main_thread():
-            reading.set()
-        read(key, into)
+            fetched.set()
+        return has_room
 
-    def wait_for_read(*arguments: object) -> torch.Tensor:
-        assert reading.wait(HANG_SECONDS)
-        return compute(*arguments)  # type: ignore[arg-type]
+    def wait_for_fetch(*arguments: Any) -> torch.Tensor:
+        assert fetched.wait(HANG_SECONDS)
+        return compute(*arguments)
 
-    monkeypatch.setattr(tiers.host.files, "read", note_read)
-    monkeypatch.setattr(tiers, "_compute", wait_for_read)
+    monkeypatch.setattr(tiers.host, "fetch_ahead", note_fetch)
+    monkeypatch.setattr(tiers, "_compute", wait_for_fetch)
     train(model, optimizer, range(1, 2))
     assert tiers.predicted
 
