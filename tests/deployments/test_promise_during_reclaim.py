@@ -16,7 +16,14 @@ from tests.control_plane.conftest import SPEED, curves_known, submit, version
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.deployments.conftest import Agents, Deploy, ServingAgent
 from tests.deployments.conftest import settle as settle_deployments
-from tests.deployments.test_lending import PERIOD_SECONDS, Traffic, scheduled, serving_on, traffic, whereabouts
+from tests.deployments.test_lending import (
+    PERIOD_SECONDS,
+    Traffic,
+    scheduled,
+    serving_on,
+    traffic,
+    whereabouts,
+)
 
 __all__ = ["curves_known", "scheduled", "submit", "traffic", "version"]  # fixtures
 
