@@ -12,7 +12,7 @@ from deployments.models import Deployment, Replica, Rollout
 from tests import factories as make
 from tests.api.conftest import World
 
-NOTHING = {
+NOTHING: dict[str, Any] = {
     "generation": None,
     "reported_at": None,
     "servers": [],
