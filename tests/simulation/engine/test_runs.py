@@ -288,7 +288,7 @@ def test_an_interrupted_run_keeps_what_it_has() -> None:
 
 
 def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: None)
+    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: False)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     simulation = Simulation(workload([Job(0, 8, curve=LINEAR), Job(100, 8, curve=LINEAR)]), settings())
     advance = simulation.jobs.advance
@@ -305,6 +305,24 @@ def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.M
         signal.signal(signal.SIGINT, previous)
     assert outcome.interrupted
     assert outcome.counts["decisions"] == 1, "the step was done"
+
+
+def test_ctrl_c_before_the_first_step_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Simulation._step
+
+    def press(simulation: Simulation, at: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        step(simulation, at)
+
+    monkeypatch.setattr(Simulation, "_step", press)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        outcome = Simulation(workload([Job(0, 8, curve=LINEAR)]), settings()).run()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert outcome.interrupted
+    assert outcome.counts.get("decisions", 0) == 0
+    assert list(outcome.jobs.end) == [JobEnd.UNFINISHED]
 
 
 def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch) -> None:
