@@ -89,9 +89,12 @@ class Simulation(World):
         began = time.perf_counter()
         if self.settings.bound and (relaxation := deadlines_bound(self)) is not None:
             self.recorder.count("deadlines_met_bound", relaxation.deadlines)
-        interrupted = load_kernels(self.settings.policy)
+        try:
+            load_kernels(self.settings.policy)
+        except KeyboardInterrupt:
+            return self._outcome(0.0, interrupted=True)
         self.setup_seconds += time.perf_counter() - began
-        return self._outcome(0.0, interrupted=True) if interrupted else self.loop()
+        return self.loop()
 
     def loop(self) -> RunOutcome:
         """`run` with compiled code that may have to be loaded on the way."""
@@ -423,7 +426,10 @@ def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariant
 
 
 @cache
-def load_kernels(policy: str) -> bool:
+def load_kernels(policy: str) -> None:
     """Have a policy's compiled loops loaded before its decisions are timed: a few jobs, once a process.
-    Returns whether Ctrl-C was pressed meanwhile."""
-    return Simulation(*few_jobs(policy)).loop().interrupted
+
+    Raises KeyboardInterrupt where Ctrl-C was pressed meanwhile.
+    """
+    if Simulation(*few_jobs(policy)).loop().interrupted:
+        raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceCl
 from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.pauses import Pauses
-from simulation.engine.run import Simulation
+from simulation.engine.run import Simulation, load_kernels
 from simulation.engine.settings import Imperfections, PoolSize
 from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
@@ -288,7 +288,7 @@ def test_an_interrupted_run_keeps_what_it_has() -> None:
 
 
 def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: False)
+    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: None)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     simulation = Simulation(workload([Job(0, 8, curve=LINEAR), Job(100, 8, curve=LINEAR)]), settings())
     advance = simulation.jobs.advance
@@ -315,13 +315,14 @@ def test_ctrl_c_before_the_first_step_ends_the_run(monkeypatch: pytest.MonkeyPat
         step(simulation, at)
 
     monkeypatch.setattr(Simulation, "_step", press)
+    load_kernels.cache_clear()
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         outcome = Simulation(workload([Job(0, 8, curve=LINEAR)]), settings()).run()
     finally:
         signal.signal(signal.SIGINT, previous)
     assert outcome.interrupted
-    assert outcome.counts.get("decisions", 0) == 0
+    assert outcome.counts["decisions"] == 0
     assert list(outcome.jobs.end) == [JobEnd.UNFINISHED]
 
 
