@@ -55,5 +55,5 @@ def test_a_bundle_is_read_for_its_first_deployment_alone(
     def read_again(*_: object) -> None:
         raise AssertionError("the bundle is read again")
 
-    monkeypatch.setattr("deployments.services.servable.read_bundle_apart", read_again)
+    monkeypatch.setattr("deployments.selectors.servable.read_bundle_apart", read_again)
     deploy(job, name="another")
