@@ -24,6 +24,7 @@ from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
+from scheduling.services.disk_shares import levels_with_room
 from scheduling.services.expert_levels import why_no_level
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.gradient_plans import server_size
@@ -122,7 +123,7 @@ def _asked_on(
     slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
     levels = core_curve(
-        measured,
+        levels_with_room(measured, curve, cluster),
         batch=request.global_batch_size,
         total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,

@@ -103,6 +103,8 @@ class Assignment:
     runtime_plan: RuntimePlan
     #: Share of the time that copying recovery points into memory may take; None: the node has no store.
     memory_share: float | None
+    #: Of states of experts that this worker may have in files; None: nobody said.
+    worker_disk_bytes: int | None = None
     #: How copies of these points are sent to other servers.
     copy_mode: TrafficMode = TrafficMode.GEMINI
     #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
@@ -169,6 +171,7 @@ class Assignment:
             ),
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
             memory_share=_read_memory_share(message.get("memory_points")),
+            worker_disk_bytes=message.get("worker_disk_bytes"),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
             safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
             point_iterations=_read_point_iterations(message.get("point_iterations")),

@@ -30,6 +30,7 @@ class TrainingParts:
     Attributes:
         curriculum: the order of samples if it follows what they did before; None until the loader is built.
         experts: which ranks have which experts, where these are spread.
+        disk_bytes: of states of experts that this rank may have in files; None: no limit but the disk's.
         kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
             any other parameter.
     """
@@ -41,6 +42,7 @@ class TrainingParts:
     device: torch.device
     curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
+    disk_bytes: int | None = None
     kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
 
     @property

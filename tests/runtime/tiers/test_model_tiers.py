@@ -87,6 +87,14 @@ def test_experts_in_double_precision_are_refused() -> None:
         ModelTiers(parts, moe_layers(parts.module), expert_parameters(parts.module))
 
 
+def test_states_beyond_the_share_of_disk_are_refused() -> None:
+    parts = build_parts(Mixture({"tiers": "auto"}), CPU, 0)
+    parts.disk_bytes = 1000
+    with pytest.raises(WorkerFailureError, match="the worker may take 1000") as failed:
+        ModelTiers(parts, moe_layers(parts.module), expert_parameters(parts.module))
+    assert failed.value.reason == "storage_failed"
+
+
 def test_a_layer_names_the_wrong_tiers() -> None:
     with pytest.raises(ValueError, match="tiers is 'disk'"):
         MoELayer(4, 4, 2, tiers="disk")  # type: ignore[arg-type]
