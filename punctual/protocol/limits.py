@@ -95,6 +95,8 @@ def artifact_name_problem(name: str) -> str | None:
 #: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
 MEMORY_EXCEEDED = "memory_exceeded"
 PROCESSES_EXCEEDED = "processes_exceeded"
+#: The reason of a worker whose states of experts wrote more to disk than its server lets it.
+DISK_WRITES_EXCEEDED = "disk_writes_exceeded"
 #: The reason of a job whose loss stayed NaN or infinite.
 NONFINITE = "nonfinite"
 #: Of many tensors, how many an event names.

@@ -12,8 +12,8 @@ from scheduling.choices import OfferState
 from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, ServiceClass
 from scheduling.core.question.validation import check_offer
 from scheduling.models import Offer
-from scheduling.services.failure_charges import FailureCharges
 from scheduling.services.disk_shares import levels_with_room
+from scheduling.services.failure_charges import FailureCharges
 from scheduling.services.jobs_of_pool import UNREADABLE, core_curve, finishing_seconds
 from scheduling.services.plan_json import plan_from_json
 

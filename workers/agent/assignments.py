@@ -185,6 +185,7 @@ class Assignments:
             "device": self._device(accelerator),
             "interface_address": self._configuration.interface or self._configuration.address,
             "worker_disk_bytes": self._worker_disk_bytes,
+            "worker_disk_writes_bytes": self._configuration.worker_disk_writes_bytes,
             "memory_points": {"share": self._configuration.memory_point_share} if self._keeps_state else None,
         }
         self._sockets.send(record.key, {"assign": message})

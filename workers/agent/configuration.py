@@ -86,6 +86,7 @@ class Configuration:
     log_limit_bytes: int = 64 * 1024**2
     worker_memory_bytes: int | None = None
     worker_disk_bytes: int | None = None
+    worker_disk_writes_bytes: int | None = None
     worker_processes: int = 1024
     memory_store_bytes: int | None = None
     memory_point_share: float = 0.02
@@ -106,6 +107,7 @@ _WHOLE_NUMBERS = (
     "log_limit_bytes",
     "worker_memory_bytes",
     "worker_disk_bytes",
+    "worker_disk_writes_bytes",
     "worker_processes",
     "memory_store_bytes",
 )

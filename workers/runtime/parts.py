@@ -21,6 +21,8 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.host_experts import move_rest
 from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
+from workers.runtime.tiers.disk_share import DiskShare
+from workers.runtime.tiers.usage import TierUsage
 
 
 @dataclass
@@ -30,7 +32,8 @@ class TrainingParts:
     Attributes:
         curriculum: the order of samples if it follows what they did before; None until the loader is built.
         experts: which ranks have which experts, where these are spread.
-        disk_bytes: of states of experts that this rank may have in files; None: no limit but the disk's.
+        disk: what this rank may do to its server's disk.
+        tier_usage: returns what the tiers of experts did since they were built.
         kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
             any other parameter.
     """
@@ -42,7 +45,8 @@ class TrainingParts:
     device: torch.device
     curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
-    disk_bytes: int | None = None
+    disk: DiskShare = field(default_factory=DiskShare)
+    tier_usage: Callable[[], TierUsage] = TierUsage
     kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
 
     @property

@@ -207,7 +207,7 @@ class ProfilingGeneration:
         """Begin to train as the job begins."""
         function, dataset = copies_of(self.context.function, self.dataset)
         parts = build_parts(function, self.device, self.assignment.seed)
-        parts.disk_bytes = self.assignment.worker_disk_bytes
+        parts.disk = self.assignment.disk_share
         synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
         synchronisation.begin_alike()
         runner = IterationRunner(

@@ -20,7 +20,7 @@ from workers.runtime.failures import WorkerFailureError
 #: How many metrics `train` may return.
 METRIC_SLOTS = 32
 #: The loss and what the runtime tells of mixture-of-experts layers.
-RUNTIME_METRICS = 1 + 4
+RUNTIME_METRICS = 1 + 4 + 4
 GUIDE = "docs/functions.md, Supported and refused"
 
 

@@ -142,7 +142,7 @@ class TrainingGeneration:
         self.connection.phase("preparing")
         device = select_device(assignment.device)
         self.parts = build_parts(self.context.function, device, assignment.seed)
-        self.parts.disk_bytes = assignment.worker_disk_bytes
+        self.parts.disk = assignment.disk_share
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
         self._first_samples = fetch_first_samples(self.dataset, assignment.seed)
