@@ -40,6 +40,7 @@ from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_
 from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
+from scheduling.services.tier_options import tier_options
 from scheduling.services.wakeups import wake
 from scheduling.stored_verdict import (
     ADMITTED,
@@ -75,7 +76,9 @@ def what_if(
             if unfit is None:
                 unknown.append(kind)
             else:
-                refusals.append((kind, declined(AnswerCode.MODEL_DOES_NOT_FIT, unfit)))
+                refused = declined(AnswerCode.MODEL_DOES_NOT_FIT, unfit)
+                told = tier_options(cluster, curve, (), request.global_batch_size)
+                refusals.append((kind, replace(refused, tiers=told)))
             continue
         found = list(curve.levels.all())
         if link_bytes_per_second is not None:
@@ -84,6 +87,7 @@ def what_if(
             unknown.append(kind)
             continue
         answer = _asked_on(cluster, curve, found, request, project)
+        answer = replace(answer, tiers=tier_options(cluster, curve, found, request.global_batch_size))
         if link_bytes_per_second is not None:
             answer = replace(answer, reason=f"{answer.reason.removesuffix('.')}. {_PREDICTED}")
         if answer.decision == ADMITTED or answer.reason_code == AnswerCode.QUOTA:
