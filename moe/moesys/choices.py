@@ -1,10 +1,12 @@
-"""What questions to the planners can choose from. Apart from them, as it loads no numpy."""
+"""What planners and their questions choose from. Apart from the planners, as it loads no numpy."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 MAX_GPUS = 4096
+#: Of experts in tiers: the layer that computes, and the one that is fetched ahead.
+LAYERS_IN_HOST_MEMORY = 2
 
 
 class Mode(StrEnum):

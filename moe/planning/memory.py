@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 
-from moe.moesys.prefetch import LAYERS_IN_HOST_MEMORY
+from moe.moesys.choices import LAYERS_IN_HOST_MEMORY
 
 
 class Memory(StrEnum):

@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from moe.moesys.cache import Key
-from moe.moesys.prefetch import LAYERS_IN_HOST_MEMORY
+from moe.moesys.choices import LAYERS_IN_HOST_MEMORY
 from punctual.moe import MoELayer
 from punctual.moe.model import ExpertParameter
 from workers.runtime.failures import WorkerFailureError
