@@ -21,6 +21,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.host_experts import move_rest
 from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
+from workers.runtime.topology import Topology
 
 
 @dataclass
@@ -32,6 +33,7 @@ class TrainingParts:
         experts: which ranks have which experts, where these are spread.
         kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
             any other parameter.
+        topology: where the ranks of the generation are.
     """
 
     function: TrainingFunction
@@ -42,6 +44,7 @@ class TrainingParts:
     curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
     kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
+    topology: Topology = field(default_factory=Topology)
 
     @property
     def expert_states(self) -> ExpertStates:
@@ -72,7 +75,9 @@ def select_device(assigned: Device) -> torch.device:
     return device
 
 
-def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> TrainingParts:
+def build_parts(
+    function: TrainingFunction, device: torch.device, seed: int, topology: Topology | None = None
+) -> TrainingParts:
     """Let the function build model, optimizer and scheduler; every rank gets the same initial model.
 
     Experts that may be spread are in host memory until a synchroniser takes them to the device.
@@ -90,7 +95,7 @@ def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> 
         optimizer = check_optimizer(function.init_optimizer(module))
     with blaming_the_function("init_scheduler()"):
         scheduler = check_scheduler(function.init_scheduler(optimizer), optimizer)
-    return TrainingParts(function, module, optimizer, scheduler, device)
+    return TrainingParts(function, module, optimizer, scheduler, device, topology=topology or Topology())
 
 
 def build_dataset(function: TrainingFunction, seed: int) -> Any:

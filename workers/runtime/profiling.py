@@ -54,6 +54,7 @@ from workers.runtime.state.training_state import (
     state_bytes,
 )
 from workers.runtime.synchronisation.together import Synchronisation
+from workers.runtime.topology import Topology
 from workers.runtime.training import WorkerContext, build_pace
 
 _log = logging.getLogger(__name__)
@@ -206,7 +207,8 @@ class ProfilingGeneration:
     def _begin(self, level: int, group: dist.ProcessGroup | None) -> IterationRunner:
         """Begin to train as the job begins."""
         function, dataset = copies_of(self.context.function, self.dataset)
-        parts = build_parts(function, self.device, self.assignment.seed)
+        topology = Topology.of(self.assignment)
+        parts = build_parts(function, self.device, self.assignment.seed, topology)
         synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
         synchronisation.begin_alike()
         runner = IterationRunner(

@@ -64,6 +64,7 @@ from workers.runtime.state.training_state import (
 )
 from workers.runtime.stopping import function_stops
 from workers.runtime.synchronisation.together import Synchronisation
+from workers.runtime.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +142,8 @@ class TrainingGeneration:
         assignment = self.assignment
         self.connection.phase("preparing")
         device = select_device(assignment.device)
-        self.parts = build_parts(self.context.function, device, assignment.seed)
+        topology = Topology.of(assignment)
+        self.parts = build_parts(self.context.function, device, assignment.seed, topology)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
         self._first_samples = fetch_first_samples(self.dataset, assignment.seed)
