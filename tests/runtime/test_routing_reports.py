@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from moe.lina.packing import PackingDecision, Reason
+from moe.moesys.all_to_all import Algorithm, AllToAllChoice
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, RoutingCounts, routing_counts
 from punctual.protocol import limits
 from punctual.protocol.experts import ExpertRouting
