@@ -62,8 +62,8 @@ def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
         _milliseconds(told[f"{name}_seconds"]) for name in ("predicted", "flat", "hierarchical", "measured")
     )
     text = (
-        f"{told['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted {predicted} "
-        f"(flat {flat}, hierarchical {hierarchical})"
+        f"{told['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted "
+        f"{predicted} (flat {flat}, hierarchical {hierarchical})"
     )
     return [("Between servers", text)]
 

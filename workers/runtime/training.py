@@ -44,7 +44,7 @@ from workers.runtime.parts import (
 from workers.runtime.path_recorder import PathRecorder
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
-from workers.runtime.sample_order import chain_digest, largest_local_batch
+from workers.runtime.sample_order import chain_digest
 from workers.runtime.server_lease import ServerLease
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.durable_schedule import DurableSchedule
@@ -98,7 +98,7 @@ def build_pace(
     model = assignment.device.model
     if model is None or emulation is None:
         return None
-    local_batch = largest_local_batch(assignment.global_batch_size, world_size)
+    local_batch = parts.local_batch(assignment, world_size)
     return Pace(emulation, model, local_batch, parts.module)
 
 
