@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from punctual import Task, TrainingFunction
+from punctual.moe import MoELayer
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
 from workers.runtime.batches import BatchLoader
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.parts import build_parts, build_sample_order
 from workers.runtime.task_order import TaskOrder, build_task_order, split_batch
 from workers.runtime.task_times import TaskTimes
 
@@ -173,6 +175,16 @@ def test_wrong_tasks_are_refused(tasks: Any, dataset: Any, batch: int, complaint
     function: Any = SimpleNamespace(tasks=lambda: tasks)
     with pytest.raises(WorkerFailureError, match=complaint):
         build_task_order(function, dataset, batch, 0)
+
+
+def test_orders_that_depend_on_the_plan_are_refused() -> None:
+    function = FourTasks({})
+    parts = build_parts(function, CPU, 0)
+    with pytest.raises(WorkerFailureError, match="sample_order is .cosine., which tasks.. does not allow"):
+        build_sample_order(parts, DATA, "cosine", BATCH, 0)
+    parts.module["experts"] = MoELayer(6, 8, experts=2, capacity_factor=1.0)
+    with pytest.raises(WorkerFailureError, match="has a capacity_factor, which tasks.. does not allow"):
+        build_sample_order(parts, DATA, "random", BATCH, 0)
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])

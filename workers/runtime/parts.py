@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from moe.gating.curriculum import Curriculum
 from punctual.function import TrainingFunction
+from punctual.moe import moe_layers
 from punctual.protocol.hyperparameters import RANDOM_ORDER
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.assignment import Assignment, Device
@@ -143,6 +144,8 @@ def build_sample_order(
     if parts.tasks is not None:
         if curriculum is not None:
             raise refused(f'sample_order is "{name}", which tasks() does not allow: leave one of them out')
+        if any(layer.capacity_factor is not None for layer in moe_layers(parts.module).values()):
+            raise refused("a MoELayer has a capacity_factor, which tasks() does not allow: leave it out")
         return parts.tasks
     order = build_order(curriculum, parts.module, size, global_batch_size, seed)
     parts.curriculum = order if isinstance(order, CurriculumOrder) else None

@@ -11,7 +11,7 @@ from workers.runtime.task_order import TaskOrder
 
 
 class TaskTimes:
-    """Tells all ranks how long each of them computed in the iteration before. Without tasks it does nothing."""
+    """Tells all ranks how long each of them computed in the iteration before; does nothing without tasks."""
 
     def __init__(
         self, order: TaskOrder | None, group: dist.ProcessGroup | None, *, rank: int, world_size: int
