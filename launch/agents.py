@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import tomllib
@@ -180,6 +181,7 @@ class LocalAgents:
             "port_range": list(port_range),
             "slots": settings.slots,
             "worker_memory_bytes": _worker_memory_bytes(len(self.names) * settings.slots),
+            "worker_disk_bytes": _worker_disk_bytes(folders.data, len(self.names) * settings.slots),
             "memory_store_bytes": _machine_bytes() // STORE_PART // max(1, len(self.names)),
             "warm_workers": settings.warm_workers,
             "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
@@ -203,6 +205,12 @@ def _worker_memory_bytes(workers: int) -> int:
     """This machine's memory for each worker of all its agents, each of which would count on the whole of
     it."""
     return max(LEAST_WORKER_BYTES, _machine_bytes() // max(1, workers))
+
+
+def _worker_disk_bytes(folder: Path, workers: int) -> int:
+    """A quarter of the free disk for all workers of all agents, each of which would count on the whole of it;
+    a worker's successor has as much for a moment."""
+    return max(1, shutil.disk_usage(folder).free // 4 // max(1, workers))
 
 
 def _machine_bytes() -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
 import psycopg2
 
 from launch.commands import ManagementCommands
 from launch.errors import LaunchError
+from launch.folders import PROJECT
 
 #: Any constant: an advisory lock of this number means "somebody migrates".
 _LOCK_NUMBER = 7_302_114_556_910
@@ -13,6 +17,9 @@ _LOCK_NUMBER = 7_302_114_556_910
 
 def migrate(database_url: str, commands: ManagementCommands) -> None:
     """Apply the migrations. Several control planes that start at once on one database take turns.
+
+    Where the database says that it has these very migrations nothing is started: Django would take seconds
+    to find out.
 
     Raises LaunchError if the database does not answer or a migration fails.
     """
@@ -25,6 +32,38 @@ def migrate(database_url: str, commands: ManagementCommands) -> None:
         with connection.cursor() as cursor:
             # A session's lock: it ends with this connection, whatever happens.
             cursor.execute("SELECT pg_advisory_lock(%s)", [_LOCK_NUMBER])
-        commands.run("migrate", "--no-input", "-v", "1", timeout_seconds=600.0)
+            if not has_all(cursor):
+                commands.run("migrate", "--no-input", "-v", "1", timeout_seconds=600.0)
+                note_applied(cursor)
     finally:
         connection.close()
+
+
+def note_applied(cursor: Any) -> None:
+    """Write into the database that all migrations of this version are applied, as a comment, which a dump
+    takes along."""
+    cursor.execute("COMMENT ON TABLE django_migrations IS %s", [_state(cursor)])
+
+
+def has_all(cursor: Any) -> bool:
+    """Whether that was written, and nobody has undone a migration since."""
+    cursor.execute("SELECT obj_description(to_regclass('django_migrations'), 'pg_class')")
+    (comment,) = cursor.fetchone()
+    return comment is not None and bool(comment == _state(cursor))
+
+
+def _state(cursor: Any) -> str:
+    cursor.execute("SELECT count(*), max(id) FROM django_migrations")
+    count, newest = cursor.fetchone()
+    return f"{count} applied, the last as {newest}, of {digest()}"
+
+
+def digest() -> str:
+    """A digest of what the schema is made from: our migrations, those of pinned packages, which apps there
+    are."""
+    made = hashlib.sha256()
+    sources = [PROJECT / "constraints.txt", PROJECT / "config" / "settings.py"]
+    for source in sorted([*sources, *PROJECT.glob("*/migrations/*.py")]):
+        made.update(f"{source.relative_to(PROJECT)} {source.stat().st_size}\n".encode())
+        made.update(source.read_bytes())
+    return made.hexdigest()

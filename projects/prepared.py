@@ -59,9 +59,8 @@ def time_hole(hole: int) -> RawSQL:
 
 @dataclass(frozen=True)
 class _Statement:
-    """One statement as PostgreSQL prepares it and is asked for it, for the connection of one thread."""
+    """One statement as PostgreSQL prepares it and is asked for it."""
 
-    connection: BaseDatabaseWrapper
     name: str
     #: Prepares it in a session.
     preparation: str
@@ -77,11 +76,11 @@ class _Statement:
         with connection.cursor() as cursor:
             text = cursor.mogrify(sql, parameters).decode()
         places = f"({', '.join(['%s'] * holes)})" if holes else ""
-        return cls(connection, name, f"PREPARE {name} AS {text}", f"EXECUTE {name} {places}")
+        return cls(name, f"PREPARE {name} AS {text}", f"EXECUTE {name} {places}")
 
-    def execute(self, cursor: Any, values: Sequence[Any]) -> None:
+    def execute(self, connection: BaseDatabaseWrapper, cursor: Any, values: Sequence[Any]) -> None:
         """Ask for it with what is in the holes; a session that does not know it yet is told."""
-        known = _known_to.setdefault(self.connection.connection, set())
+        known = _known_to.setdefault(connection.connection, set())
         if self.name not in known:
             cursor.execute(self.preparation)
             known.add(self.name)
@@ -105,8 +104,6 @@ class _Question:
         if not hasattr(self._of_this_thread, "statement"):
             self._make()
         made: _Statement = self._of_this_thread.statement
-        if self._of_this_thread.locks and made.connection.get_autocommit():
-            raise TransactionManagementError("Rows are locked in a transaction alone.")
         return made
 
     def _make(self) -> SQLCompiler:
@@ -128,8 +125,12 @@ class _Question:
 
     def _rows(self, values: Sequence[Value]) -> list[tuple[Any, ...]]:
         made = self._statement()
-        with made.connection.cursor() as cursor:
-            made.execute(cursor, values)
+        # That of now: beside an event loop a thread has more than one.
+        connection = connections[DEFAULT_DB_ALIAS]
+        if self._of_this_thread.locks and connection.get_autocommit():
+            raise TransactionManagementError("Rows are locked in a transaction alone.")
+        with connection.cursor() as cursor:
+            made.execute(connection, cursor, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
@@ -223,10 +224,10 @@ class PreparedInsert(Generic[Row]):
         if not hasattr(self._of_this_thread, "statement"):
             self._of_this_thread.statement = self._make()
         made: _Statement = self._of_this_thread.statement
-        connection = made.connection
+        connection = connections[DEFAULT_DB_ALIAS]
         values = [field.get_db_prep_save(field.pre_save(row, add=True), connection) for field in self._fields]
         with connection.cursor() as cursor:
-            made.execute(cursor, values)
+            made.execute(connection, cursor, values)
         row._state.adding = False
         row._state.db = DEFAULT_DB_ALIAS
 

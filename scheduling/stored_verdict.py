@@ -46,7 +46,8 @@ class StoredVerdict:
     ``decision``: `ADMITTED`, `DECLINED` or `PENDING`. ``reason_code``: stable, for programs; ``reason``: a
     sentence with the numbers. ``missing_gpus``: by how many GPUs the tightest time fell short. ``offer``: a
     deadline that can be promised. ``counts_on``: how many lost servers a promise bears, and what each costs,
-    as a sentence. ``needs_profiling``: the scaling curve has to be measured first.
+    as a sentence. ``needs_profiling``: the scaling curve has to be measured first. ``tiers``: of
+    a model with experts of known sizes, as `scheduling.services.tier_options` says.
     """
 
     decision: str
@@ -61,6 +62,7 @@ class StoredVerdict:
     offer: Mapping[str, Any] | None = None
     decision_id: int | None = None
     needs_profiling: bool = False
+    tiers: Mapping[str, Any] | None = None
 
     @property
     def declined(self) -> bool:

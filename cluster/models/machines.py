@@ -135,6 +135,8 @@ class Server(models.Model):
     memory_store_bytes = models.BigIntegerField(default=0)
     #: Room for files of jobs, when its agent started.
     disk_free_bytes = models.BigIntegerField(default=0)
+    #: What one worker may fill with states of experts; 0 where nobody said.
+    worker_disk_bytes = models.BigIntegerField(default=0)
     #: From then on it is gone, and nobody may be there; null: for good. No promise rests on it where it has
     #: an end.
     available_until = models.DateTimeField(null=True, blank=True)

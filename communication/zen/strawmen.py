@@ -5,7 +5,7 @@ Both are published as baselines (Zen 3.3.2, Algorithm 3.1); neither synchronises
 
 from __future__ import annotations
 
-from math import exp, expm1
+from math import expm1
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,6 @@ def one_hash(indices: Indices, parts: int, slots: int, hashes: HashFunctions) ->
 def expected_loss(load: float) -> float:
     """Share of indices that one ideal hash overwrites; ``load``: indices over slots."""
     return 1.0 + expm1(-load) / load if load > 0 else 0.0
-
-
-def collisions_of_a_round(load: float, filled: float) -> float:
-    """Share of indices without a slot after one more lockstep round; ``load``: those that try over all slots,
-    ``filled``: share of slots taken before."""
-    if load <= 0:
-        return 0.0
-    return 1.0 - (1.0 - filled) * (1.0 - exp(-load)) / load
 
 
 def cut_points(indices: Indices, parts: int) -> NDArray[np.int64]:

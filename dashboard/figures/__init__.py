@@ -26,6 +26,7 @@ from dashboard.figures import (
     job_progress,
     job_recovery_points,
     job_throughput,
+    job_tiers,
     lending_servers,
     link_matrix,
     recovery_phases,
@@ -59,6 +60,7 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "expert-rows": expert_rows.PANEL,
     "expert-load": expert_load.PANEL,
     "expert-homes": expert_homes.PANEL,
+    "tiers": job_tiers.PANEL,
 }
 
 LENDING_PANELS: dict[str, Panel[Any]] = {

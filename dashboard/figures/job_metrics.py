@@ -7,6 +7,7 @@ from plotly.subplots import make_subplots
 
 from dashboard import colours
 from dashboard.colours import JOB_PALETTE
+from dashboard.figures import job_tiers
 from dashboard.figures.panel import Panel, base_figure, plain_text
 from scheduling.selectors.job_page import MetricSeries, metric_series
 
@@ -19,7 +20,8 @@ _SMALLEST_HEIGHT = 590
 
 def figure(series: MetricSeries) -> go.Figure | None:
     """One row per metric over a common axis; thin lines where the number of GPUs changed."""
-    names = sorted(series.values, key=lambda name: (name != "loss", name))[:_MAXIMUM_METRICS]
+    own = [name for name in series.values if not name.startswith(job_tiers.PREFIX)]
+    names = sorted(own, key=lambda name: (name != "loss", name))[:_MAXIMUM_METRICS]
     if not names:
         return None
     look = base_figure().layout

@@ -90,11 +90,13 @@ class Panel(Generic[Data]):
 
     def draw(self, request: PanelRequest) -> dict[str, Any]:
         """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one, or
-        that the panel is absent."""
+        that the panel is absent. An empty one of a job that has ended is: nothing will come."""
         data = self.load(request)
         if self.is_absent is not None and self.is_absent(data):
             return {"absent": True}
         figure = self.figure(data)
+        if figure is None and request.job is not None and request.job.finished():
+            return {"absent": True}
         told = self.caption is not None and (figure is not None or self.caption_when_empty)
         note = {"note": self.caption(data)} if told and self.caption is not None else {}
         if figure is None:

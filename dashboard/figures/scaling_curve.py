@@ -107,7 +107,7 @@ PANEL = Panel(
     figure=figure,
     empty="Not measured yet. A new function runs a few iterations at 1, 2, 4, … GPUs before it is decided.",
     refresh_on=("changed",),
-    note="Filled points were sharpened by running jobs, open ones profiled; green is where the job runs now. "
+    note="Filled points were refined from real runs, open ones profiled; green is where the job runs now. "
     "A cross shows the host's speed: it was too slow for the pace of the emulated GPU. The job runs on its "
     "own line; where there are others, they are what plans of communication cost or bring.",
 )

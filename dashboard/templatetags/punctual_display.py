@@ -45,6 +45,10 @@ _RECLAIM_STYLES = {
 }
 
 
+#: Kinds of events whose names say less than they should.
+_EVENTS = {"state_taken": "State loaded", "no_port": "No free port"}
+
+
 def duration_text(seconds: float) -> str:
     """The two largest units of a duration, without its sign: `2 h 5 min`, `48 s`, `0 s`.
 
@@ -61,6 +65,12 @@ def duration_text(seconds: float) -> str:
                 return f"{whole} {name} {part} {smaller[1]}"
             return f"{whole} {name}"
     return "0 s"
+
+
+@register.filter
+def event_words(kind: str) -> str:
+    """A kind of event of a job as people read it: `State loaded`, `At risk`."""
+    return _EVENTS.get(kind, kind.replace("_", " ").capitalize())
 
 
 @register.filter

@@ -16,7 +16,14 @@ from deployments.core.replacing import Standing, next_steps
 from deployments.models import Deployment, Replica, Rollout
 from deployments.services.homes import Homes, has_to_leave
 from deployments.services.records import hint_pages
-from deployments.services.replicas import GroupMember, drain_replica, start_replica, stop_replica
+from deployments.services.replicas import (
+    PLACE_IS_FREED,
+    GroupMember,
+    drain_replica,
+    is_one_ending,
+    start_replica,
+    stop_replica,
+)
 
 _PRESENT = (ReplicaState.STARTING, ReplicaState.SERVING)
 
@@ -60,6 +67,8 @@ def steer_group(
         return f"A server of generation {rollout.number} failed; the group starts again soon."
     if steps.start:
         return _start(deployment, rollout, homes)
+    if steps.blocked and is_one_ending(replicas):
+        return PLACE_IS_FREED
     if steps.blocked:
         beside = " beside those of the generation that serves" if groups else ""
         return f"There is no place for a group of {size} servers{beside}."

@@ -19,9 +19,9 @@ import httpx
 import structlog
 
 from cluster.choices import ServerState
-from deployments.choices import ANSWERING_STATES, ReplicaState
+from deployments.choices import ANSWERING_STATES, DeploymentState, ReplicaState
 from deployments.models import Deployment, Replica
-from projects.errors import DomainError, InvalidRequest, TooLarge, Unavailable
+from projects.errors import Conflict, DomainError, InvalidRequest, TooLarge, Unavailable
 from punctual.protocol.limits import SERVING_ANSWER_SECONDS, SERVING_BODY_BYTES, clean_text
 
 log = structlog.get_logger(__name__)
@@ -59,8 +59,10 @@ def predict(deployment: Deployment, inputs: Sequence[Any]) -> dict[str, Any]:
     Raises:
         TooLarge: the inputs take too many bytes. InvalidRequest: the function refuses an input.
         FunctionFailed: the function failed. TookTooLong: it did not answer in time.
-        Unavailable: no replica takes the request now.
+        Conflict: the deployment has stopped. Unavailable: no replica takes the request now.
     """
+    if deployment.state == DeploymentState.STOPPED:
+        raise Conflict(f"Deployment {deployment.pk} has stopped; ask another one.")
     body = json.dumps({"inputs": list(inputs)}).encode()
     if len(body) > SERVING_BODY_BYTES:
         raise TooLarge(f"The inputs take {len(body)} bytes; a request has at most {SERVING_BODY_BYTES}.")

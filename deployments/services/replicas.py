@@ -14,6 +14,14 @@ from deployments.models import Deployment, Replica, Rollout
 from deployments.models.replicas import new_replica_key
 from scheduling.services.wakeups import wake_agents
 
+#: Why a deployment waits for the place of a replica that its agent still ends.
+PLACE_IS_FREED = "A replica that ended still holds its place; another starts once the place is free."
+
+
+def is_one_ending(replicas: Collection[Replica]) -> bool:
+    """Return whether an agent still ends one of the replicas."""
+    return any(replica.state == ReplicaState.STOPPING for replica in replicas)
+
 
 def tell_servers(server_ids: Collection[int]) -> dict[int, int]:
     """Raise the desired version of servers and wake their agents; return the versions."""

@@ -22,7 +22,13 @@ from deployments.services.groups import end_group, steer_group
 from deployments.services.health import update_state
 from deployments.services.homes import Homes, find_homes, has_to_leave
 from deployments.services.records import hint_pages, move, set_reason
-from deployments.services.replicas import drain_replica, start_replica, stop_replica
+from deployments.services.replicas import (
+    PLACE_IS_FREED,
+    drain_replica,
+    is_one_ending,
+    start_replica,
+    stop_replica,
+)
 from deployments.services.rollouts import replica_failed, wanted_rollout
 from lending.models import InferenceCluster
 from scheduling.services.records import lock_cluster
@@ -92,7 +98,7 @@ def _steer(deployment: Deployment, homes: Homes, cluster: Cluster, now: datetime
     by_key = {replica.key: replica for replica in replicas}
     for key in (*steps.drain, *_choose_surplus(standings, steps.surplus, by_key)):
         drain_replica(by_key[key], now)
-    blocked = steps.blocked
+    blocked = PLACE_IS_FREED if steps.blocked and is_one_ending(replicas) else steps.blocked
     if rollout is not None and steps.start:
         if now < rollout.not_before:
             blocked = f"A replica of generation {rollout.number} failed; another starts soon."

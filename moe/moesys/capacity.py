@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 from moe.moesys.checks import check_at_least, check_not_negative, check_positive, check_share
+from moe.moesys.choices import Tier
 from moe.moesys.sizes import ModelSizes
 
 #: Of one parameter: weight and gradient in half precision, master weight, momentum and variance in FP32.
@@ -25,14 +25,6 @@ WEIGHT_BYTES = 2
 MAX_DEVICES = 1 << 20
 #: Share of device memory that states and activations may fill if all states lie on GPUs.
 USABLE_DEVICE_MEMORY = 0.95
-
-
-class Tier(StrEnum):
-    """A place of states. Ties between tiers are decided in this order."""
-
-    GPU = "gpu"
-    CPU = "cpu"
-    SSD = "ssd"
 
 
 ALL_TIERS = frozenset(Tier)

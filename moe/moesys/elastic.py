@@ -7,19 +7,18 @@ planner is that of the specification.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moe.moesys.checks import check_at_least, check_at_most, check_positive
+from moe.moesys.choices import MAX_GPUS, Mode
 from moe.moesys.tasks import ElasticPlan, RankMemory, RankShare, Task, split_samples
 
 #: Relative error of quotients of loads.
 ROUNDING = 1e-9
 MAX_TASKS = 1024
-MAX_GPUS = 4096
 #: With more tasks, not all sums of loads are tried as quotas.
 MAX_TASKS_FOR_SUBSETS = 16
 #: Quotas of one grid. Four rounds narrow the quota to less than a millionth of the first grid's step.
@@ -27,18 +26,6 @@ GRID = 256
 GRID_ROUNDS = 4
 #: Quotas that are counted in one pass, which limits the memory of the pass.
 QUOTAS_PER_PASS = 2048
-
-
-class Mode(StrEnum):
-    """The goal of a plan.
-
-    `up`: split every task down to the lightest. `down`: pack tasks up to the heaviest. `budget`: the smallest
-    largest load on a number of GPUs.
-    """
-
-    UP = "up"
-    DOWN = "down"
-    BUDGET = "budget"
 
 
 def plan_elastic(

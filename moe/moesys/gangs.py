@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from moe.moesys.checks import check_at_least, check_not_negative, check_positive
-from moe.moesys.elastic import Mode, plan_elastic
+from moe.moesys.choices import Mode
+from moe.moesys.elastic import plan_elastic
 from moe.moesys.tasks import ElasticPlan, RankMemory, Task, imbalance
 
 #: Largest load over mean load above which a new plan is considered.

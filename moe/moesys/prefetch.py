@@ -18,6 +18,9 @@ from moe.moesys.checks import check_at_least, check_not_negative, check_positive
 
 Floats = NDArray[np.float64]
 
+#: The layer that computes, and the one that is fetched ahead.
+LAYERS_IN_HOST_MEMORY = 2
+
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from moe.moesys.checks import check_at_least, check_at_most, check_not_negative, check_positive
+from moe.moesys.choices import Pinning, Remedy
 from moe.moesys.ring import (
     RING_SECTIONS,
     RingMemory,
@@ -20,23 +20,6 @@ from moe.moesys.ring import (
 
 MAX_LAYERS = 1024
 MAX_GPUS = 4096
-
-
-class Pinning(StrEnum):
-    """Which layers stay on the device."""
-
-    NONE = "none"
-    SPREAD = "spread"
-
-
-class Remedy(StrEnum):
-    """What lets a rejected job meet its latency: nothing is needed, more GPUs, a shorter computation of a
-    layer, or nothing helps."""
-
-    NONE = "none"
-    MORE_GPUS = "gpus"
-    FASTER_COMPUTATION = "computation"
-    REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True)

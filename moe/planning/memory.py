@@ -3,13 +3,22 @@
 Every worker has all states outside of the experts, and its share of the experts. A state is a weight, its
 gradient and what the optimizer keeps of it. Activations are not counted: what is said not to fit does not
 fit.
+
+Of experts in tiers (MoESys 2.1), files hold the weights and what the optimizer keeps. Host memory holds those
+of two layers, and the gradients of all experts until the optimizer's step. The device holds the weights and
+gradients of one expert at a time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import inf
+
+from moe.moesys.prefetch import LAYERS_IN_HOST_MEMORY
 
 
 class Memory(StrEnum):
@@ -17,6 +26,7 @@ class Memory(StrEnum):
 
     DEVICE = "device memory"
     HOST = "host memory"
+    DISK = "disk"
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,23 @@ class ExpertLayer:
 
     Attributes:
         state_bytes: of one expert: weights, gradients, and what the optimizer keeps.
+        weight_bytes: of one expert: its weights alone, as many as its gradients.
+        is_tiered: whether the states lie in tiers.
     """
 
     experts: int
     state_bytes: int
+    weight_bytes: int = 0
+    is_tiered: bool = False
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of one expert in a file: weights, and what the optimizer keeps."""
+        return self.state_bytes - self.weight_bytes
+
+    def hosted(self, workers: int, packing: int = 1) -> int:
+        """Return the experts on the fullest worker, where `packing` workers host each expert."""
+        return min(self.experts, -(-self.experts * packing // workers))
 
 
 @dataclass(frozen=True)
@@ -49,17 +72,27 @@ class ModelSizes:
 
     def expert_bytes(self, workers: int, packing: int = 1) -> int:
         """Return the states of experts on the fullest worker, where `packing` workers host each expert."""
-        return sum(
-            min(layer.experts, -(-layer.experts * packing // workers)) * layer.state_bytes
-            for layer in self.layers
-        )
+        return sum(layer.hosted(workers, packing) * layer.state_bytes for layer in self.layers)
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether states of any layer lie in tiers."""
+        return any(layer.is_tiered for layer in self.layers)
+
+    def in_tiers(self, is_tiered: bool = True) -> ModelSizes:
+        """Return the same model with the states of all experts in tiers, or with none."""
+        return replace(self, layers=tuple(replace(layer, is_tiered=is_tiered) for layer in self.layers))
 
     def needed_bytes(self, memory: Memory, workers: int) -> int:
-        """Return the least that a worker needs of its device or host."""
-        states = self.dense_state_bytes + self.expert_bytes(workers)
+        """Return the least that a worker needs of its device, host or disk."""
+        tiered = [layer for layer in self.layers if layer.is_tiered]
+        if memory is Memory.DISK:
+            return sum(layer.hosted(workers) * layer.file_bytes for layer in tiered)
+        resident = replace(self, layers=tuple(layer for layer in self.layers if not layer.is_tiered))
+        states = self.dense_state_bytes + resident.expert_bytes(workers)
         if memory is Memory.DEVICE:
-            return states
-        return max(self.parameter_bytes, states if self.on_host else 0)
+            return states + max((2 * layer.weight_bytes for layer in tiered), default=0)
+        return max(self.parameter_bytes, (states if self.on_host else 0) + _host_tier_bytes(tiered, workers))
 
 
 @dataclass(frozen=True)
@@ -68,10 +101,13 @@ class WorkerMemory:
 
     device_bytes: float
     host_bytes: float
+    disk_bytes: float = inf
 
     def of(self, memory: Memory) -> float:
-        """Return the bytes of the device or of the host."""
-        return self.device_bytes if memory is Memory.DEVICE else self.host_bytes
+        """Return the bytes of the device, of the host or of the disk."""
+        return {
+            Memory.DEVICE: self.device_bytes, Memory.HOST: self.host_bytes, Memory.DISK: self.disk_bytes
+        }[memory]  # fmt: skip
 
 
 def find_binding(sizes: ModelSizes, share: WorkerMemory, workers: int) -> Memory | None:
@@ -101,3 +137,18 @@ def bytes_for_packing(sizes: ModelSizes, workers: int, left_bytes: int) -> int |
     allowed = left_bytes + sizes.expert_bytes(workers)
     fits = workers % 2 == 0 and sizes.expert_bytes(workers, packing=2) <= allowed
     return allowed if fits else None
+
+
+def _host_tier_bytes(layers: Sequence[ExpertLayer], workers: int) -> int:
+    """Return what tiers take of a worker's host memory: cached states, and the gradients of its experts.
+
+    Experts of one size share a cache. It has room for `LAYERS_IN_HOST_MEMORY` of their largest layer.
+    """
+    hosted_by_size: dict[int, list[int]] = defaultdict(list)
+    for layer in layers:
+        hosted_by_size[layer.file_bytes].append(layer.hosted(workers))
+    cached = sum(
+        size * min(sum(hosted), LAYERS_IN_HOST_MEMORY * max(hosted))
+        for size, hosted in hosted_by_size.items()
+    )
+    return cached + sum(layer.hosted(workers) * layer.weight_bytes for layer in layers)

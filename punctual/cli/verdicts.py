@@ -7,7 +7,7 @@ import sys
 from punctual.cli import output
 from punctual.client.durations import format_duration
 from punctual.client.jobs import Job
-from punctual.client.models import Verdict
+from punctual.client.models import TierModes, Verdict
 
 
 def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False) -> None:
@@ -30,8 +30,30 @@ def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False
         output.say(verdict.counts_on)
     if verdict.minimum_satisfactory_share:
         output.say(f"Minimum satisfactory share: {share_text(verdict)}")
+    if verdict.tiers is not None:
+        output.say(tiers_text(verdict.tiers))
     if verdict.offer is not None:
         output.say(f"Offer: {output.time_text(verdict.offer.deadline_at)}{_held(verdict)}")
+
+
+def tiers_text(tiers: TierModes) -> str:
+    """Return lines such as `With tiers: 2 GPUs or more (disk binds); 2: 0.5 s, 4: 0.3 s an iteration.`"""
+    lines = []
+    for name, mode in (("With tiers", tiers.with_tiers), ("Without tiers", tiers.without_tiers)):
+        if mode is None:
+            continue
+        binds = f" ({mode.binding} binds)" if mode.binding else ""
+        if mode.gpus is None:
+            lines.append(f"{name}: no number of GPUs holds the model{binds}.")
+            continue
+        options = ", ".join(
+            f"{option.gpus}: {'at most ' if option.is_upper_bound else ''}{option.step_seconds:.3g} s"
+            for option in mode.options
+        )
+        options = f"; {options} an iteration" if options else ""
+        unit = "GPU" if mode.gpus == 1 else "GPUs"
+        lines.append(f"{name}: {mode.gpus} {unit} or more{binds}{options}.")
+    return "\n".join(lines)
 
 
 def share_text(verdict: Verdict) -> str:

@@ -37,6 +37,32 @@ class Offer:
 
 
 @dataclass(frozen=True)
+class TierOption:
+    """A number of GPUs, and the seconds of an iteration there, which may be an upper bound."""
+
+    gpus: int = 0
+    step_seconds: float = 0.0
+    is_upper_bound: bool = False
+
+
+@dataclass(frozen=True)
+class TierMode:
+    """The fewest GPUs that hold a model (None: no number does), what binds below, and faster options."""
+
+    gpus: int | None = None
+    binding: str = ""
+    options: tuple[TierOption, ...] = listed(TierOption)
+
+
+@dataclass(frozen=True)
+class TierModes:
+    """What a model with experts needs, with their states in tiers and without."""
+
+    with_tiers: TierMode | None = nested(TierMode)
+    without_tiers: TierMode | None = nested(TierMode)
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The answer to a deadline: `admitted`, `declined` or `pending`, with its reason in words and numbers.
 
@@ -56,6 +82,7 @@ class Verdict:
     offer: Offer | None = nested(Offer)
     decision_id: int | None = None
     needs_profiling: bool = False
+    tiers: TierModes | None = nested(TierModes)
     raw: dict[str, Any] = raw_object()
 
 

@@ -129,6 +129,7 @@ class Failed(Message):
         "lease_ended",
         "memory_exceeded",
         "processes_exceeded",
+        "disk_writes_exceeded",
         "measuring_timeout",
     ]
     message: Text = ""

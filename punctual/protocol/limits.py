@@ -23,7 +23,7 @@ LONGEST_TRAIN_SECONDS = 1e6
 #: How long ago something happened: about thirty years.
 LONGEST_AGE_SECONDS = 1e9
 
-#: Four of them are those of mixture-of-experts layers, three those of tasks.
+#: Eight of them are those of mixture-of-experts layers and their tiers, three those of tasks.
 METRICS_OF_AN_ITERATION = 107
 METRIC_NAME_CHARACTERS = 100
 TEXT_CHARACTERS = 20_000
@@ -95,6 +95,8 @@ def artifact_name_problem(name: str) -> str | None:
 #: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
 MEMORY_EXCEEDED = "memory_exceeded"
 PROCESSES_EXCEEDED = "processes_exceeded"
+#: The reason of a worker whose states of experts wrote more to disk than its server lets it.
+DISK_WRITES_EXCEEDED = "disk_writes_exceeded"
 #: The reason of a job whose loss stayed NaN or infinite.
 NONFINITE = "nonfinite"
 #: Of many tensors, how many an event names.

@@ -14,10 +14,13 @@ Experts = Annotated[int, Field(ge=1, le=1 << 16)]
 
 class ExpertLayerSizes(Message):
     """A layer whose experts can be spread over workers. `state_bytes`: of one expert, its weights, gradients
-    and what the optimizer keeps of it."""
+    and what the optimizer keeps of it; `weight_bytes`: its weights alone. `is_tiered`: whether these states
+    lie in host memory and files."""
 
     experts: Experts
     state_bytes: Count
+    weight_bytes: Count = 0
+    is_tiered: bool = False
 
 
 class Mixture(Message):

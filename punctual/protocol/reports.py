@@ -134,6 +134,7 @@ class Inventory(_Lenient):
     worker_memory_bytes: Count | None = 0
     memory_store_bytes: Count | None = 0
     disk_free_bytes: Count | None = 0
+    worker_disk_bytes: Count | None = 0
     sandbox: Literal["namespaces", "user", "none"] = "none"
     links: ServerLinks | None = None
 

@@ -288,7 +288,7 @@ class ServerSerializer(serializers.ModelSerializer):
             "id", "name", "rack", "power_domain", "address", "state", "state_changed_at", "drain",
             "drain_reason", "standby", "home",
             "whitelist", "lending_state", "hostname",
-            "cpu_cores", "memory_bytes", "worker_memory_bytes", "disk_free_bytes",
+            "cpu_cores", "memory_bytes", "worker_memory_bytes", "disk_free_bytes", "worker_disk_bytes",
             "available_until", "sandbox", "agent", "silent_seconds", "gpus",
             "links",
         )  # fmt: skip

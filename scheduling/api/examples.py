@@ -85,6 +85,7 @@ JOB_EXAMPLES = [
                 },
                 "decision_id": 812,
                 "needs_profiling": False,
+                "tiers": None,
             },
             "failure": None,
             "resubmission_of": None,

@@ -42,6 +42,29 @@ class OfferSerializer(serializers.Serializer):
     )
 
 
+class TierOptionSerializer(serializers.Serializer):
+    """A number of GPUs on which no smaller one is as fast."""
+
+    gpus = serializers.IntegerField()
+    step_seconds = serializers.FloatField(help_text="Of an iteration.")
+    is_upper_bound = serializers.BooleanField(help_text="Whether an iteration takes at most so long.")
+
+
+class TierModeSerializer(serializers.Serializer):
+    """What a model needs with experts in tiers, or with all states in device memory."""
+
+    gpus = serializers.IntegerField(allow_null=True, help_text="The fewest; null if no number holds it.")
+    binding = serializers.CharField(help_text="What binds on fewer GPUs; empty if one is enough.")
+    options = TierOptionSerializer(many=True)
+
+
+class TiersSerializer(serializers.Serializer):
+    """GPUs and iteration times of a model with experts, with and without tiers."""
+
+    with_tiers = TierModeSerializer()
+    without_tiers = TierModeSerializer()
+
+
 class VerdictSerializer(serializers.Serializer):
     """The answer to a deadline. Read from what the planner wrote, so that every field is always there."""
 
@@ -59,6 +82,11 @@ class VerdictSerializer(serializers.Serializer):
     offer = OfferSerializer(allow_null=True)
     decision_id = serializers.IntegerField(allow_null=True)
     needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
+    tiers = TiersSerializer(
+        allow_null=True,
+        help_text="Of a model with experts whose sizes are known: of a job, if its function uses tiers or "
+        "does not fit; of a what-if, always.",
+    )
 
     def to_representation(self, instance: StoredVerdict) -> dict[str, Any]:
         offer = instance.offer
@@ -83,6 +111,7 @@ class VerdictSerializer(serializers.Serializer):
             },
             "decision_id": instance.decision_id,
             "needs_profiling": instance.needs_profiling,
+            "tiers": instance.tiers,
         }
 
 

@@ -8,9 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from moe.moesys.all_to_all import LinkRates
-from moe.moesys.capacity import Tier
-from moe.moesys.elastic import MAX_GPUS, Mode
-from moe.moesys.ring_admission import Pinning
+from moe.moesys.choices import MAX_GPUS, Mode, Pinning, Tier
 from projects.api import fields
 from projects.api.base import StrictSerializer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from moe.moesys.all_to_all import Algorithm
-from moe.moesys.ring_admission import Remedy
+from moe.moesys.choices import Remedy
 
 
 class TierBytesSerializer(serializers.Serializer):

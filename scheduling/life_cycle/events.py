@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from punctual.protocol.limits import MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED, PROCESSES_EXCEEDED
+from punctual.protocol.limits import (
+    DISK_WRITES_EXCEEDED,
+    MEMORY_EXCEEDED,
+    NONFINITE,
+    PLAN_REFUSED,
+    PROCESSES_EXCEEDED,
+)
 from scheduling.choices import (
     PLANNED_STATES,
     GenerationState,
@@ -43,6 +49,7 @@ FUNCTIONS_FAULTS = (
     "data_unavailable",
     MEMORY_EXCEEDED,
     PROCESSES_EXCEEDED,
+    DISK_WRITES_EXCEEDED,
     NONFINITE,
 )
 

@@ -15,7 +15,7 @@ from projects.prepared import PreparedRows
 from punctual.protocol.events import CopyTraffic
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
-from scheduling.core.question.quantities import gpus_text, memory_text
+from scheduling.core.question.quantities import duration_text, gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.life_cycle.instructions import Fail
 from scheduling.life_cycle.steps import WORKER_GONE
@@ -306,11 +306,10 @@ def _completed(
         job.started_at = job.started_at or now
     score_promise(job, now)
     job.save()
-    slack = (
-        ""
-        if job.deadline_at is None
-        else f", {(job.deadline_at - now).total_seconds():+.1f} s before its deadline"
-    )
+    slack = ""
+    if job.deadline_at is not None:
+        seconds = (job.deadline_at - now).total_seconds()
+        slack = f", {duration_text(abs(seconds))} {'before' if seconds >= 0 else 'after'} its deadline"
     move(
         job,
         JobState.COMPLETED,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
+from typing import Any
 
 from scheduling.choices import GenerationState, JobState
 from scheduling.models import Generation, Job
@@ -21,14 +24,20 @@ def decline(job: Job, code: AnswerCode, reason: str, now: datetime) -> None:
     move(job, JobState.DECLINED, reason, code=code)
 
 
-def decline_all(refusals: Sequence[tuple[Job, str]], code: AnswerCode, now: datetime) -> None:
-    """`decline` for many jobs, each with its reason: in a few statements those of which nothing runs."""
+def decline_all(
+    refusals: Sequence[tuple[Job, str]],
+    code: AnswerCode,
+    now: datetime,
+    tiers: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({}),
+) -> None:
+    """`decline` for many jobs, each with its reason: in a few statements those of which nothing runs.
+    ``tiers``: what the verdict of a job says of tiers, by its id."""
     jobs = [job.pk for job, _ in refusals]
     begun = Generation.objects.filter(job__in=jobs).exclude(state=GenerationState.RETIRED)
     running = set(begun.values_list("job_id", flat=True)) if jobs else set()
     moves = []
     for job, reason in refusals:
-        job.verdict = declined(code, reason).as_json()
+        job.verdict = replace(declined(code, reason), tiers=tiers.get(job.pk)).as_json()
         job.decided_at = now
         if job.pk in running:
             let_go(job, "declined")

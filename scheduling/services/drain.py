@@ -37,11 +37,6 @@ class PromisesWouldBreak(Conflict):
         )
 
 
-def drain_preview(*, server: Server) -> list[dict[str, Any]]:
-    """The promises that would break without this server: job, name, deadline."""
-    return promises_broken_by(server, _without)
-
-
 def _without(known: ServerSnapshot) -> ServerSnapshot:
     return dataclasses.replace(known, usable=False)
 

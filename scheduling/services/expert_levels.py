@@ -6,26 +6,21 @@ of experts are those in the function's source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any
 
 from django.db.models import Min
 
 from cluster.models import Cluster, Gpu
 from moe.planning.levels import gang_levels
-from moe.planning.memory import (
-    ExpertLayer,
-    ModelSizes,
-    WorkerMemory,
-    fewest_workers,
-    find_binding,
-)
+from moe.planning.memory import WorkerMemory, fewest_workers, find_binding
 from scheduling.core.question.quantities import memory_text
 from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.models import FunctionVersion, ScalingCurve
+from scheduling.services.disk_shares import smallest_disk
 from scheduling.services.host_memory import smallest_share
+from scheduling.services.mixture_models import model_sizes
 
 _gang_levels = lru_cache(maxsize=1024)(gang_levels)
 
@@ -51,19 +46,13 @@ def unfit_workers(cluster: Cluster, curve: ScalingCurve | None) -> int:
     return MOST_WORKERS if fewest is None else fewest - 1
 
 
-def model_sizes(mixture: Mapping[str, Any]) -> ModelSizes:
-    """Return the sizes as a curve keeps them."""
-    layers = tuple(ExpertLayer(layer["experts"], layer["state_bytes"]) for layer in mixture["layers"])
-    return ModelSizes(
-        mixture["parameter_bytes"], mixture["dense_state_bytes"], layers, on_host=mixture["on_host"]
-    )
-
-
 def worker_memory(cluster: Cluster, kind: str) -> WorkerMemory:
     """Return what every worker on a kind of GPU is sure of."""
     known = Gpu.objects.measurable(cluster, kind).filter(memory_bytes__gt=0)
     device = known.aggregate(least=Min("memory_bytes"))["least"]
-    return WorkerMemory(inf if device is None else float(device), smallest_share(cluster, kind))
+    return WorkerMemory(
+        inf if device is None else float(device), smallest_share(cluster, kind), smallest_disk(cluster, kind)
+    )
 
 
 def why_no_level(

@@ -8,8 +8,8 @@ from cluster.models import Cluster
 from moe.planning.memory import bytes_for_packing
 from scheduling.curve_keys import keys_without_plan
 from scheduling.models import CurveLevel, GradientProfile, ScalingCurve
-from scheduling.services.expert_levels import model_sizes
 from scheduling.services.host_memory import smallest_share
+from scheduling.services.mixture_models import model_sizes
 
 
 def bytes_of_experts(

@@ -12,6 +12,7 @@ from scheduling.choices import OfferState
 from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, ServiceClass
 from scheduling.core.question.validation import check_offer
 from scheduling.models import Offer
+from scheduling.services.disk_shares import levels_with_room
 from scheduling.services.failure_charges import FailureCharges
 from scheduling.services.jobs_of_pool import UNREADABLE, core_curve, finishing_seconds
 from scheduling.services.plan_json import plan_from_json
@@ -58,7 +59,7 @@ def held_offers(
 def _held(offer: Offer, cluster: Cluster, charges: FailureCharges, *, total: int) -> HeldOffer | None:
     plan = plan_from_json(offer.plan)
     job = offer.job
-    levels = list(job.curve.levels.all()) if job.curve else []
+    levels = levels_with_room(job.curve.levels.all(), job.curve, cluster) if job.curve else []
     measured = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
     if plan is None or measured is None:
         return None

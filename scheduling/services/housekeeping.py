@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import fsspec
 import structlog
 from django.conf import settings
-from django.db.models import Count, Max, Sum
+from django.db.models import Count, Max, Q, Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
@@ -53,7 +53,7 @@ def keep_house() -> None:
     PlannerPass.objects.filter(ended_at__lt=now - PASSES_KEPT_FOR).delete()
     expire_idempotency_records()
     trim_recoveries(now)
-    trim_logs()
+    trim_logs(now)
     delete_old_checkpoints(now)
 
 
@@ -68,10 +68,16 @@ def trim_recoveries(now: datetime) -> None:
         ended.filter(job=job_id, pk__lt=newest[MOST_RECOVERIES - 1]).delete()
 
 
-def trim_logs() -> None:
-    """Drop the oldest chunks of jobs whose logs outgrew their allowance, and say so where the rest begins."""
+def trim_logs(now: datetime) -> None:
+    """Drop the oldest chunks of jobs whose logs outgrew their allowance, and say so where the rest begins.
+
+    Nothing is added to the log of a job that ended a day ago: it is not read again.
+    """
+    growing = Q(job__finished_at__isnull=True) | Q(job__finished_at__gt=now - timedelta(days=1))
     large = (
-        LogChunk.objects.values("job")
+        LogChunk.objects.filter(growing)
+        .order_by()
+        .values("job")
         .annotate(total=Sum(Length("text")), newest=Max("id"))
         .filter(total__gt=MAXIMUM_LOG_BYTES)
     )

@@ -24,6 +24,7 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
         worker_memory_bytes=int(inventory.get("worker_memory_bytes") or 0),
         memory_store_bytes=int(inventory.get("memory_store_bytes") or 0),
         disk_free_bytes=int(inventory.get("disk_free_bytes") or 0),
+        worker_disk_bytes=int(inventory.get("worker_disk_bytes") or 0),
         sandbox=inventory.get("sandbox", "")[:20],
         links=inventory.get("links"),
     )
@@ -54,6 +55,6 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
 
 def _planned_on(server: Server) -> tuple[Any, ...]:
     """What plans depend on."""
-    columns = ("memory_bytes", "worker_memory_bytes", "memory_store_bytes")
+    columns = ("memory_bytes", "worker_memory_bytes", "memory_store_bytes", "worker_disk_bytes")
     memory = Server.objects.values_list(*columns).get(pk=server.pk)
     return memory, {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}

@@ -27,6 +27,7 @@ from scheduling.models.functions import versions_of_many
 from scheduling.services.believed import believed_iterations
 from scheduling.services.borrowed import Borrowed, measured_curves_on
 from scheduling.services.claims import Claims
+from scheduling.services.disk_shares import levels_with_room
 from scheduling.services.failure_charges import (
     DEFAULT_PAUSE_SECONDS,
     REPORTING_SECONDS,
@@ -122,7 +123,10 @@ class PoolReading:
         key = (row.curve_id, row.global_batch_size)
         if key not in self._curves:
             self._curves[key] = core_curve(
-                levels, batch=key[1], total=self.total, margin=self.cluster.promise_margin
+                levels_with_room(levels, row.curve, self.cluster),
+                batch=key[1],
+                total=self.total,
+                margin=self.cluster.promise_margin,
             )
         return self._curves[key]
 
@@ -130,7 +134,8 @@ class PoolReading:
         margin = self.cluster.promise_margin
         lent_curve = None
         if row.pk in facts.lent:
-            on_loan = list(facts.lent[row.pk].levels.all())
+            lent = facts.lent[row.pk]
+            on_loan = levels_with_room(lent.levels.all(), lent, self.cluster)
             pooled = self.total + (self.borrowed.total if self.borrowed else 0)
             lent_curve = core_curve(on_loan, batch=row.global_batch_size, total=pooled, margin=margin)
         if lent_curve is not None and self.borrowed:

@@ -117,13 +117,9 @@ def excuse(generations: QuerySet[Generation]) -> None:
         Job.objects.filter(pk=generation.job_id, failures__gt=0).update(failures=F("failures") - 1)
 
 
-def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback: str = "") -> None:
-    """End the job: its function, its environment or its data is at fault."""
-    carry_out(job, [Fail(reason, message, traceback)], cluster)
-
-
 def fail_all(faults: Sequence[tuple[Job, Fail]], cluster: Cluster) -> None:
-    """`fail_job` for many jobs: in a few statements those of which nothing runs."""
+    """End the jobs, whose functions, environments or data are at fault; those of which nothing runs in a few
+    statements."""
     jobs = [job.pk for job, _ in faults]
     begun = Generation.objects.filter(job__in=jobs).exclude(state=GenerationState.RETIRED)
     running = set(begun.values_list("job_id", flat=True))

@@ -40,7 +40,7 @@ def tell_pause(job: Job, generation: Generation) -> None:
     record(
         job,
         "state_taken",
-        f"From being told to train to the first iteration it took {generation.pause_seconds:.2f} s: "
+        f"Restarted in {generation.pause_seconds:.2f} s: "
         f"{waiting:.2f} s until its state was there, {loading:.2f} s to load it, {rest:.2f} s for the "
         f"iteration. Of {counted.total()} shards: {read}.",
         generation=generation.number,

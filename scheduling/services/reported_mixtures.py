@@ -22,6 +22,7 @@ from scheduling.services.expert_levels import unfit_workers, why_no_level
 from scheduling.services.generations import retire
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_all_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.records import planning_fact_changed, record
+from scheduling.services.tier_options import tier_options
 from scheduling.services.unfit_levels import measuring_ended
 from scheduling.services.wakeups import wake
 from scheduling.stored_verdict import AnswerCode
@@ -84,5 +85,10 @@ def decline_unfit(cluster: Cluster, now: datetime, most: int) -> int:
     if elsewhere:
         ask_all_elsewhere(elsewhere)
     if refused:
-        decline_all(refused, AnswerCode.MODEL_DOES_NOT_FIT, now)
+        tiers = {
+            job.pk: tier_options(cluster, job.curve, (), job.global_batch_size)
+            for job, _ in refused
+            if job.curve is not None
+        }
+        decline_all(refused, AnswerCode.MODEL_DOES_NOT_FIT, now, tiers)
     return len(elsewhere) + len(refused)

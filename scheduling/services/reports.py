@@ -223,7 +223,7 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         load, problem = check(LoadOfLinks, report)
         if load is None:
             applying.refused.append(RefusedItem("link_load", 0, problem))
-        else:
+        elif load["link_load"] != agent.link_load:  # an idle server says the same each second
             with applying.part("link_load"):
                 Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
     if report.get("link_probe") is not None:

@@ -17,6 +17,7 @@ from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import borrowed_by
 from scheduling.services.claims import Claims
+from scheduling.services.disk_shares import levels_with_room
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, FailureCharges
 from scheduling.services.held_offers import held_offers
 from scheduling.services.incidents import breaking_jobs
@@ -124,7 +125,7 @@ def cluster_policy(cluster: Cluster) -> Policy:
 def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -> JobSnapshot | None:
     """A declined job as it asks for an offer of the pool; None where it cannot run on any level."""
     total = sum(server.gpus for server in pool.snapshot.servers if not server.on_loan)
-    levels = list(measured.levels.all())
+    levels = levels_with_room(measured.levels.all(), measured, row.cluster)
     curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)
     if curve is None or row.deadline_at is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from django.utils import timezone
 
@@ -12,12 +13,13 @@ from scheduling.choices import JobState, PromiseOutcome
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer, Verdict
 from scheduling.core.question.snapshot import StoredPlan
-from scheduling.models import Decision, Job
+from scheduling.models import Decision, Job, ScalingCurve
 from scheduling.services.failure_charges import CountsOn, class_as_json
 from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_copies
 from scheduling.services.records import Move, move_all
+from scheduling.services.tier_options import tier_options
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, answered
 
 _WRITTEN = (
@@ -42,6 +44,7 @@ def apply_verdicts(
     """Tell the newcomers their verdicts, and keep with each what its promises count on. Returns the ids of
     those who were declined (by the plan, or by the project's quota)."""
     quotas = PromiseQuotas(timezone.now())
+    tiers = _tiers(jobs, decision)
     awaited = set(offers_awaited)
     moves = []
     refused = set()
@@ -51,7 +54,7 @@ def apply_verdicts(
         told = counts_on.get(job.pk)
         if told is not None and told.failures and not job.protection_class:
             job.protection_class = class_as_json(told)
-        answer = _answer(job, verdict, plan, quotas, row, told)
+        answer = replace(_answer(job, verdict, plan, quotas, row, told), tiers=tiers.get(job.pk))
         job.decided_at = timezone.now()
         over_quota = answer.reason_code == AnswerCode.QUOTA
         # No later deadline helps where there is no room for the copies.
@@ -71,6 +74,20 @@ def apply_verdicts(
         moves.append(Move(job, JobState.ADMITTED, answer.reason, {"code": answer.reason_code}))
     move_all(moves, fields=_WRITTEN, decision=row)
     return refused
+
+
+def _tiers(jobs: Mapping[str, Job], decision: CoreDecision) -> dict[str, dict[str, Any] | None]:
+    """Return what verdicts say of tiers, by job id; nothing of jobs whose function uses none."""
+    asked = [jobs[verdict.job_id] for verdict in decision.verdicts]
+    curves = ScalingCurve.objects.filter(
+        pk__in={job.curve_id for job in asked}, mixture__layers__contains=[{"is_tiered": True}]
+    )
+    known = {curve.pk: curve for curve in curves.prefetch_related("levels")} if asked else {}
+    return {
+        job.pk: tier_options(job.cluster, known[job.curve_id], known[job.curve_id].levels.all(), batch)
+        for job in asked
+        if job.curve_id in known and (batch := job.global_batch_size)
+    }
 
 
 def _answer(

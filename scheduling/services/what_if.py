@@ -24,6 +24,7 @@ from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
+from scheduling.services.disk_shares import levels_with_room
 from scheduling.services.expert_levels import why_no_level
 from scheduling.services.failure_charges import REPORTING_SECONDS, CountsOn, counts_on_sentence
 from scheduling.services.gradient_plans import server_size
@@ -39,6 +40,7 @@ from scheduling.services.quotas import PromiseQuotas, refused_by_quota, without_
 from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import Pool, cluster_policy, pool_snapshot
+from scheduling.services.tier_options import tier_options
 from scheduling.services.wakeups import wake
 from scheduling.stored_verdict import (
     ADMITTED,
@@ -74,7 +76,9 @@ def what_if(
             if unfit is None:
                 unknown.append(kind)
             else:
-                refusals.append((kind, declined(AnswerCode.MODEL_DOES_NOT_FIT, unfit)))
+                refused = declined(AnswerCode.MODEL_DOES_NOT_FIT, unfit)
+                told = tier_options(cluster, curve, (), request.global_batch_size)
+                refusals.append((kind, replace(refused, tiers=told)))
             continue
         found = list(curve.levels.all())
         if link_bytes_per_second is not None:
@@ -83,6 +87,7 @@ def what_if(
             unknown.append(kind)
             continue
         answer = _asked_on(cluster, curve, found, request, project)
+        answer = replace(answer, tiers=tier_options(cluster, curve, found, request.global_batch_size))
         if link_bytes_per_second is not None:
             answer = replace(answer, reason=f"{answer.reason.removesuffix('.')}. {_PREDICTED}")
         if answer.decision == ADMITTED or answer.reason_code == AnswerCode.QUOTA:
@@ -122,7 +127,7 @@ def _asked_on(
     slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
     levels = core_curve(
-        measured,
+        levels_with_room(measured, curve, cluster),
         batch=request.global_batch_size,
         total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,

@@ -89,7 +89,10 @@ class Simulation(World):
         began = time.perf_counter()
         if self.settings.bound and (relaxation := deadlines_bound(self)) is not None:
             self.recorder.count("deadlines_met_bound", relaxation.deadlines)
-        load_kernels(self.settings.policy)
+        try:
+            load_kernels(self.settings.policy)
+        except KeyboardInterrupt:
+            return self._outcome(0.0, interrupted=True)
         self.setup_seconds += time.perf_counter() - began
         return self.loop()
 
@@ -424,5 +427,9 @@ def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariant
 
 @cache
 def load_kernels(policy: str) -> None:
-    """Have a policy's compiled loops loaded before its decisions are timed: a few jobs, once a process."""
-    Simulation(*few_jobs(policy)).loop()
+    """Have a policy's compiled loops loaded before its decisions are timed: a few jobs, once a process.
+
+    Raises KeyboardInterrupt where Ctrl-C was pressed meanwhile.
+    """
+    if Simulation(*few_jobs(policy)).loop().interrupted:
+        raise KeyboardInterrupt

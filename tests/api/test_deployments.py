@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from deployments.choices import DeploymentState, ReplicaState
 from deployments.models import Deployment, Replica
@@ -325,3 +326,8 @@ def test_requests_reach_a_replica_that_answers(
     Replica.objects.filter(pk=replica.pk).update(state=ReplicaState.STOPPING)
     answer = client.post(predict, {"inputs": [1]}, format="json")
     assert (answer.status_code, answer.data["code"]) == (503, "unavailable")
+    Deployment.objects.filter(pk=deployment.pk).update(
+        state=DeploymentState.STOPPED, stopped_at=timezone.now()
+    )
+    answer = client.post(predict, {"inputs": [1]}, format="json")
+    assert (answer.status_code, answer.data["code"]) == (409, "conflict")

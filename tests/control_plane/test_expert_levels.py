@@ -29,12 +29,16 @@ SPEED = {1: 5.0, 2: 9.0, 3: 13.0, 4: 17.0, 6: 24.0, 8: 30.0, 12: 44.0}
 GIB = 1 << 30
 
 
-def sizes(*, dense: int, experts: int, each: int, parameters: int = GIB) -> dict[str, Any]:
+def sizes(
+    *, dense: int, experts: int, each: int, parameters: int = GIB, is_tiered: bool = False
+) -> dict[str, Any]:
     """What a worker reports of its model."""
     return {
         "parameter_bytes": parameters,
         "dense_state_bytes": dense,
-        "layers": [{"experts": experts, "state_bytes": each}],
+        "layers": [
+            {"experts": experts, "state_bytes": each, "weight_bytes": each // 4, "is_tiered": is_tiered}
+        ],
         "on_host": False,
     }
 

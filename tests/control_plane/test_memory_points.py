@@ -10,12 +10,13 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import GenerationState, JobState, RetireReason
+from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Checkpoint, Generation, Job, JobEvent
 from scheduling.selectors.desired_state import desired_state
 from scheduling.selectors.memory_points import SPARE_FOR
 from scheduling.services.generations import create_generation, retire
 from scheduling.services.leases import fence_server
-from scheduling.services.lifecycle import became_live, fail_job
+from scheduling.services.lifecycle import became_live, fail_all
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.factories import GenerationFactory
 
@@ -195,7 +196,9 @@ def test_a_job_is_remembered_until_it_ends(servers: tuple[Server, Server], pair:
     for rank, server in enumerate(servers):
         hold(server, holding(pair, rank, 41))
     assert desired_state(servers[0].pk)["remembered"] == [pair.job_id]
-    fail_job(job_of(pair), "function_error", "it ends", Cluster.objects.get(pk=servers[0].cluster_id))
+    fail_all(
+        [(job_of(pair), Fail("function_error", "it ends"))], Cluster.objects.get(pk=servers[0].cluster_id)
+    )
     assert desired_state(servers[0].pk)["remembered"] == []
 
 

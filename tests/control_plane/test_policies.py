@@ -11,7 +11,7 @@ from cluster.models import Cluster
 from scheduling.choices import JobState, PromiseOutcome
 from scheduling.models import Decision, Job
 from scheduling.policies import DEFAULT_POLICY, POLICIES
-from scheduling.services.drain import drain_preview
+from scheduling.services.drain import PromisesWouldBreak, server_drain
 from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
 from simulation.replay import differences, replay
 from tests.control_plane.conftest import SPEED
@@ -97,4 +97,6 @@ def test_an_unknown_policy_does_not_stop_the_planner(
     settle(node)
     job.refresh_from_db()
     assert job.state == JobState.RUNNING
-    assert [row["job"] for row in drain_preview(server=node.agent.server)] == [job.pk]
+    with pytest.raises(PromisesWouldBreak) as refused:
+        server_drain(server=node.agent.server, actor=job.owner)
+    assert [row["job"] for row in refused.value.extra["broken_promises"]] == [job.pk]

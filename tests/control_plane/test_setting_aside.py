@@ -20,7 +20,7 @@ from scheduling.models import Assignment, Generation, Incident, Job, Offer
 from scheduling.policies import Policy
 from scheduling.policies.punctual import Punctual
 from scheduling.services import planning
-from scheduling.services.drain import drain_preview, server_drain
+from scheduling.services.drain import server_drain
 from scheduling.services.jobs import job_pause, job_resume, request_of
 from scheduling.services.snapshots import pool_snapshot
 from scheduling.services.what_if import job_change_deadline, what_if
@@ -165,7 +165,7 @@ def test_who_asks_is_told_that_no_plan_can_be_computed(
     with pytest.raises(Unavailable, match="RecursionError"):
         what_if(project=job.project, request=request_of(job))
     with pytest.raises(Unavailable, match="RecursionError"):
-        drain_preview(server=node.agent.server)
+        server_drain(server=node.agent.server, actor=job.owner)
     server = server_drain(server=node.agent.server, actor=job.owner, force=True)
     assert server.drain == "draining", "an operator who forces it need not wait for a plan"
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from dashboard.figures import JOB_PANELS, expert_homes, expert_load, expert_rows
+from dashboard.figures import JOB_PANELS, expert_homes, expert_load, expert_rows, job_metrics, job_tiers
 from scheduling.models import Job, JobExperts
+from scheduling.selectors.job_page import MetricSeries
 from tests.dashboard.site import Site
 from tests.dashboard.take_screenshots import wait_until_drawn
 
@@ -50,6 +51,25 @@ def test_loads_are_a_row_for_each_layer_that_may_end_early() -> None:
     words = expert_load.caption(told(other_layers=2))
     for expected in ("41 to 140", "75% of the tokens", "5.0% of the rows", "1.00 to 1.20", "2 more layers"):
         assert expected in words
+
+
+def test_tiers_show_hits_and_stalls() -> None:
+    values: dict[str, list[float | None]] = {
+        "loss": [1.0, 0.5], "moe/tier_hits": [0.5, None], "moe/tier_stall_seconds": [0.25, 0.75],
+        "moe/tier_bytes_read": [2e6, 4e6], "moe/tier_bytes_written": [1e6, 1e6],
+    }  # fmt: skip
+    series = MetricSeries([10, 20], values, [1.0, 1.0], [2, 2], [(0, 2)])
+    drawn = job_tiers.figure(series)
+    assert drawn is not None
+    assert [list(line.y) for line in drawn.data] == [[0.5, None], [0.25, 0.75]]
+    words = job_tiers.caption(series)
+    assert "50% of the states were found" in words
+    assert "waited 0.5 s; all workers read 3.0 MB from disk and wrote 1.0 MB." in words
+    metrics = job_metrics.figure(series)
+    assert metrics is not None
+    assert [line.name for line in metrics.data] == ["loss"]
+    assert JOB_PANELS["tiers"].is_absent is not None
+    assert JOB_PANELS["tiers"].is_absent(MetricSeries([], {}, [], [], []))
 
 
 def test_experts_have_the_colour_of_their_server() -> None:

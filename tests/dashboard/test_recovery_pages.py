@@ -116,8 +116,11 @@ def test_a_job_that_does_not_train_says_what_it_has_on_disk(scenario: Scenario, 
     job.generations.all().delete()
     Job.objects.filter(pk=job.pk).update(checkpoint=CheckpointFactory.create(job=job, iteration=11))
     told = as_user(scenario.owner).get(f"/jobs/{job.pk}/panels/recovery-points/").json()
-    assert told["empty"].startswith("It does not train now")
+    assert told["empty"] == "Shown while it trains."
     assert told["note"].startswith("In memory: none. On disk: iteration 11,")
+    Job.objects.filter(pk=job.pk).update(state="completed", finished_at=timezone.now())
+    told = as_user(scenario.owner).get(f"/jobs/{job.pk}/panels/recovery-points/").json()
+    assert told == {"absent": True}, "nothing will come"
 
 
 def test_of_many_servers_the_costliest_are_drawn(scenario: Scenario) -> None:

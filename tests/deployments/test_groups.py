@@ -14,6 +14,7 @@ from deployments.choices import DeploymentState, ExpertHosting, ReplicaState, Ro
 from deployments.models import Deployment
 from deployments.selectors.experts import deployment_experts
 from deployments.services.deployments import deployment_change, deployment_delete
+from deployments.services.replicas import PLACE_IS_FREED
 from deployments.services.rollouts import Served
 from deployments.services.steering import steer_deployments
 from projects.errors import InvalidRequest
@@ -68,6 +69,9 @@ def test_a_lost_worker_ends_its_group_which_starts_again(agents: Agents, deploy:
     agent.report()
     assert states(made) == ["stopping", "stopping"]
     assert len(set(made.replicas.values_list("reason", flat=True))) == 2, "each says why it ended"
+    steer_deployments()
+    made.refresh_from_db()
+    assert made.reason == f"No server answers. {PLACE_IS_FREED}"
     settle(*agents)
     assert present(made) == []
     assert made.rollouts.get().failures == 1, "the group failed once, not once for each server"

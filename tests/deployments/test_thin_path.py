@@ -6,7 +6,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from projects.models import Membership
-from tests.deployments.conftest import Agents, completed_job, settle
+from tests.deployments.conftest import Agents, Deploy, completed_job, settle
 
 URL = "/api/v1/deployments/"
 
@@ -44,3 +44,16 @@ def test_a_job_is_deployed_answers_and_is_deleted(
     settle(*agents)
     assert client.get(one).data["state"] == "stopped"
     assert [agent.workers for agent in agents] == [{}, {}, {}]
+
+
+def test_a_bundle_is_read_for_its_first_deployment_alone(
+    agents: Agents, deploy: Deploy, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = completed_job(member)
+    deploy(job)
+
+    def read_again(*_: object) -> None:
+        raise AssertionError("the bundle is read again")
+
+    monkeypatch.setattr("deployments.selectors.servable.read_bundle_apart", read_again)
+    deploy(job, name="another")

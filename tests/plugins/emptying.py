@@ -8,6 +8,7 @@ before it knows the tables, and what was prepared would be prepared again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -59,5 +60,11 @@ def _empties_quickly() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", empty)
-        patch.setattr(TransactionTestCase, "_should_reload_connections", lambda case: False)
+        patch.setattr(TransactionTestCase, "_should_reload_connections", _is_in_a_loop)
         yield
+
+
+def _is_in_a_loop(case: TransactionTestCase) -> bool:
+    """Whether an event loop runs in this thread, as beside a browser: Django gives it a connection of its
+    own, which nobody else would close."""
+    return asyncio._get_running_loop() is not None

@@ -13,8 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
+
+from launch import migrations
 from launch.folders import PROJECT
 from launch.privileges import unprivileged_identity
 
@@ -43,6 +47,9 @@ def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]
                 environment = {**os.environ, "DATABASE_URL": start(folder)}
                 migrate = [sys.executable, "manage.py", "migrate", "--no-input", "-v", "0"]
                 subprocess.run(migrate, cwd=PROJECT, env=environment, check=True)
+                with closing(psycopg2.connect(environment["DATABASE_URL"])) as connection:
+                    with connection, connection.cursor() as cursor:
+                        migrations.note_applied(cursor)
             finally:
                 stop()
             unfinished = kept.with_suffix(".unfinished")
@@ -69,10 +76,8 @@ def _copy(source: Path, target: Path) -> None:
 def _kept_cluster() -> Path:
     """Where the cluster lies. Its name identifies the migrations: whoever uses a copy applies migrations that
     are new, but not those that have changed."""
-    digest = hashlib.sha256(repr((sys.version_info[:2], unprivileged_identity())).encode())
-    sources = [PROJECT / "constraints.txt", PROJECT / "launch" / "postgresql.py"]
-    for source in sorted([*sources, *PROJECT.glob("*/migrations/*.py")]):
-        digest.update(f"{source.relative_to(PROJECT)} {source.stat().st_size}\n".encode())
-        digest.update(source.read_bytes())
+    made_of = (sys.version_info[:2], unprivileged_identity(), migrations.digest())
+    digest = hashlib.sha256(repr(made_of).encode())
+    digest.update((PROJECT / "launch" / "postgresql.py").read_bytes())
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "punctual" / "test-clusters" / f"cluster-{digest.hexdigest()[:16]}"

@@ -41,7 +41,8 @@ REASON_CHARACTERS = 500
 class Assignments:
     """What is said to every worker that has, or gets, an assignment. All methods are for the main thread.
 
-    `keeps_state`: this server has an in-memory store. `changed` is called when something should be reported
+    `keeps_state`: this server has an in-memory store. `worker_disk_bytes`: what a worker may fill with states
+    of experts. `changed` is called when something should be reported
     at once.
     """
 
@@ -57,6 +58,7 @@ class Assignments:
         *,
         sandbox_shows_paths: bool,
         keeps_state: bool,
+        worker_disk_bytes: int,
         changed: Callable[[], None],
     ) -> None:
         self._configuration = configuration
@@ -68,6 +70,7 @@ class Assignments:
         self._loop = loop
         self._sandbox_shows_paths = sandbox_shows_paths
         self._keeps_state = keeps_state
+        self._worker_disk_bytes = worker_disk_bytes
         self._changed = changed
         self._threads = ThreadPoolExecutor(PROVISIONING_THREADS, thread_name_prefix="provision")
 
@@ -181,6 +184,8 @@ class Assignments:
             "handover_port": assignment.handover_port,
             "device": self._device(accelerator),
             "interface_address": self._configuration.interface or self._configuration.address,
+            "worker_disk_bytes": self._worker_disk_bytes,
+            "worker_disk_writes_bytes": self._configuration.worker_disk_writes_bytes,
             "memory_points": {"share": self._configuration.memory_point_share} if self._keeps_state else None,
         }
         self._sockets.send(record.key, {"assign": message})

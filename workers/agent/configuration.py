@@ -85,6 +85,8 @@ class Configuration:
     cache_limit_bytes: int = 200 * GIBIBYTE
     log_limit_bytes: int = 64 * 1024**2
     worker_memory_bytes: int | None = None
+    worker_disk_bytes: int | None = None
+    worker_disk_writes_bytes: int | None = None
     worker_processes: int = 1024
     memory_store_bytes: int | None = None
     memory_point_share: float = 0.02
@@ -104,6 +106,8 @@ _WHOLE_NUMBERS = (
     "cache_limit_bytes",
     "log_limit_bytes",
     "worker_memory_bytes",
+    "worker_disk_bytes",
+    "worker_disk_writes_bytes",
     "worker_processes",
     "memory_store_bytes",
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pynvml
 
 from workers.agent.configuration import Configuration
+from workers.agent.disk_shares import disk_of_worker
 from workers.agent.resource_limits import host_memory_bytes, store_bytes
 from workers.agent.sandbox import SandboxMode
 
@@ -72,6 +73,8 @@ def describe(
         "memory_store_bytes": kept_bytes,
         "worker_memory_bytes": worker_memory_bytes,
         "disk_free_bytes": shutil.disk_usage(configuration.data).free,
+        "worker_disk_bytes": configuration.worker_disk_bytes
+        or disk_of_worker(configuration.data, len(accelerators)),
         "sandbox": sandbox,
         "links": None if emulation is None else emulation.links.to_message(),
     }

@@ -111,10 +111,12 @@ class NodeAgent:
         self, configuration: Configuration, accelerators: tuple[Accelerator, ...], sandboxing: Sandboxing
     ) -> None:
         self._outbox = EventOutbox(configuration.data / "events")
+        inventory = describe(accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes)
+        self._worker_disk_bytes: int = inventory["worker_disk_bytes"]
         self._reporter = Reporter(
             self._state,
             self._outbox,
-            describe(accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes),
+            inventory,
             None if self._links is None else LinkLoad(self._links),
         )
 
@@ -168,6 +170,7 @@ class NodeAgent:
             self._loop,
             sandbox_shows_paths=sandboxing.mode == "namespaces",
             keeps_state=self._memory.enabled,
+            worker_disk_bytes=self._worker_disk_bytes,
             changed=self._report_soon,
         )
 

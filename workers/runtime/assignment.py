@@ -13,6 +13,7 @@ from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel
 from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.tiers.disk_share import DiskShare
 
 DEFAULT_CHECKPOINT_SECONDS = 60.0
 
@@ -103,6 +104,9 @@ class Assignment:
     runtime_plan: RuntimePlan
     #: Share of the time that copying recovery points into memory may take; None: the node has no store.
     memory_share: float | None
+    #: Of states of experts that this worker may have in files, and may write in its life; None: no limit.
+    worker_disk_bytes: int | None = None
+    worker_disk_writes_bytes: int | None = None
     #: How copies of these points are sent to other servers.
     copy_mode: TrafficMode = TrafficMode.GEMINI
     #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
@@ -117,6 +121,11 @@ class Assignment:
     def global_batch_size(self) -> int:
         """Samples per iteration over all workers."""
         return self.settings.global_batch_size
+
+    @property
+    def disk_share(self) -> DiskShare:
+        """What this worker may do to its server's disk."""
+        return DiskShare(self.worker_disk_bytes, self.worker_disk_writes_bytes)
 
     @property
     def failures_per_second(self) -> float:
@@ -169,6 +178,8 @@ class Assignment:
             ),
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
             memory_share=_read_memory_share(message.get("memory_points")),
+            worker_disk_bytes=message.get("worker_disk_bytes"),
+            worker_disk_writes_bytes=message.get("worker_disk_writes_bytes"),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
             safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
             point_iterations=_read_point_iterations(message.get("point_iterations")),

@@ -108,7 +108,7 @@ class IterationRunner:
         self._trained = TrainedParameters(parts, group, world_size)
         self._leftover = LeftoverSteps(parts)
         self._undeclared = UndeclaredState(parts, tells=rank == 0)
-        self._mixtures = Mixtures(parts.module)
+        self._mixtures = Mixtures(parts)
         order = parts.curriculum
         self._sample_counts = None if order is None else SampleCounts(order, parts.module, group)
         self._task_times = TaskTimes(parts.tasks, group, rank=rank, world_size=world_size)
@@ -354,6 +354,7 @@ class Exchange:
         values += [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values))
         self._routing = routing
         values += [balance * batch.size for balance in routing.balances]
+        values += routing.tiers
         self._values = len(values)
         self._vector = torch.cat([torch.tensor(values, dtype=torch.float64), flags])
         self._work = sum_beside(self._vector, group) if world_size > 1 else None
@@ -392,7 +393,9 @@ class Exchange:
         world_size = self._world_size
         votes = Votes(int(ready) == world_size, spoiled > 0, int(safe) == world_size, lacking > 0, busy > 0)
         means = [total / samples for total in totals]
-        routing = self._routing.with_balances(means[1 + METRIC_SLOTS :])
+        tiers = len(totals) - len(self._routing.tiers)
+        routing = self._routing.with_balances(means[1 + METRIC_SLOTS : tiers])
+        routing = routing.with_tiers(totals[tiers:], world_size)
         values = routing.metrics() | dict(zip(names, means, strict=False))
         return Control(int(control)), votes, values, routing
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from punctual.moe import LocalExchange, RoutingCounts, balance_loss, moe_layers, routing_counts
+from workers.runtime.parts import TrainingParts
+from workers.runtime.tiers.usage import TierUsage
 
 
 class Mixtures:
     """All `MoELayer`s of a model that is trained."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._layers = moe_layers(module)
+    def __init__(self, parts: TrainingParts) -> None:
+        self._parts, self._module = parts, parts.module
+        self._layers = moe_layers(parts.module)
+        self._has_tiers = any(layer.tiers is not None for layer in self._layers.values())
+        self._tiers_before = TierUsage()
 
     def begin_iteration(self, share: float) -> None:
         """Forget passes outside iterations, such as those of an evaluation.
@@ -40,7 +44,10 @@ class Mixtures:
 
     def take_routing(self) -> RoutingOfIteration:
         """Return what became of the iteration's tokens."""
-        return RoutingOfIteration(self._take_counts())
+        if not self._has_tiers:
+            return RoutingOfIteration(self._take_counts())
+        before, self._tiers_before = self._tiers_before, self._parts.tier_usage()
+        return RoutingOfIteration(self._take_counts(), tuple(self._tiers_before.since(before).values()))
 
     def _take_counts(self) -> list[RoutingCounts]:
         return [layer.records.take_runtime_counts() for layer in self._layers.values()]
@@ -53,9 +60,13 @@ class RoutingOfIteration:
     Attributes:
         counts: by layer. The balance losses are this rank's until `with_balances`; the rest is the same on
             all ranks.
+        tiers: values of `TierUsage`, of this rank until `with_tiers`; empty without tiers.
+        workers: whose values `tiers` sums up.
     """
 
     counts: Sequence[RoutingCounts]
+    tiers: Sequence[float] = ()
+    workers: int = 1
 
     @property
     def balances(self) -> list[float]:
@@ -65,7 +76,11 @@ class RoutingOfIteration:
     def with_balances(self, balances: Sequence[float]) -> RoutingOfIteration:
         """Return the same with the balance losses of the global batch, by layer."""
         counts = zip(self.counts, balances, strict=True)
-        return RoutingOfIteration([replace(one, balance_loss=balance) for one, balance in counts])
+        return replace(self, counts=[replace(one, balance_loss=balance) for one, balance in counts])
+
+    def with_tiers(self, totals: Sequence[float], workers: int) -> RoutingOfIteration:
+        """Return the same with the tiers of all ranks together."""
+        return replace(self, tiers=totals, workers=workers)
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of all layers together; none where no layer ran."""
@@ -73,7 +88,8 @@ class RoutingOfIteration:
         if not ran:
             return {}
         rows = sum(int(each.rows.sum()) for each in ran)
-        return {
+        tiers = TierUsage.from_values(self.tiers).metrics(self.workers) if self.tiers else {}
+        return tiers | {
             "moe/balance_loss": sum(each.balance_loss for each in ran) / len(ran),
             "moe/dropped_share": sum(int(each.dropped.sum()) for each in ran) / max(rows, 1),
             "moe/largest_load": max(_largest_load(each) for each in ran),

@@ -30,6 +30,8 @@ from workers.runtime.returned import (
 from workers.runtime.sample_order import SampleOrder, largest_local_batch
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
 from workers.runtime.task_order import TaskOrder, build_task_order
+from workers.runtime.tiers.disk_share import DiskShare
+from workers.runtime.tiers.usage import TierUsage
 from workers.runtime.topology import Topology
 
 
@@ -40,6 +42,8 @@ class TrainingParts:
     Attributes:
         curriculum: the order of samples if it follows what they did before; None until the loader is built.
         experts: which ranks have which experts, where these are spread.
+        disk: what this rank may do to its server's disk.
+        tier_usage: returns what the tiers of experts did since they were built.
         kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
             any other parameter.
         tasks: the order of samples if the function declares tasks; None until the loader is built.
@@ -53,6 +57,8 @@ class TrainingParts:
     device: torch.device
     curriculum: CurriculumOrder | None = None
     experts: ExpertHosts = field(default_factory=ExpertHosts)
+    disk: DiskShare = field(default_factory=DiskShare)
+    tier_usage: Callable[[], TierUsage] = TierUsage
     kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
     tasks: TaskOrder | None = None
     topology: Topology = field(default_factory=Topology)
@@ -93,9 +99,7 @@ def select_device(assigned: Device) -> torch.device:
     return device
 
 
-def build_parts(
-    function: TrainingFunction, device: torch.device, seed: int, topology: Topology | None = None
-) -> TrainingParts:
+def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> TrainingParts:
     """Let the function build model, optimizer and scheduler; every rank gets the same initial model.
 
     Experts that may be spread are in host memory until a synchroniser takes them to the device.
@@ -113,7 +117,7 @@ def build_parts(
         optimizer = check_optimizer(function.init_optimizer(module))
     with blaming_the_function("init_scheduler()"):
         scheduler = check_scheduler(function.init_scheduler(optimizer), optimizer)
-    return TrainingParts(function, module, optimizer, scheduler, device, topology=topology or Topology())
+    return TrainingParts(function, module, optimizer, scheduler, device)
 
 
 def build_dataset(function: TrainingFunction, seed: int) -> Any:

@@ -207,8 +207,9 @@ class ProfilingGeneration:
     def _begin(self, level: int, group: dist.ProcessGroup | None) -> IterationRunner:
         """Begin to train as the job begins."""
         function, dataset = copies_of(self.context.function, self.dataset)
-        topology = Topology.of(self.assignment)
-        parts = build_parts(function, self.device, self.assignment.seed, topology)
+        parts = build_parts(function, self.device, self.assignment.seed)
+        parts.disk = self.assignment.disk_share
+        parts.topology = Topology.of(self.assignment)
         synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
         synchronisation.begin_alike()
         runner = IterationRunner(

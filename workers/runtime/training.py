@@ -142,8 +142,9 @@ class TrainingGeneration:
         assignment = self.assignment
         self.connection.phase("preparing")
         device = select_device(assignment.device)
-        topology = Topology.of(assignment)
-        self.parts = build_parts(self.context.function, device, assignment.seed, topology)
+        self.parts = build_parts(self.context.function, device, assignment.seed)
+        self.parts.disk = assignment.disk_share
+        self.parts.topology = Topology.of(assignment)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
         self._first_samples = fetch_first_samples(self.dataset, assignment.seed)

@@ -10,7 +10,6 @@ from hypothesis.extra.numpy import arrays
 
 from communication.zen.measuring import measured_profile
 from communication.zen.partitioning import table_seconds
-from communication.zen.placement_hint import best_placement, slowest_pair
 from communication.zen.profile import PUBLISHED_SKEW
 from communication.zen.sparsity import union
 from communication.zen.synthetic import SyntheticTable
@@ -81,19 +80,3 @@ def test_a_table_is_computed_anew_where_participants_change():
     assert table_seconds(10**8, 4, 4) == 0.0
     assert table_seconds(10**8, 4, 8) == pytest.approx(10 * table_seconds(10**7, 8, 4))
     assert table_seconds(10**7, 8, 4) > 0.0
-
-
-def test_the_slowest_pair_holds_everybody_up():
-    rates = np.full((4, 4), 10.0)
-    rates[0, 3] = 1.0
-    assert slowest_pair(rates, [0, 1, 2]) == 10.0
-    assert slowest_pair(rates, [3, 1, 0]) == 1.0
-    assert slowest_pair(rates, [2]) == float("inf")
-    assert best_placement(rates, [[0, 3], [2, 3], [0, 1]]) == [2, 3]
-    for servers in ([0, 0], [0, 4], [-1, 1]):
-        with pytest.raises(ValueError, match="different ones of 4"):
-            slowest_pair(rates, servers)
-    with pytest.raises(ValueError, match="square"):
-        slowest_pair(np.ones((2, 3)), [0])
-    with pytest.raises(ValueError, match="no placement"):
-        best_placement(rates, [])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from moe.moesys.capacity import (
     ONLY_GPUS,
     DeviceCapacity,
-    Tier,
     TrainingDemands,
     fewest_gpus_without_tiers,
     fit,
     largest_sparse,
 )
+from moe.moesys.choices import Tier
 from moe.moesys.sizes import ModelShape, ModelSizes, activated_share, uniform_activated_share
 
 GB = 1e9

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moe.moesys.elastic import Mode, count_gpus, plan_elastic, plan_one_gpu_each, plan_with_quota
+from moe.moesys.choices import Mode
+from moe.moesys.elastic import count_gpus, plan_elastic, plan_one_gpu_each, plan_with_quota
 from moe.moesys.gangs import (
     StepCost,
     choose_gang,

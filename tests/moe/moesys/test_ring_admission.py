@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moe.moesys.ring_admission import Pinning, Remedy, RingRequest, admit_ring, predict_ring
+from moe.moesys.choices import Pinning, Remedy
+from moe.moesys.ring_admission import RingRequest, admit_ring, predict_ring
 
 GB = 1e9
 #: Two experts for each layer and GPU with h = 3072. Other jobs have the rest of the GPU.

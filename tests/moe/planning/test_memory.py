@@ -63,3 +63,37 @@ def test_a_model_without_experts_fits_on_one_worker_or_none() -> None:
     dense = ModelSizes(50, 100, ())
     assert fewest_workers(dense, WorkerMemory(100, inf)) == 1
     assert fewest_workers(dense, WorkerMemory(99, inf)) is None
+
+
+TIERED = ModelSizes(
+    parameter_bytes=68,
+    dense_state_bytes=16,
+    layers=tuple(ExpertLayer(4, 20, weight_bytes=5, is_tiered=True) for _ in range(3)),
+)
+
+
+@pytest.mark.parametrize(
+    ("workers", "needed"),
+    [
+        # Weights and gradients of one expert beside the dense states; two layers of states and all gradients;
+        # all states without gradients.
+        (1, {Memory.DEVICE: 16 + 10, Memory.HOST: 8 * 15 + 12 * 5, Memory.DISK: 12 * 15}),
+        (4, {Memory.DEVICE: 16 + 10, Memory.HOST: 68, Memory.DISK: 3 * 15}),
+    ],
+)
+def test_states_in_tiers_take_host_memory_and_disk(workers: int, needed: dict[Memory, int]) -> None:
+    assert {memory: TIERED.needed_bytes(memory, workers) for memory in Memory} == needed
+
+
+def test_each_tier_may_bind() -> None:
+    assert fewest_workers(TIERED.in_tiers(False), WorkerMemory(76, inf)) == 4
+    assert fewest_workers(TIERED, WorkerMemory(76, inf, 180)) == 1
+    for share in (WorkerMemory(25, inf), WorkerMemory(26, 67), WorkerMemory(26, 180, 44)):
+        assert fewest_workers(TIERED, share) is None
+    assert find_binding(TIERED, WorkerMemory(26, 180, 179), 1) is Memory.DISK
+    assert fewest_workers(TIERED, WorkerMemory(26, 180, 179)) == 2
+
+
+def test_host_memory_of_emulated_gpus_has_no_copy_of_an_expert() -> None:
+    emulated = ModelSizes(1, 16, TIERED.layers, on_host=True)
+    assert emulated.needed_bytes(Memory.HOST, 1) == 16 + 8 * 15 + 12 * 5

@@ -19,7 +19,9 @@ from workers.runtime.failures import WorkerFailureError
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.parts import build_parts
 from workers.runtime.state.training_state import final_weights
+from workers.runtime.tiers.disk_share import DiskShare
 from workers.runtime.tiers.model_tiers import ModelTiers
+from workers.runtime.tiers.usage import TierUsage
 
 WIDTH, ITERATIONS = 6, 4
 
@@ -70,7 +72,15 @@ def train_both_ways() -> None:
     assert tiered_measured == measured
     assert weights.keys() == tiered_weights.keys()
     assert all(torch.equal(tiered_weights[name], value) for name, value in weights.items())
+    values = tiered.run(ITERATIONS).values
+    # Host memory has room for the only layer of each shape. Final weights were read from files.
+    assert (values["moe/tier_hits"], values["moe/tier_bytes_read"]) == (1, 0)
+    assert values["moe/tier_bytes_written"] > 0
+    assert values["moe/tier_stall_seconds"] > 0
+    assert tiered.parts.tier_usage().bytes_written == tiered.parts.disk.written_bytes > 0
+    assert not any(name.startswith("moe/tier") for name in plain.run(ITERATIONS).values)
     tiered.synchronisation.close()
+    assert tiered.parts.tier_usage() == TierUsage()
     for name in hosted:
         assert torch.equal(parameters(name), plain.parts.module.get_parameter(name))
 
@@ -85,6 +95,19 @@ def test_experts_in_double_precision_are_refused() -> None:
     parts.module.double()
     with pytest.raises(WorkerFailureError, match='tiers="auto": experts with tiers must all have FP32'):
         ModelTiers(parts, moe_layers(parts.module), expert_parameters(parts.module))
+
+
+def test_states_beyond_the_share_of_disk_are_refused() -> None:
+    parts = build_parts(Mixture({"tiers": "auto"}), CPU, 0)
+    parts.disk = DiskShare(1000)
+    with pytest.raises(WorkerFailureError, match="the worker may take 1000") as failed:
+        ModelTiers(parts, moe_layers(parts.module), expert_parameters(parts.module))
+    assert failed.value.reason == "storage_failed"
+
+
+def test_usage_that_was_counted_anew_is_not_negative() -> None:
+    assert TierUsage(accesses=3.0).since(TierUsage(accesses=5.0)) == TierUsage(accesses=3.0)
+    assert TierUsage(5.0, 4.0).since(TierUsage(3.0, 3.0)) == TierUsage(2.0, 1.0)
 
 
 def test_a_layer_names_the_wrong_tiers() -> None:

@@ -23,6 +23,7 @@ from tests.runtime.tiers.tiny_model import (
     train,
 )
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.tiers.disk_share import DiskShare
 
 HANG_SECONDS = 60.0
 
@@ -143,6 +144,20 @@ def test_a_lost_file_ends_the_worker_as_failed_storage(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailureError, match="cannot be read") as caught:
         train(model, optimizer, range(1, 3))
     assert caught.value.reason == "storage_failed"
+
+
+def test_a_worker_that_wrote_all_that_it_may_fails(tmp_path: Path) -> None:
+    disk = DiskShare()
+    model, optimizer, tiers = in_tiers(tmp_path, 3, disk=disk)
+    train(model, optimizer, range(1))
+    usage = tiers.usage()
+    assert disk.written_bytes == usage.bytes_written > LAYERS * EXPERTS * tiers.host.files.state_bytes
+    assert usage.stall_seconds > 0
+    disk.max_written_bytes = disk.written_bytes + 2 * tiers.host.files.state_bytes
+    with pytest.raises(WorkerFailureError, match=f"a worker may write {disk.max_written_bytes} on") as caught:
+        train(model, optimizer, range(1, 3))
+    assert caught.value.reason == "disk_writes_exceeded"
+    assert disk.written_bytes == disk.max_written_bytes
 
 
 def test_experts_of_several_shapes_are_an_error(tmp_path: Path) -> None:

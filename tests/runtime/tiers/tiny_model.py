@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from moe.moesys.cache import Key
 from punctual.moe import MoELayer, TopK
+from workers.runtime.tiers.disk_share import DiskShare
 from workers.runtime.tiers.tiered_experts import TieredExperts
 
 WIDTH, EXPERTS, LAYERS = 32, 8, 2
@@ -69,9 +70,10 @@ def train(model: nn.Module, optimizer: Optimizer, steps: range, clip: float | No
 
 
 def in_tiers(
-    folder: Path, host_entries: int, make: MakeOptimizer = adam
+    folder: Path, host_entries: int, make: MakeOptimizer = adam, disk: DiskShare | None = None
 ) -> tuple[TinyModel, Optimizer, TieredExperts]:
     """Return a model whose experts' states lie in files."""
     model = TinyModel()
     optimizer = make(model)
-    return model, optimizer, TieredExperts(model.experts(), optimizer, folder / "states", host_entries)
+    tiers = TieredExperts(model.experts(), optimizer, folder / "states", host_entries, disk=disk)
+    return model, optimizer, tiers

@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceCl
 from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.pauses import Pauses
-from simulation.engine.run import Simulation
+from simulation.engine.run import Simulation, load_kernels
 from simulation.engine.settings import Imperfections, PoolSize
 from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
@@ -305,6 +305,25 @@ def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.M
         signal.signal(signal.SIGINT, previous)
     assert outcome.interrupted
     assert outcome.counts["decisions"] == 1, "the step was done"
+
+
+def test_ctrl_c_before_the_first_step_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Simulation._step
+
+    def press(simulation: Simulation, at: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        step(simulation, at)
+
+    monkeypatch.setattr(Simulation, "_step", press)
+    load_kernels.cache_clear()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        outcome = Simulation(workload([Job(0, 8, curve=LINEAR)]), settings()).run()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert outcome.interrupted
+    assert outcome.counts["decisions"] == 0
+    assert list(outcome.jobs.end) == [JobEnd.UNFINISHED]
 
 
 def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch) -> None:

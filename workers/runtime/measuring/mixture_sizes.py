@@ -22,8 +22,7 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     """Return the fields of a `mixture`; None for a model without experts that could be spread.
 
     An expert is spread if all of its parameters are trained. What the optimizer keeps is measured on a small
-    parameter, since it keeps nothing before its first step. Of experts whose states lie in tiers, the device
-    holds nothing from one step to the next, and the host holds the gradients until the step.
+    parameter, since it keeps nothing before its first step.
     """
     layers = moe_layers(parts.module)
     if not layers:
@@ -46,7 +45,6 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     if not spread:
         return None
     parameters = list(parts.module.parameters())
-    on_host = parts.device.type == "cpu"
     total = sum(map(states_of, parameters))
     return {
         "parameter_bytes": sum(each.numel() * each.element_size() for each in parameters),
@@ -54,19 +52,21 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
         "layers": [
             {
                 "experts": len(by_expert),
-                "state_bytes": min(by_expert.values())
-                if layers[name].tiers is None
-                else _tiered_bytes(layers[name], on_host=on_host),
+                "state_bytes": min(by_expert.values()),
+                "weight_bytes": _weight_bytes(layers[name]),
+                "is_tiered": layers[name].tiers is not None,
             }
             for name, by_expert in spread.items()
         ],
-        "on_host": on_host,
+        "on_host": parts.device.type == "cpu",
     }
 
 
-def _tiered_bytes(layer: MoELayer, *, on_host: bool) -> int:
-    """Return the bytes of an expert in tiers that count against the memory in which the model computes."""
-    return sum(each.numel() * each.element_size() for each in layer.experts[0].parameters()) if on_host else 0
+def _weight_bytes(layer: MoELayer) -> int:
+    """Return the bytes of the smallest expert."""
+    return min(
+        sum(each.numel() * each.element_size() for each in expert.parameters()) for expert in layer.experts
+    )
 
 
 def optimizer_share(optimizer: Optimizer) -> float:

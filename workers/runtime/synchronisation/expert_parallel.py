@@ -37,6 +37,7 @@ from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalEx
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
 from workers.runtime.tiers.model_tiers import ModelTiers, find_tiered
+from workers.runtime.tiers.usage import TierUsage
 
 
 class ExpertParallelSynchroniser(GradientSynchroniser):
@@ -258,13 +259,13 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         }
         if hosted:
             self._tiers = ModelTiers(self._parts, self._layers, hosted)
-            self._parts.kept_elsewhere = self._tiers.value
+            self._parts.kept_elsewhere, self._parts.tier_usage = self._tiers.value, self._tiers.usage
 
     def _give_tiers_back(self) -> None:
         tiers, self._tiers = self._tiers, None
         if tiers is not None and self._parts is not None:
             tiers.give_back()
-            del self._parts.kept_elsewhere
+            self._parts.kept_elsewhere, self._parts.tier_usage = lambda _name: None, TierUsage
 
     def _free(self) -> None:
         if self._parts is not None:

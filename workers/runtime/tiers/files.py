@@ -22,6 +22,7 @@ from torch import Tensor
 
 from moe.moesys.cache import Key
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.tiers.disk_share import DiskShare
 
 Numbers = NDArray[Any]
 _HEADER = struct.Struct("<8sIQI")
@@ -42,9 +43,17 @@ class ExpertFiles:
         bytes_read, bytes_written: of states, since the beginning.
     """
 
-    def __init__(self, folder: Path, rows: int, elements: int, max_bytes: int | None = None) -> None:
-        """Begin with an empty folder."""
+    def __init__(
+        self,
+        folder: Path,
+        rows: int,
+        elements: int,
+        max_bytes: int | None = None,
+        disk: DiskShare | None = None,
+    ) -> None:
+        """Begin with an empty folder. `disk` counts and limits what is written."""
         self.folder, self.rows, self.elements, self.max_bytes = folder, rows, elements, max_bytes
+        self._disk = disk or DiskShare()
         self.bytes_read = self.bytes_written = 0
         self._keys: set[Key] = set()
         try:
@@ -92,7 +101,8 @@ class ExpertFiles:
         """Replace a state. If that fails, the file has the state before.
 
         Raises:
-            WorkerFailureError: the disk is full or refuses, or the files would exceed their limit.
+            WorkerFailureError: the disk is full or refuses, the files would exceed their limit, or the worker
+                has written as much as it may (`disk_writes_exceeded`).
         """
         numbers = self._numbers(values)
         size = self.bytes_on_disk + (0 if key in self._keys else HEADER_BYTES + self.state_bytes)
@@ -100,6 +110,7 @@ class ExpertFiles:
             raise _storage_failed(
                 f"experts' states take {size} bytes of disk; the worker may take {self.max_bytes}"
             )
+        self._disk.write(self.state_bytes)
         part = self.path(key).with_suffix(".part")
         try:
             with part.open("wb", buffering=0) as file:

@@ -10,21 +10,23 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 
 from torch import Tensor
 
 from moe.moesys.cache import Key
+from moe.moesys.prefetch import LAYERS_IN_HOST_MEMORY
 from punctual.moe import MoELayer
 from punctual.moe.model import ExpertParameter
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
 from workers.runtime.returned import refused
 from workers.runtime.tiers.tiered_experts import TieredExperts
+from workers.runtime.tiers.usage import TierUsage
 
 #: Of the disk's free space. Nearly full disks slow down and wear out.
 _USABLE_DISK = 0.9
-_LAYERS_IN_HOST_MEMORY = 2
 
 
 def find_tiered(layers: Mapping[str, MoELayer], spread: Mapping[str, ExpertParameter]) -> frozenset[str]:
@@ -59,16 +61,18 @@ class ModelTiers:
         try:
             root = Path(tempfile.mkdtemp(prefix="expert-states-"))
             free_bytes = int(_USABLE_DISK * shutil.disk_usage(root).free)
+            if parts.disk.room_bytes is not None:
+                free_bytes = min(free_bytes, parts.disk.room_bytes)
         except OSError as error:
             raise WorkerFailureError("storage_failed", f"experts' states have no folder: {error}") from error
         self._remove_files = weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         for shape, keys in _keys_by_shape(layers, tiered).items():
             modules = {key: layers[name].experts[key[1]] for key, name in keys.items()}
             hosted = [layer for layer, _ in keys]
-            entries = _LAYERS_IN_HOST_MEMORY * max(map(hosted.count, set(hosted)))
+            entries = LAYERS_IN_HOST_MEMORY * max(map(hosted.count, set(hosted)))
             folder = root / "x".join(map(str, shape))
             try:
-                experts = TieredExperts(modules, parts.optimizer, folder, entries, free_bytes)
+                experts = TieredExperts(modules, parts.optimizer, folder, entries, free_bytes, parts.disk)
             except ValueError as error:
                 raise refused(f'a MoELayer has tiers="auto": {error}') from error
             free_bytes -= experts.host.files.bytes_on_disk
@@ -81,6 +85,10 @@ class ModelTiers:
             return None
         experts, key, parameter = self._places[name]
         return experts.snapshot(key)[0][parameter]
+
+    def usage(self) -> TierUsage:
+        """Return what all tiers did since they were built."""
+        return reduce(TierUsage.plus, (experts.usage() for experts in self._experts), TierUsage())
 
     def give_back(self) -> None:
         """Give the model and its optimizer their states in host memory again; delete the files."""

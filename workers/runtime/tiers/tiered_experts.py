@@ -8,8 +8,10 @@ again from its rows, and its gradients are kept in host memory until the optimiz
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from torch.optim import Optimizer
 
 from moe.moesys.cache import Key
 from moe.moesys.prefetch import predict_experts
+from workers.runtime.tiers.disk_share import DiskShare
 from workers.runtime.tiers.files import ExpertFiles
-from workers.runtime.tiers.host_cache import HostCache
+from workers.runtime.tiers.host_cache import HostCache, HostState
 from workers.runtime.tiers.optimizer_steps import ExpertSteps
+from workers.runtime.tiers.usage import TierUsage
 
 
 class TieredExperts:
@@ -32,6 +36,7 @@ class TieredExperts:
         host: their states.
         predicted, mispredicted: uses of experts that were fetched ahead, and that were not.
         unused: experts that were fetched ahead and not used.
+        stall_seconds: that computation waited for states.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class TieredExperts:
         folder: Path,
         host_entries: int,
         max_file_bytes: int | None = None,
+        disk: DiskShare | None = None,
     ) -> None:
         """Move the states into files, and free the memory of the experts.
 
@@ -51,6 +57,7 @@ class TieredExperts:
             folder: of the files; what is in it is deleted.
             host_entries: states that host memory holds.
             max_file_bytes: limit of all files together.
+            disk: counts and limits what is written.
 
         Raises:
             ValueError: the experts or the optimizer do not fit.
@@ -61,9 +68,10 @@ class TieredExperts:
         first = next(iter(self.experts.values()))
         self.steps = ExpertSteps(optimizer, _shapes_of(first))
         self._skeleton = copy.deepcopy(first).to("meta")
-        files = ExpertFiles(folder, self.steps.rows, self.steps.elements, max_file_bytes)
+        files = ExpertFiles(folder, self.steps.rows, self.steps.elements, max_file_bytes, disk)
         self.host = HostCache(files, host_entries)
         self.predicted = self.mispredicted = self.unused = 0
+        self.stall_seconds = 0.0
         self._layers = sorted({layer for layer, _ in self.experts})
         #: Half of the room at most, so that states in use find some.
         self._max_ahead = host_entries // 2
@@ -90,12 +98,18 @@ class TieredExperts:
         for key, following in zip(due, [*due[1:], None], strict=True):
             if following is not None and self._max_ahead:
                 self._fetch([following])
-            self._await(key, is_counted=False)
-            with self.host.state(key) as held:
+            with self._held(key, is_counted=False) as held:
                 self.steps.step(key, held.values, gradients[key], self._groups[key])
                 held.is_dirty = True
         self._received_before, self._received = self._received, {}
         self._current = None
+
+    def usage(self) -> TierUsage:
+        """Return the totals since the beginning."""
+        counts = self.host.counts()
+        return TierUsage(
+            counts.accesses, counts.hits, self.stall_seconds, counts.bytes_read, counts.bytes_written
+        )
 
     def snapshot(self, key: Key) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
         """Return an expert's parameters by name, and what the optimizer keeps of each. Later steps do not
@@ -130,8 +144,7 @@ class TieredExperts:
             return torch.empty_like(rows)
         self._received[key] = self._received.get(key, 0) + len(rows)
         self._enter(key[0], is_backward=False)
-        self._await(key)
-        with self.host.state(key) as held:
+        with self._held(key) as held:
             parameters = self.steps.parameters(held.values)
             return self._compute({name: value.to(rows.device) for name, value in parameters.items()}, rows)
 
@@ -142,8 +155,7 @@ class TieredExperts:
             self._add_gradients(key, [torch.zeros(shape) for shape in self.steps.shapes.values()])
             return torch.zeros_like(rows)
         self._enter(key[0], is_backward=True)
-        self._await(key)
-        with self.host.state(key) as held, torch.enable_grad():
+        with self._held(key) as held, torch.enable_grad():
             parameters = {
                 name: value.detach().to(rows.device).requires_grad_()
                 for name, value in self.steps.parameters(held.values).items()
@@ -190,6 +202,15 @@ class TieredExperts:
         for key in keys:
             if key not in self._coming:
                 self._coming[key] = self._fetches.submit(self.host.fetch_ahead, key)
+
+    @contextmanager
+    def _held(self, key: Key, *, is_counted: bool = True) -> Iterator[HostState]:
+        """Hold a state in host memory, and count the time until it is there."""
+        began = time.perf_counter()
+        self._await(key, is_counted=is_counted)
+        with self.host.state(key) as held:
+            self.stall_seconds += time.perf_counter() - began
+            yield held
 
     def _await(self, key: Key, *, is_counted: bool = True) -> None:
         """Wait for an expert that is being fetched. Others are fetched on demand."""
