@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset
 
 from moe.moesys import tasks as planned
-from moe.moesys.elastic import Mode, plan_elastic
+from moe.moesys.choices import Mode
+from moe.moesys.elastic import plan_elastic
 from moe.moesys.tasks import ElasticPlan
 from punctual.function import TrainingFunction
 from punctual.names import name_problem

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moe.moesys.elastic import Mode, plan_elastic, plan_one_gpu_each
+from moe.moesys.choices import Mode
+from moe.moesys.elastic import plan_elastic, plan_one_gpu_each
 from moe.moesys.gangs import Gang, predict_gang, useful_gangs
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.model_rows import ModelRow, row

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moe.moesys.capacity import ONLY_GPUS, DeviceCapacity, Fit, Tier, TrainingDemands, fit
+from moe.moesys.capacity import ONLY_GPUS, DeviceCapacity, Fit, TrainingDemands, fit
+from moe.moesys.choices import Tier
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.model_rows import ModelRow, row
 from simulation.reproduction.moesys import explaining, model
