@@ -16,6 +16,7 @@ from punctual.randomness import (
     sample_rand,
     sample_randn,
 )
+from punctual.tasks import Task
 
 if TYPE_CHECKING:
     from punctual.client import Client, Job, Offer, Server, Verdict
@@ -39,6 +40,7 @@ __all__ = [
     "Offer",
     "PunctualError",
     "Server",
+    "Task",
     "TrainingFunction",
     "Verdict",
     "artifact_path",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from punctual.protocol.limits import artifact_name_problem
+from punctual.tasks import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -53,6 +54,15 @@ class TrainingFunction(ABC):
         A data set that also has `__getitems__(indices)` gets a whole local batch at once, or one sample at a
         time if it draws random numbers there.
         """
+
+    def tasks(self) -> Mapping[str, Task]:
+        """Declare the tasks of a model that learns several at once, by name; none by default.
+
+        `init_dataset` then returns a `ConcatDataset` with one data set for each task, in the same order. Each
+        batch has samples of all tasks in proportion to their shares, and a worker gets samples of few tasks,
+        so that loads are even.
+        """
+        return {}
 
     @abstractmethod
     def init_optimizer(self, model: nn.Module) -> Optimizer:

@@ -62,6 +62,18 @@ def caption(experts: dict[str, Any]) -> str:
         f"Rows travel for {timing['share']:.0%} of an iteration: {1e3 * timing['all_to_all_seconds']:.1f} of "
         f"{1e3 * timing['iteration_seconds']:.1f} ms, as rank 0 measured it (mean of {timing['iterations']} "
         "iterations, waiting for other workers included). Drawn is the last of them."
+        + _between_servers(timing)
+    )
+
+
+def _between_servers(timing: dict[str, Any]) -> str:
+    found = timing.get("between_servers")
+    if found is None:
+        return ""
+    return (
+        f" Between servers {found['hierarchical_share']:.0%} of all-to-alls are hierarchical; one was "
+        f"predicted to take {1e3 * found['predicted_seconds']:.2f} ms and took "
+        f"{1e3 * found['measured_seconds']:.2f} ms."
     )
 
 

@@ -40,6 +40,7 @@ def _facts(told: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("Iterations", f"{last - count + 1} to {last}, in generation {told['generation']}"),
         ("Reported", output.time_text(datetime.fromisoformat(told["told_at"]))),
         ("All-to-all", _all_to_all(told)),
+        *_between_servers(told["all_to_all"]),
     ]
 
 
@@ -51,6 +52,20 @@ def _all_to_all(told: Mapping[str, Any]) -> str:
         f"{timing['share']:.0%} of an iteration: {_milliseconds(timing['all_to_all_seconds'])} of "
         f"{_milliseconds(timing['iteration_seconds'])}"
     )
+
+
+def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    told = (timing or {}).get("between_servers")
+    if told is None:
+        return []
+    predicted, flat, hierarchical, measured = (
+        _milliseconds(told[f"{name}_seconds"]) for name in ("predicted", "flat", "hierarchical", "measured")
+    )
+    text = (
+        f"{told['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted "
+        f"{predicted} (flat {flat}, hierarchical {hierarchical})"
+    )
+    return [("Between servers", text)]
 
 
 def _are_everywhere(layers: Sequence[Mapping[str, Any]]) -> bool:

@@ -19,10 +19,10 @@ from punctual.moe.exchange import ComputeExpert, ExpertExchange, compute_experts
 from punctual.moe.placement import ExpertPlacement
 
 #: `GroupExchange.transfer`.
-_Transfer = Callable[[Tensor, list[int], list[int]], Tensor]
+_Transfer = Callable[[Tensor, Tensor], Tensor]
 
 
-def untimed(_group: dist.ProcessGroup | None, _sent_bytes: int) -> AbstractContextManager[Any]:
+def untimed(_groups: Sequence[dist.ProcessGroup | None], _sent_bytes: int) -> AbstractContextManager[Any]:
     """Measure nothing."""
     return nullcontext()
 
@@ -34,7 +34,8 @@ class GroupExchange(ExpertExchange):
 
     Attributes:
         placement: which ranks host which experts.
-        timer: opened around each all-to-all of rows, with the group and the bytes that this rank gives.
+        timer: opened around each all-to-all of rows, with the groups in which it happens, one after the
+            other, and the bytes that this rank gives.
     """
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup | None = None) -> None:
@@ -47,7 +48,7 @@ class GroupExchange(ExpertExchange):
         if placement.ranks != ranks:
             raise ValueError(f"the placement is for {placement.ranks} ranks; the group has {ranks}.")
         self.share = 1 / ranks
-        self.timer: Callable[[dist.ProcessGroup | None, int], AbstractContextManager[Any]] = untimed
+        self.timer: Callable[[Sequence[dist.ProcessGroup | None], int], AbstractContextManager[Any]] = untimed
         self.placement = placement
         self._group = group
         self._rank: int = dist.get_rank(group)
@@ -72,9 +73,9 @@ class GroupExchange(ExpertExchange):
         split = Split.of(routes, counts, self._rank)
         own_counts = counts[self._rank].tolist()
         leaving = _reorder(rows, own_counts, routes.leaving)
-        arrived = self._all_to_all(leaving, split.sent, split.received)
+        arrived = self._all_to_all(leaving, split.between)
         outputs = self._compute_hosted(arrived, split.arriving, compute)
-        returned = self._all_to_all(outputs, split.received, split.sent)
+        returned = self._all_to_all(outputs, split.between.T)
         return _restore_order(returned, own_counts, routes.leaving)
 
     def _compute_hosted(self, arrived: Tensor, arriving: Tensor, compute: ComputeExpert) -> Tensor:
@@ -93,39 +94,50 @@ class GroupExchange(ExpertExchange):
             outputs.append(compute(expert, expert_rows).split(arriving[:, place].tolist()))
         return torch.cat([piece for from_rank in zip(*outputs, strict=True) for piece in from_rank])
 
-    def _all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    def _all_to_all(self, rows: Tensor, between: Tensor) -> Tensor:
         # Every rank takes part in the backward pass, also if its own rows need no gradient.
         if torch.is_grad_enabled() and not rows.requires_grad:
             rows = rows.detach().requires_grad_()
-        exchanged: Tensor = _AllToAll.apply(rows, self.transfer, sent, received)
+        exchanged: Tensor = _AllToAll.apply(rows, self.transfer, between)
         return exchanged
 
-    def transfer(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    def transfer(self, rows: Tensor, between: Tensor) -> Tensor:
         """Return the rows that this rank receives, by source rank, in one all-to-all.
 
         Args:
             rows: (rows, width), by destination rank.
-            sent, received: number of rows to and from each rank.
+            between: (sources, destinations): number of rows, on the host.
         """
-        found = rows.new_empty(sum(received), rows.shape[1])
-        with self.timer(self._group, rows.nbytes):
-            dist.all_to_all_single(found, rows.contiguous(), received, sent, group=self._group)
-        return found
+        sent, received = between[self._rank].tolist(), between[:, self._rank].tolist()
+        with self.timer((self._group,), rows.nbytes):
+            return all_to_all(rows, sent, received, self._group)
+
+
+def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup | None) -> Tensor:
+    """Return the rows that this rank receives, by source rank.
+
+    Args:
+        rows: (rows, width), by destination rank.
+        sent, received: number of rows to and from each rank.
+    """
+    found = rows.new_empty(sum(received), rows.shape[1])
+    dist.all_to_all_single(found, rows.contiguous(), received, sent, group=group)
+    return found
 
 
 class _AllToAll(torch.autograd.Function):
     """An uneven all-to-all forward, and the reverse one backward."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, transfer: _Transfer, sent: list[int], received: list[int]) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, transfer: _Transfer, between: Tensor) -> Tensor:
         """Return the rows that this rank receives, by source rank."""
-        ctx.transfer, ctx.sent, ctx.received = transfer, sent, received
-        return transfer(rows, sent, received)
+        ctx.transfer, ctx.between = transfer, between
+        return transfer(rows, between)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Return the gradients of the rows that this rank sent."""
-        return ctx.transfer(gradients[0], ctx.received, ctx.sent), None, None, None
+        return ctx.transfer(gradients[0], ctx.between.T), None, None
 
 
 @dataclass(frozen=True)
@@ -160,21 +172,31 @@ class Split:
     """How the rows of one pass split.
 
     Attributes:
-        sent, received: number of rows to and from each rank.
+        rank: this rank.
+        between: (sources, destinations): number of rows.
         arriving: (ranks, hosted experts): number of rows that come from each rank.
     """
 
-    sent: list[int]
-    received: list[int]
+    rank: int
+    between: Tensor
     arriving: Tensor
 
     @classmethod
     def of(cls, routes: _Routes, counts: Tensor, rank: int) -> Split:
         """Split the rows (ranks, experts) of all ranks."""
-        sent = torch.zeros(len(counts), dtype=counts.dtype)
-        sent.index_add_(0, routes.destinations[rank], counts[rank])
+        between = counts.new_zeros(len(counts), len(counts)).scatter_add_(1, routes.destinations, counts)
         arriving = (counts * (routes.destinations == rank))[:, list(routes.hosted)]
-        return cls(sent.tolist(), arriving.sum(1).tolist(), arriving)
+        return cls(rank, between, arriving)
+
+    @property
+    def sent(self) -> list[int]:
+        """Number of rows to each rank."""
+        return list(self.between[self.rank].tolist())
+
+    @property
+    def received(self) -> list[int]:
+        """Number of rows from each rank."""
+        return list(self.between[:, self.rank].tolist())
 
 
 def _reorder(rows: Tensor, counts: Sequence[int], order: Sequence[int]) -> Tensor:

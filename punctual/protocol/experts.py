@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from punctual.protocol import limits
+from punctual.protocol.communication import Share
 from punctual.protocol.fields import Count, Message, Number, ShortText, TensorName, TrainSeconds
 
 Counts = Annotated[list[Count], Field(min_length=1, max_length=limits.EXPERTS_OF_A_LAYER)]
@@ -68,6 +69,22 @@ class RowSpan(Message):
         return self
 
 
+class RowsBetweenServers(Message):
+    """How rows travelled between servers: means of one all-to-all of the timed iterations.
+
+    Attributes:
+        hierarchical_share: of all-to-alls, those in two phases.
+        flat_seconds, hierarchical_seconds, predicted_seconds: predictions, the last one of what was chosen.
+        measured_seconds: waiting for other ranks included.
+    """
+
+    hierarchical_share: Share
+    flat_seconds: TrainSeconds
+    hierarchical_seconds: TrainSeconds
+    predicted_seconds: TrainSeconds
+    measured_seconds: TrainSeconds
+
+
 class RowTiming(Message):
     """When rows travelled, as rank 0 measured it: on an emulated device in emulated time.
 
@@ -76,6 +93,7 @@ class RowTiming(Message):
             time in which rows were on their way, waiting for other ranks included.
         seconds, backward_seconds, spans: of the last one: its length, when its backward pass began, and its
             first all-to-alls.
+        between_servers: None of ranks on one server, or whose rows follow another schedule.
     """
 
     iterations: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
@@ -84,6 +102,7 @@ class RowTiming(Message):
     seconds: TrainSeconds
     backward_seconds: TrainSeconds
     spans: Annotated[list[RowSpan], Field(max_length=limits.SPANS_OF_A_WINDOW)]
+    between_servers: RowsBetweenServers | None = None
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

@@ -23,8 +23,8 @@ LONGEST_TRAIN_SECONDS = 1e6
 #: How long ago something happened: about thirty years.
 LONGEST_AGE_SECONDS = 1e9
 
-#: Four of them are those of mixture-of-experts layers.
-METRICS_OF_AN_ITERATION = 104
+#: Eight of them are those of mixture-of-experts layers and their tiers, three those of tasks.
+METRICS_OF_AN_ITERATION = 107
 METRIC_NAME_CHARACTERS = 100
 TEXT_CHARACTERS = 20_000
 #: What is told of a model's gradients. Of one with more nothing is, and it trains as it did.

@@ -45,6 +45,16 @@ class RowSpanSerializer(serializers.Serializer):
     end_seconds = serializers.FloatField()
 
 
+class RowsBetweenServersSerializer(serializers.Serializer):
+    """How rows travelled between servers: means of one all-to-all."""
+
+    hierarchical_share = serializers.FloatField(help_text="Of all-to-alls, those in two phases.")
+    flat_seconds = serializers.FloatField(help_text="Predicted.")
+    hierarchical_seconds = serializers.FloatField(help_text="Predicted.")
+    predicted_seconds = serializers.FloatField(help_text="Of what was chosen.")
+    measured_seconds = serializers.FloatField(help_text="Waiting for other ranks included.")
+
+
 class AllToAllSerializer(serializers.Serializer):
     """When rows of experts travelled, as rank 0 measured it."""
 
@@ -55,6 +65,9 @@ class AllToAllSerializer(serializers.Serializer):
     seconds = serializers.FloatField(help_text="Of the last one.")
     backward_seconds = serializers.FloatField(help_text="When its backward pass began.")
     spans = RowSpanSerializer(many=True, help_text="Of the last one.")
+    between_servers = RowsBetweenServersSerializer(
+        allow_null=True, help_text="Null if no rows travel between servers, or by another schedule."
+    )
 
 
 class PackingDecisionSerializer(serializers.Serializer):

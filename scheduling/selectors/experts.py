@@ -54,7 +54,8 @@ def _all_to_all(timing: dict[str, Any] | None) -> dict[str, Any] | None:
     if timing is None:
         return None
     whole = timing["iteration_seconds"]
-    return {**timing, "share": timing["all_to_all_seconds"] / whole if whole else 0.0}
+    share = timing["all_to_all_seconds"] / whole if whole else 0.0
+    return {"between_servers": None, **timing, "share": share}
 
 
 def newest_decisions(job: Job, count: int) -> list[dict[str, Any]]:

@@ -9,10 +9,11 @@ from simulation.reproduction.espresso import paper as espresso
 from simulation.reproduction.gemini import paper as gemini
 from simulation.reproduction.lina import paper as lina
 from simulation.reproduction.lyra import paper as lyra
+from simulation.reproduction.moesys import paper as moesys
 from simulation.reproduction.paper import Paper
 from simulation.reproduction.zen import paper as zen
 
 PAPERS: dict[str, Paper] = {
     each.PAPER.name: each.PAPER
-    for each in (adaptive_gating, cupcake, elasticflow, espresso, gemini, lina, lyra, zen)
+    for each in (adaptive_gating, cupcake, elasticflow, espresso, gemini, lina, lyra, moesys, zen)
 }

@@ -27,9 +27,13 @@ DECISION = {
     "reason": "expert computation is shorter than the all-to-all",
 }  # fmt: skip
 SPAN = {"layer": 0, "begin_seconds": 0.1, "end_seconds": 0.2}
+BETWEEN_SERVERS = {
+    "hierarchical_share": 1.0, "flat_seconds": 0.3, "hierarchical_seconds": 0.2, "predicted_seconds": 0.2,
+    "measured_seconds": 0.25,
+}  # fmt: skip
 TIMING: dict[str, Any] = {
     "iterations": 8, "iteration_seconds": 0.5, "all_to_all_seconds": 0.2, "seconds": 0.5,
-    "backward_seconds": 0.3, "spans": [SPAN],
+    "backward_seconds": 0.3, "spans": [SPAN], "between_servers": BETWEEN_SERVERS,
 }  # fmt: skip
 RECORD: dict[str, Any] = {
     "iteration": 20, "iterations": 10, "layers": [LAYER], "timing": TIMING, "decisions": [DECISION],

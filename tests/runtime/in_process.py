@@ -10,11 +10,11 @@ import torch.distributed as dist
 
 from moe.gating.curriculum import Curriculum
 from punctual import TrainingFunction
-from workers.runtime.batches import BatchLoader, dataset_size
-from workers.runtime.curriculum import CurriculumOrder, build_order
+from punctual.protocol.hyperparameters import RANDOM_ORDER
+from workers.runtime.batches import BatchLoader
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.local_agent import runtime_plan
-from workers.runtime.parts import build_dataset, build_parts
+from workers.runtime.parts import build_dataset, build_parts, build_sample_order
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
@@ -37,8 +37,7 @@ def runner_of(
     plan = RuntimePlan.from_message(runtime_plan(*synchronisers, family=family))
     synchronisation = Synchronisation(plan, parts)
     synchronisation.begin_alike()
-    order = build_order(curriculum, parts.module, dataset_size(dataset), batch, seed)
-    parts.curriculum = order if isinstance(order, CurriculumOrder) else None
+    order = build_sample_order(parts, dataset, curriculum or RANDOM_ORDER, batch, seed)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loader = BatchLoader(
         dataset,

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from moe.lina.packing import PackingDecision, Reason
+from moe.moesys.all_to_all import Algorithm, AllToAllChoice
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, RoutingCounts, routing_counts
 from punctual.protocol import limits
 from punctual.protocol.experts import ExpertRouting
@@ -34,6 +35,7 @@ from workers.runtime.measuring.row_times import (
     WARM_UP_ITERATIONS,
     IterationRows,
     RowTimes,
+    timing_fields,
     traffic_fields,
     union_seconds,
 )
@@ -156,6 +158,21 @@ def test_profile_tells_what_a_layer_exchanges() -> None:
         "expert_seconds": 2.0,
     }  # fmt: skip
     assert traffic_fields([]) is None
+
+
+def test_predictions_stand_beside_what_was_measured() -> None:
+    """One all-to-all in two phases of 3 s that were predicted to take 2 s, one flat of 1 s."""
+    choices = (AllToAllChoice(Algorithm.HIERARCHICAL, 4.0, 2.0), AllToAllChoice(Algorithm.FLAT, 1.0, 5.0))
+    spans = ((0, 0.0, 3.0), (0, 5.0, 6.0))
+    timing = timing_fields([IterationRows(10.0, 4.0, spans, 8.0, choices)], [0])
+    assert timing is not None
+    assert timing["between_servers"] == {
+        "hierarchical_share": 0.5, "flat_seconds": 2.5, "hierarchical_seconds": 3.5,
+        "predicted_seconds": 1.5, "measured_seconds": 2.0,
+    }  # fmt: skip
+    on_one_server = timing_fields([IterationRows(10.0, 4.0, spans, 8.0)], [0])
+    assert on_one_server is not None
+    assert on_one_server["between_servers"] is None
 
 
 def counts_of(experts: int, rows: int = 1) -> RoutingCounts:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.failures import WorkerFailureError, blaming_the_function, failure_of
-from workers.runtime.sample_order import SampleOrder, local_slice
+from workers.runtime.sample_order import SampleOrder
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,11 @@ class BatchLoader:
         self._ahead_until: int | None = None
 
     def first_of(self, workers: int) -> BatchLoader:
-        """A loader of the part of each batch that the first of so many workers has."""
+        """A loader of the part of each batch that the first of so many workers has, or the busiest one."""
         return BatchLoader(
-            self._keyed.dataset, self._collate, self._order, rank=0, world_size=workers, device=self._device
-        )
+            self._keyed.dataset, self._collate, self._order, rank=self._order.busiest_rank(workers),
+            world_size=workers, device=self._device,
+        )  # fmt: skip
 
     def load(self, iteration: int) -> LocalBatch:
         """The local batch of `iteration`, on the rank's device.
@@ -230,9 +231,9 @@ def _share(
 ) -> tuple[tuple[int, ...], int, int, Tensor]:
     """The samples that a rank loads, the place of the first, how many count, and those of all ranks."""
     everything = order.global_batch(iteration)
-    first, last = local_slice(order.global_batch_size, rank, world_size)
-    shown = everything[first:last] if last > first else everything[:1]
-    return tuple(shown.tolist()), first, last - first, everything
+    places = order.local_places(rank, world_size)
+    shown = everything[places] if len(places) else everything[:1]
+    return tuple(shown.tolist()), int(places[0]) if len(places) else 0, len(places), everything
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -37,6 +37,7 @@ from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.synchronisation.words import in_our_words
+from workers.runtime.task_times import TaskTimes
 from workers.runtime.trained_parameters import TrainedParameters
 from workers.runtime.undeclared_state import UndeclaredState
 
@@ -110,6 +111,7 @@ class IterationRunner:
         self._mixtures = Mixtures(parts)
         order = parts.curriculum
         self._sample_counts = None if order is None else SampleCounts(order, parts.module, group)
+        self._task_times = TaskTimes(parts.tasks, group, rank=rank, world_size=world_size)
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -158,6 +160,7 @@ class IterationRunner:
             control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size,
             trained=self._trained.fingerprint, flags=usage.flags, routing=self._mixtures.take_routing(),
         )  # fmt: skip
+        self._task_times.begin()
         if self._trained.late:
             exchange.result()  # before that it is not known whether all ranks have the same ones
             self._trained.synchronise()
@@ -180,6 +183,7 @@ class IterationRunner:
         if self.pace is not None:
             self.pace.end()
             train_seconds = max(train_seconds, self.pace.compute_seconds)
+        values |= self._task_times.end(train_seconds)
         if self.traffic is not None:
             self.traffic.ends()
         if self.times is not None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from moe.gating.curriculum import Curriculum
 from punctual.function import TrainingFunction
+from punctual.moe import moe_layers
 from punctual.protocol.hyperparameters import RANDOM_ORDER
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.assignment import Assignment, Device
@@ -19,10 +20,19 @@ from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.curriculum import CurriculumOrder, build_order
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.host_experts import move_rest
-from workers.runtime.returned import check_dataset, check_model, check_optimizer, check_scheduler
+from workers.runtime.returned import (
+    check_dataset,
+    check_model,
+    check_optimizer,
+    check_scheduler,
+    refused,
+)
+from workers.runtime.sample_order import SampleOrder, largest_local_batch
 from workers.runtime.state.experts import ExpertHosts, ExpertStates
+from workers.runtime.task_order import TaskOrder, build_task_order
 from workers.runtime.tiers.disk_share import DiskShare
 from workers.runtime.tiers.usage import TierUsage
+from workers.runtime.topology import Topology
 
 
 @dataclass
@@ -36,6 +46,8 @@ class TrainingParts:
         tier_usage: returns what the tiers of experts did since they were built.
         kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
             any other parameter.
+        tasks: the order of samples if the function declares tasks; None until the loader is built.
+        topology: where the ranks of the generation are.
     """
 
     function: TrainingFunction
@@ -48,6 +60,8 @@ class TrainingParts:
     disk: DiskShare = field(default_factory=DiskShare)
     tier_usage: Callable[[], TierUsage] = TierUsage
     kept_elsewhere: Callable[[str], Tensor | None] = lambda _name: None
+    tasks: TaskOrder | None = None
+    topology: Topology = field(default_factory=Topology)
 
     @property
     def expert_states(self) -> ExpertStates:
@@ -58,6 +72,13 @@ class TrainingParts:
     def parameter_bytes(self) -> int:
         """Bytes of gradients that an iteration synchronises."""
         return sum(p.numel() * p.element_size() for p in self.module.parameters() if p.requires_grad)
+
+    def local_batch(self, assignment: Assignment, world_size: int) -> int:
+        """Samples by which an emulated device takes its time: of a task order this rank's, of any other one
+        the most of any rank."""
+        if self.tasks is None:
+            return largest_local_batch(assignment.global_batch_size, world_size)
+        return max(1, len(self.tasks.local_places(assignment.rank, world_size)))
 
 
 def select_device(assigned: Device) -> torch.device:
@@ -110,21 +131,40 @@ def build_dataset(function: TrainingFunction, seed: int) -> Any:
         return check_dataset(function.init_dataset())
 
 
+def build_sample_order(
+    parts: TrainingParts, dataset: Any, name: str, global_batch_size: int, seed: int
+) -> SampleOrder:
+    """Build the order of samples; note it in the parts if it is a special one.
+
+    Args:
+        name: the hyperparameter `sample_order`.
+
+    Raises:
+        WorkerFailureError: `function_error`.
+    """
+    curriculum = None if name == RANDOM_ORDER else Curriculum(name)
+    size = dataset_size(dataset)
+    parts.tasks = build_task_order(parts.function, dataset, global_batch_size, seed)
+    if parts.tasks is not None:
+        if curriculum is not None:
+            raise refused(f'sample_order is "{name}", which tasks() does not allow: leave one of them out')
+        if any(layer.capacity_factor is not None for layer in moe_layers(parts.module).values()):
+            raise refused("a MoELayer has a capacity_factor, which tasks() does not allow: leave it out")
+        return parts.tasks
+    order = build_order(curriculum, parts.module, size, global_batch_size, seed)
+    parts.curriculum = order if isinstance(order, CurriculumOrder) else None
+    return order
+
+
 def build_loader(assignment: Assignment, parts: TrainingParts, dataset: Any, world_size: int) -> BatchLoader:
     """The loader of this rank's share of every batch, in the order that the job asks for.
 
     Raises:
         WorkerFailureError: `function_error`.
     """
-    name = assignment.settings.sample_order
-    order = build_order(
-        None if name == RANDOM_ORDER else Curriculum(name),
-        parts.module,
-        dataset_size(dataset),
-        assignment.global_batch_size,
-        assignment.seed,
+    order = build_sample_order(
+        parts, dataset, assignment.settings.sample_order, assignment.global_batch_size, assignment.seed
     )
-    parts.curriculum = order if isinstance(order, CurriculumOrder) else None
     return BatchLoader(
         dataset,
         parts.function.collate,

@@ -54,6 +54,7 @@ from workers.runtime.state.training_state import (
     state_bytes,
 )
 from workers.runtime.synchronisation.together import Synchronisation
+from workers.runtime.topology import Topology
 from workers.runtime.training import WorkerContext, build_pace
 
 _log = logging.getLogger(__name__)
@@ -208,6 +209,7 @@ class ProfilingGeneration:
         function, dataset = copies_of(self.context.function, self.dataset)
         parts = build_parts(function, self.device, self.assignment.seed)
         parts.disk = self.assignment.disk_share
+        parts.topology = Topology.of(self.assignment)
         synchronisation = Synchronisation(self.assignment.runtime_plan.at(level), parts, group)
         synchronisation.begin_alike()
         runner = IterationRunner(

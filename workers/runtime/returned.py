@@ -19,8 +19,8 @@ from workers.runtime.failures import WorkerFailureError
 
 #: How many metrics `train` may return.
 METRIC_SLOTS = 32
-#: The loss and what the runtime tells of mixture-of-experts layers.
-RUNTIME_METRICS = 1 + 4 + 4
+#: The loss and what the runtime tells of mixture-of-experts layers, their tiers, and tasks.
+RUNTIME_METRICS = 1 + 4 + 4 + 3
 GUIDE = "docs/functions.md, Supported and refused"
 
 

@@ -52,6 +52,14 @@ class SampleOrder:
             first += taken
         return torch.cat(pieces)
 
+    def local_places(self, rank: int, world_size: int) -> Tensor:
+        """Return the places of a rank's samples in the global batch."""
+        return torch.arange(*local_slice(self.global_batch_size, rank, world_size))
+
+    def busiest_rank(self, world_size: int) -> int:
+        """Return a rank that has most to compute."""
+        return 0
+
     def known_until(self, iteration: int) -> int | None:
         """Return the first iteration whose samples are not known before `iteration`; None: all are."""
         return None

@@ -44,7 +44,7 @@ from workers.runtime.parts import (
 from workers.runtime.path_recorder import PathRecorder
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
-from workers.runtime.sample_order import chain_digest, largest_local_batch
+from workers.runtime.sample_order import chain_digest
 from workers.runtime.server_lease import ServerLease
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.durable_schedule import DurableSchedule
@@ -64,6 +64,7 @@ from workers.runtime.state.training_state import (
 )
 from workers.runtime.stopping import function_stops
 from workers.runtime.synchronisation.together import Synchronisation
+from workers.runtime.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def build_pace(
     model = assignment.device.model
     if model is None or emulation is None:
         return None
-    local_batch = largest_local_batch(assignment.global_batch_size, world_size)
+    local_batch = parts.local_batch(assignment, world_size)
     return Pace(emulation, model, local_batch, parts.module)
 
 
@@ -143,6 +144,7 @@ class TrainingGeneration:
         device = select_device(assignment.device)
         self.parts = build_parts(self.context.function, device, assignment.seed)
         self.parts.disk = assignment.disk_share
+        self.parts.topology = Topology.of(assignment)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
         self._first_samples = fetch_first_samples(self.dataset, assignment.seed)

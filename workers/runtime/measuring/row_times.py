@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from moe.moesys.all_to_all import Algorithm, AllToAllChoice
 from punctual.moe import GroupExchange, moe_layers
 from punctual.moe.group_exchange import untimed
 from punctual.protocol import limits
@@ -35,12 +36,14 @@ class IterationRows:
         seconds: of the iteration. backward: when the backward pass began.
         spans: layer, beginning and end of each all-to-all.
         sent_bytes: mean of what this rank gave to one of them.
+        choices: between servers, how each of them was to travel.
     """
 
     seconds: float
     backward: float
     spans: tuple[tuple[int, float, float], ...]
     sent_bytes: float
+    choices: tuple[AllToAllChoice, ...] = ()
 
     @property
     def all_to_all(self) -> float:
@@ -66,6 +69,7 @@ class RowTimes:
         self._submitted: list[tuple[int, Pending]] = []
         self._host_began_at = 0.0
         self._sent_bytes: list[int] = []
+        self._choices: list[AllToAllChoice] = []
         self._timed: list[IterationRows] = []
 
     def begins(self) -> None:
@@ -81,7 +85,7 @@ class RowTimes:
             if isinstance(exchange, PipelinedExchange):
                 exchange.submitted = partial(self._submit, number) if self._is_timed else None
         if self._is_timed:
-            self._spans, self._submitted, self._sent_bytes = [], [], []
+            self._spans, self._submitted, self._sent_bytes, self._choices = [], [], [], []
             self._host_began_at = time.monotonic()
             self._begin = self._backward = self._now()
 
@@ -109,7 +113,8 @@ class RowTimes:
         spans = sorted((within(begin), within(end), layer) for layer, begin, end in self._spans)
         ordered = tuple((layer, begin, max(begin, end)) for begin, end, layer in spans)
         sent_bytes = fmean(self._sent_bytes)
-        self._timed.append(IterationRows(seconds, within(self._backward), ordered, sent_bytes))
+        choices = tuple(self._choices)
+        self._timed.append(IterationRows(seconds, within(self._backward), ordered, sent_bytes, choices))
 
     def continue_from(self, timed: Sequence[IterationRows], *, watching: bool) -> None:
         """Take over from the times of another model like this one."""
@@ -121,11 +126,15 @@ class RowTimes:
         return timed
 
     @contextmanager
-    def _transfer(self, layer: int, group: Any, sent_bytes: int) -> Iterator[None]:
+    def _transfer(self, layer: int, groups: Sequence[Any], sent_bytes: int) -> Iterator[None]:
         self._sent_bytes.append(sent_bytes)
+        choice = getattr(self._layers[layer].exchange, "choice", None)
+        if choice is not None:
+            self._choices.append(choice)
         begin = self._now()
         yield
-        span = group.last if isinstance(group, EmulatedGroup) else (begin, self._now())
+        emulated = [group.last for group in groups if isinstance(group, EmulatedGroup)]
+        span = (emulated[0][0], emulated[-1][1]) if emulated else (begin, self._now())
         self._spans.append((layer, *span))
 
     def _submit(self, layer: int, pending: Pending, sent_bytes: int) -> None:
@@ -171,6 +180,21 @@ def timing_fields(timed: Sequence[IterationRows], places: Sequence[int | None]) 
         "seconds": last.seconds,
         "backward_seconds": last.backward,
         "spans": spans[: limits.SPANS_OF_A_WINDOW],
+        "between_servers": _between_servers(timed),
+    }
+
+
+def _between_servers(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
+    """Return how rows travelled between servers, and means of one all-to-all; None if they did not."""
+    choices = [choice for each in timed for choice in each.choices]
+    if not choices:
+        return None
+    return {
+        "hierarchical_share": fmean(choice.algorithm is Algorithm.HIERARCHICAL for choice in choices),
+        "flat_seconds": fmean(choice.flat_seconds for choice in choices),
+        "hierarchical_seconds": fmean(choice.hierarchical_seconds for choice in choices),
+        "predicted_seconds": fmean(choice.seconds for choice in choices),
+        "measured_seconds": fmean(end - begin for each in timed for _, begin, end in each.spans),
     }
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from communication.hooks.groups import open_group
 from moe.lina.packing import ExpertPacking
+from moe.moesys.all_to_all import LinkRates
 from punctual.moe import ExpertPlacement, LocalExchange, MoELayer, moe_layers
 from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter, expert_parameters
@@ -32,6 +33,7 @@ from workers.runtime.state.experts import ExpertHosts, free
 from workers.runtime.state.moving_experts import move_experts, send_parameters
 from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, RuntimeExchange
 from workers.runtime.synchronisation.expert_gradients import HostGroups
+from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
 from workers.runtime.tiers.model_tiers import ModelTiers, find_tiered
@@ -41,23 +43,29 @@ from workers.runtime.tiers.usage import TierUsage
 class ExpertParallelSynchroniser(GradientSynchroniser):
     """Takes the parameters of spread experts; gives each `MoELayer` an exchange among the ranks.
 
-    Choices: `packing`, the number of hosts of each expert (default 1), which divides the number of ranks.
+    Choices, all optional: `packing`, the number of hosts of each expert (default 1), which divides the number
+    of ranks; `rates`, the fields of `LinkRates` by which all-to-alls between servers are chosen (default:
+    those of the topology).
 
     Attributes:
         placements: by the name of each layer, the hosts of its experts.
         supports_tiers: whether states of experts may lie in tiers. Under a plan that moves experts between
             ranks, or gives them several hosts, they stay in memory.
+        follows_rails: whether rows may travel in two phases between servers.
     """
 
     spreads_experts = True
     supports_tiers = True
+    follows_rails = True
     placements: Mapping[str, ExpertPlacement]
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
-        unknown = set(choices) - {"packing"}
+        unknown = set(choices) - {"packing", "rates"}
         if unknown:
             raise ValueError(f"there is nothing to choose about {min(unknown)!r}")
         self._packing = int(choices.get("packing", 1))
+        self._rates = LinkRates(**choices["rates"]) if "rates" in choices else None
+        self._rails: RailGroups | None = None
         self.placements = {}
         self._layers: dict[str, MoELayer] = {}
         self._spread: dict[str, ExpertParameter] = {}
@@ -105,6 +113,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             # Of its own: layers may run in the backward pass too, if they are checkpointed, while DDP sends
             # gradients.
             self._rows = self._open(EXPERTS, group)
+            if self.follows_rails:
+                self._rails = self._open_rails(parts, group)
             if self._spread:
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
@@ -122,6 +132,13 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         own_groups.own(opened)
         self._opened.append(opened)
         return opened
+
+    def _open_rails(self, parts: TrainingParts, group: dist.ProcessGroup | None) -> RailGroups | None:
+        rails = RailGroups.open(parts.topology, group, self._rates)
+        if rails is not None:
+            own_groups.own(*rails.groups)
+            self._opened += rails.groups
+        return rails
 
     def packed(self, packing: int) -> dict[str, ExpertPlacement]:
         """Return the placements of all layers where each expert has so many hosts.
@@ -170,7 +187,9 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     def exchange_for(self, name: str, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
         """Return what carries the rows of a layer, by its name."""
-        return RuntimeExchange(placement, group)
+        if self._rails is None:
+            return RuntimeExchange(placement, group)
+        return HierarchicalExchange(placement, group, self._rails)
 
     def _hosts_by_parameter(self) -> dict[str, tuple[int, ...]]:
         """Return the hosts of each parameter. They take turns at storing, so that shards are of one size."""

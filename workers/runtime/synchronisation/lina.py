@@ -48,6 +48,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
     """
 
     supports_tiers = False
+    follows_rails = False
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
         super().__init__({name: choices[name] for name in choices if name not in _CHOICES})

@@ -1,0 +1,1 @@
+"""MoESys, reproduced."""

@@ -1,0 +1,118 @@
+"""Rows of experts travel between servers in one all-to-all or in two phases, with the same result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from moe.moesys.all_to_all import Algorithm, LinkRates
+from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, TopK
+from tests.communication.hooks.ranks import run_on_ranks
+from workers.links.rates import DECLARED_LINKS, LinkRate, ServerLinks
+from workers.runtime.assignment import Places
+from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
+from workers.runtime.topology import RankGrid, Topology, emulated_rates
+
+WIDTH, EXPERTS = 5, 8
+#: By these, two phases win below 2 us of bytes along rails; here a rank has a network interface of its own.
+RATES = LinkRates(within=1e6, leaf=1e9, spine=1e9, within_latency=0.0, between_latency=1e-3)
+
+
+def servers_of(shape: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(server for server in range(shape[0]) for _ in range(shape[1]))
+
+
+def exchange_both_ways(shapes: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Return for each shape what this rank received and got back, flat and hierarchical, by passes."""
+    return [exchange_in(shape) for shape in shapes]
+
+
+def exchange_in(shape: tuple[int, int]) -> dict[str, Any]:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.group.WORLD
+    rails = RailGroups.open(Topology(servers_of(shape)), group, RATES)
+    assert rails is not None
+    placement = ExpertPlacement.even(EXPERTS, ranks)
+    two_phases = HierarchicalExchange(placement, group, rails)
+    flat = GroupExchange(placement, group)
+    generator = torch.Generator().manual_seed(3)
+    passes = []
+    for most in (1, 4):
+        between = torch.randint(0, most + 1, (ranks, ranks), generator=generator)
+        between[0] = 0
+        rows = torch.randn(int(between[rank].sum()), WIDTH, generator=torch.Generator().manual_seed(rank))
+        told = []
+        for exchange in (flat, two_phases):
+            own = rows.clone().requires_grad_()
+            arrived = exchange._all_to_all(own, between)
+            (arrived * torch.arange(arrived.numel()).view(arrived.shape)).sum().backward()
+            told.append((arrived.detach(), own.grad))
+        passes.append((told, two_phases.choice))
+    layers = [run_layer(exchange, rank) for exchange in (flat, two_phases)]
+    large = torch.full((ranks, ranks), 10_000)
+    choice = two_phases._choose(torch.zeros(1, WIDTH), large)
+    return {"passes": passes, "layers": layers, "peers": rails.between.size() - 1, "large": choice}
+
+
+def run_layer(exchange: GroupExchange, rank: int) -> list[torch.Tensor | None]:
+    torch.manual_seed(0)
+    layer = MoELayer(WIDTH, 7, EXPERTS, TopK(2))
+    layer.exchange = exchange
+    tokens = torch.randn(3, 4, WIDTH, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    output = layer(tokens)
+    output.square().mean().backward()
+    return [output.detach(), tokens.grad, *(each.grad for each in layer.parameters())]
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "shapes", [[(2, 2)], pytest.param([(2, 4), (4, 2)], marks=pytest.mark.slow)], ids=["4 ranks", "8 ranks"]
+)
+def test_both_ways_bring_the_same_bits(shapes: list[tuple[int, int]]) -> None:
+    by_rank = run_on_ranks(math.prod(shapes[0]), exchange_both_ways, shapes)
+    for number, shape in enumerate(shapes):
+        for rank in by_rank:
+            found = rank[number]
+            for (flat, two_phases), choice in found["passes"]:
+                assert choice.algorithm is Algorithm.HIERARCHICAL
+                assert_same_bits(flat, two_phases)
+            assert_same_bits(*found["layers"])
+            # A flat exchange has as many messages to each rank of them.
+            assert found["peers"] == shape[0] - 1
+            assert found["large"].algorithm is Algorithm.FLAT
+
+
+@pytest.mark.parametrize(
+    ("servers", "grid"),
+    [
+        ((0, 0, 1, 1), RankGrid(2, 2)),
+        ((5, 5, 5, 2, 2, 2), RankGrid(2, 3)),
+        ((0, 0, 1), None),
+        ((0, 1, 0, 1), None),
+        ((0, 1), None),
+        ((0, 0), None),
+        ((), None),
+    ],
+)
+def test_rails_need_equally_full_servers(servers: tuple[int, ...], grid: RankGrid | None) -> None:
+    assert Topology(servers).grid(range(len(servers))) == grid
+
+
+def test_ranks_of_a_level_may_be_on_fewer_servers() -> None:
+    topology = Topology((0, 0, 1, 1))
+    assert topology.grid([0, 1]) is None
+    assert topology.grid([0, 1, 2, 3]) == RankGrid(2, 2)
+
+
+def test_gpus_of_an_emulated_server_share_its_links() -> None:
+    links = ServerLinks({name: LinkRate(8.0 if name == "spine" else 16.0, 0.1) for name in DECLARED_LINKS})
+    one_rack = emulated_rates(links, Places((0, 0, 1, 1), (0, 0, 0, 0)))
+    assert (one_rack.within, one_rack.leaf, one_rack.spine) == (8.0, 8.0, 8.0)
+    assert emulated_rates(links, Places((0, 0, 1, 1), (0, 0, 1, 1))).leaf == 4.0

@@ -1,0 +1,74 @@
+"""Servers of the ranks of a generation, and the rates of the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from moe.moesys.all_to_all import LinkRates
+from workers.links.rates import NETWORK, SPINE, WITHIN_SERVER, ServerLinks
+from workers.runtime.assignment import Assignment, Places
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where ranks are.
+
+    Attributes:
+        servers: number of each rank's server; empty if all are on one.
+        rates: of the links between them; the published ones on real devices.
+    """
+
+    servers: tuple[int, ...] = ()
+    rates: LinkRates = field(default_factory=LinkRates)
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> Topology:
+        """Return the topology of a generation."""
+        links = assignment.device.links
+        places = assignment.places
+        return cls(places.servers, LinkRates() if links is None else emulated_rates(links, places))
+
+    def grid(self, ranks: Sequence[int]) -> RankGrid | None:
+        """Return how some ranks fill servers. None if they are not numbered server by server, as many on each
+        and at least two, on at least two servers."""
+        if not self.servers:
+            return None
+        servers = [self.servers[rank] for rank in ranks]
+        each = servers.count(servers[0])
+        count = len(set(servers))
+        in_order = servers == [server for server in dict.fromkeys(servers) for _ in range(each)]
+        return RankGrid(count, each) if in_order and count > 1 and each > 1 else None
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """Equally many ranks on each server."""
+
+    servers: int
+    ranks_per_server: int
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """Ranks of each server."""
+        g = self.ranks_per_server
+        return [list(range(server * g, (server + 1) * g)) for server in range(self.servers)]
+
+    @property
+    def rails(self) -> list[list[int]]:
+        """Ranks of each rail."""
+        return [list(rail) for rail in zip(*self.rows, strict=True)]
+
+
+def emulated_rates(links: ServerLinks, places: Places) -> LinkRates:
+    """Return the rates of emulated links.
+
+    The GPUs of a server share its links, and all messages of a collective leave at once: there are no rails,
+    and no message waits for another's latency.
+    """
+    sharing = max(places.servers.count(server) for server in places.servers)
+    network = links.rate(NETWORK).bytes_per_second
+    if len(set(places.racks)) > 1:
+        network = min(network, links.rate(SPINE).bytes_per_second)
+    within = links.rate(WITHIN_SERVER).bytes_per_second
+    return LinkRates(within / sharing, network / sharing, network / sharing, 0.0, 0.0)
