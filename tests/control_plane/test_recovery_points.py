@@ -168,7 +168,7 @@ def test_a_hand_overs_pause_is_told_by_parts_and_by_where_its_state_was(
     assert (made.pause_seconds, made.waiting_seconds) == (0.9, 0.1)
     assert made.loading_seconds == pytest.approx(0.8)
     told = JobEvent.objects.get(job=made.job, kind="state_taken").message
-    assert "it took 0.90 s: 0.10 s until its state was there" in told
+    assert "Restarted in 0.90 s: 0.10 s until its state was there" in told
     assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in told
     retire(made, RetireReason.LET_GO, "test")
     send(servers[0], {"events": [{**first, "id": str(uuid4())}]})

@@ -45,7 +45,7 @@ def test_a_jobs_headline_says_what_became_of_its_deadline(
     paragraphs = re.findall(r'<p class="verdict[^"]*">(.*?)</p>', page, re.DOTALL)
     lines = [" ".join(re.sub("<[^>]+>", "", paragraph).split()) for paragraph in paragraphs]
     assert words in lines[0]
-    assert lines[1].startswith(f"Answered when it was decided: Admitted: {reason}")
+    assert lines[1].startswith(f"Decision: Admitted: {reason}")
 
 
 def test_a_jobs_headline_says_that_its_weights_are_not_finite(
