@@ -27,6 +27,12 @@ NEWER_INTERPRETERS = ("python3.13", "python3.12", "python3.11")
 #: Names under which distributions install Chromium.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 UV = "uv==0.13.8"
+#: Two thirds of what is installed, of which a process imports a few modules at most: those are compiled then.
+SELDOM_IMPORTED = (
+    r"/(tests?|testing|faker/providers|graphql|mypy|mypyc|networkx|numba/cuda|plotly/graph_objs|pyarrow|pygments"
+    r"|prompt_toolkit|scipy/(integrate|interpolate|io|ndimage|signal|stats)|setuptools|sympy/physics"
+    r"|torch/(_inductor|_vendor|onnx)|torchgen|wcwidth)/"
+)
 
 
 class SetupError(Exception):
@@ -101,12 +107,22 @@ def install(requirements: str) -> None:
         environment["UV_CACHE_DIR"] = str(TOOLS / "cache")
     environment.pop("VIRTUAL_ENV", None)
     say(f"installing {requirements} into .venv (the first time takes a minute or two)")
-    # Bytecode is compiled now: otherwise each process would do it at each start.
-    command = [find_uv(), "pip", "install", "--compile-bytecode", "--python", str(INTERPRETER)]
+    command = [find_uv(), "pip", "install", "--python", str(INTERPRETER)]
     command += ["-r", requirements, "-c", "constraints.txt"]
     subprocess.run(command, cwd=PROJECT, env=environment, check=True)
+    compile_bytecode()
     stamp.write_text(wanted)
     say("environment ready after %.0f s" % (time.monotonic() - begun))
+
+
+def compile_bytecode() -> None:
+    """Compile what most processes import, on all cores: many that start at once would each do it again.
+
+    A package may hold a file for another version of Python, so what cannot be compiled is not an error.
+    """
+    command = [str(INTERPRETER), "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM_IMPORTED]
+    folders = VIRTUAL_ENVIRONMENT.glob("lib/python3*/site-packages")
+    subprocess.run([*command, *map(str, folders)], check=False)
 
 
 def fingerprint(requirements: str) -> str:
