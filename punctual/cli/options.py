@@ -6,12 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from punctual.cli import session
-from punctual.client.requests import JobOptions
 from punctual.errors import InvalidInputError, PunctualError
 
 
@@ -50,12 +49,6 @@ Function = Annotated[
         show_default=False,
     ),
 ]
-DeadlineOption = Annotated[
-    str | None,
-    typer.Option("--deadline", "-d", help="When it must be done: 20m, 1h30m, or 2030-01-31T14:30Z."),
-]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", "-b", help="Global batch size.", min=1)]
-Iterations = Annotated[int | None, typer.Option("--iterations", "-n", help="Iterations at most.", min=1)]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="NAME=VALUE", help="A hyperparameter; the value is JSON, else text."),
@@ -64,91 +57,10 @@ ClassOption = Annotated[
     ServiceClass | None,
     typer.Option("--class", "-c", help="slo: hard deadline (the default with one); soft; best_effort."),
 ]
-Name = Annotated[str | None, typer.Option("--name", help="The job's name.")]
-Label = Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="A label.")]
-Data = Annotated[
-    list[str] | None,
-    typer.Option("--data", metavar="NAME=URL", help="Data for the function: a URL, or a path."),
-]
-Target = Annotated[
-    str | None,
-    typer.Option("--target", metavar="METRIC>=NUMBER", help="Stop early at a metric: accuracy>=0.9."),
-]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything random.", min=0)]
-CheckpointSeconds = Annotated[
-    float | None, typer.Option("--checkpoint-seconds", help="Seconds between durable checkpoints.")
-]
-LossyOption = Annotated[
-    bool | None,
-    typer.Option("--lossy/--lossless", help="Whether codecs that lose something may compress gradients."),
-]
-Codec = Annotated[
-    list[str] | None,
-    typer.Option("--codec", metavar="NAME", help="The only codec that may (repeatable); implies --lossy."),
-]
-Replicas = Annotated[
-    int | None, typer.Option("--replicas", help="Copies of the state in memory, the local one included.")
-]
-ProtectEvery = Annotated[
-    int | None,
-    typer.Option("--protect-every", help="Iterations between two points in memory, at most."),
-]
-FunctionName = Annotated[
-    str | None, typer.Option("--function-name", help="Name for the upload; else the file's.")
-]
 Entry = Annotated[str | None, typer.Option("--entry", help="module:Class, where there are several.")]
 Requirements = Annotated[
     str | None, typer.Option("--requirements", "-r", help="A requirements.txt to go with a single file.")
 ]
-
-
-def job_options(
-    *,
-    deadline: str | None,
-    batch_size: int | None,
-    iterations: int | None,
-    hyperparameters: Sequence[str] | None,
-    service_class: ServiceClass | None,
-    name: str | None,
-    labels: Sequence[str] | None,
-    data: Sequence[str] | None,
-    target: str | None,
-    seed: int | None,
-    checkpoint_seconds: float | None,
-    lossy: bool | None = None,
-    codecs: Sequence[str] | None = None,
-    replicas: int | None = None,
-    protect_every: int | None = None,
-    project: str | None = None,
-) -> JobOptions:
-    """What the options say of a job; options that were not given are left out.
-
-    Raises:
-        InvalidInputError: one of them cannot be read.
-    """
-    values: dict[str, Any] = {
-        "deadline": deadline,
-        "batch_size": batch_size,
-        "max_iterations": iterations,
-        "hyperparameters": hyperparameters_of(hyperparameters),
-        "service_class": None if service_class is None else service_class.value,
-        "name": name,
-        "labels": pairs(labels, "--label"),
-        "data": pairs(data, "--data"),
-        "target": target,
-        "seed": seed,
-        "checkpoint_seconds": checkpoint_seconds,
-        "lossy": None if lossy is None else "allowed" if lossy else "refused",
-        "codecs": list(codecs) if codecs else None,
-        "protection": {
-            name: value
-            for name, value in (("replicas", replicas), ("frequency", protect_every))
-            if value is not None
-        },
-        "project": project,
-    }
-    given = {key: value for key, value in values.items() if value is not None and value != {}}
-    return cast(JobOptions, given)
 
 
 def hyperparameters_of(texts: Sequence[str] | None) -> dict[str, Any]:

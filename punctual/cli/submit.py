@@ -9,90 +9,47 @@ import typer
 
 from punctual.cli import options, output, session
 from punctual.cli.follow import INTERRUPTED, ending, follow_job, wait_for_job
+from punctual.cli.job_options import Afterwards, Follow, JobStated, Upload, Wait, with_groups
 from punctual.cli.verdicts import offer_accepted, say_verdict
 from punctual.client import Client, Job
-from punctual.errors import InvalidInputError, PunctualError
+from punctual.errors import PunctualError
 
 _FIRST_WAIT_SECONDS = 2.0
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show progress until the job is finished.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait silently until the job is finished.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Do not even wait for the verdict.")]
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="When declined, accept the offered deadline without asking.")
-]
 
-
-def submit(
-    function: options.Function,
-    deadline: options.DeadlineOption = None,
-    batch_size: options.BatchSize = None,
-    iterations: options.Iterations = None,
-    hyperparameters: options.Set = None,
-    service_class: options.ClassOption = None,
-    name: options.Name = None,
-    labels: options.Label = None,
-    data: options.Data = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    checkpoint_seconds: options.CheckpointSeconds = None,
-    lossy: options.LossyOption = None,
-    codecs: options.Codec = None,
-    replicas: options.Replicas = None,
-    protect_every: options.ProtectEvery = None,
-    project: options.Project = None,
-    function_name: options.FunctionName = None,
-    entry: options.Entry = None,
-    requirements: options.Requirements = None,
-    follow: Follow = False,
-    wait: Wait = False,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: options.Json = False,
-) -> None:
+@with_groups
+def submit(function: options.Function, stated: JobStated, upload: Upload, afterwards: Afterwards) -> None:
     """Submit a training function and get a verdict: can it be done by the deadline?"""
-    if follow + wait + detach > 1:
-        raise InvalidInputError("--follow, --wait and --detach exclude each other")
-    stated = options.job_options(
-        deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
-        service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
-        protect_every=protect_every, project=project,
-    )  # fmt: skip
     with session.client() as client:
         try:
-            with _busy("Submitting …", as_json):
+            with _busy("Submitting …", afterwards.as_json):
                 job = client.submit(
                     function,
-                    function_name=function_name,
-                    entry=entry,
-                    requirements=requirements,
                     # Short, so that the job's id is known and said soon; the rest is waited for afterwards.
-                    verdict_seconds=0 if detach else _FIRST_WAIT_SECONDS,
-                    **stated,
+                    verdict_seconds=0 if afterwards.detach else _FIRST_WAIT_SECONDS,
+                    **upload.arguments(),
+                    **stated.options(upload.project),
                 )
         except KeyboardInterrupt:
             output.note("Interrupted; whether the job was submitted: punctual jobs")
             raise typer.Exit(INTERRUPTED) from None
-        code = _after_submission(
-            client, job, follow=follow, wait=wait, detach=detach, yes=yes, as_json=as_json
-        )
+        code = _after_submission(client, job, afterwards)
     raise typer.Exit(code)
 
 
-def _after_submission(
-    client: Client, job: Job, *, follow: bool, wait: bool, detach: bool, yes: bool, as_json: bool
-) -> int:
-    if not detach:
+def _after_submission(client: Client, job: Job, afterwards: Afterwards) -> int:
+    as_json = afterwards.as_json
+    if not afterwards.detach:
         _wait_for_verdict(job, as_json)
-        job = _take_offer(job, yes=yes, as_json=as_json)
-    if follow and not job.finished:
-        return follow_job(client, job.id, as_json=as_json)
-    if wait and not job.finished:
-        return wait_for_job(client, job.id, as_json=as_json)
+        job = _take_offer(job, yes=afterwards.yes, as_json=as_json)
+    if not job.finished:
+        if afterwards.follow:
+            return follow_job(client, job.id, as_json=as_json)
+        if afterwards.wait:
+            return wait_for_job(client, job.id, as_json=as_json)
     if as_json:
         output.print_json(job.raw)
-    elif detach:
+    elif afterwards.detach:
         output.say(f"Job {job.id} is submitted. Follow it: punctual follow {job.id}")
     return 1 if job.state in ("declined", "failed", "cancelled") else 0
 
@@ -143,27 +100,11 @@ def _busy(text: str, as_json: bool) -> AbstractContextManager[object]:
     return console.status(text) if console.is_terminal and not as_json else nullcontext()
 
 
+@with_groups
 def what_if(
     function: options.Function,
-    deadline: options.DeadlineOption = None,
-    batch_size: options.BatchSize = None,
-    iterations: options.Iterations = None,
-    hyperparameters: options.Set = None,
-    service_class: options.ClassOption = None,
-    name: options.Name = None,
-    labels: options.Label = None,
-    data: options.Data = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    checkpoint_seconds: options.CheckpointSeconds = None,
-    lossy: options.LossyOption = None,
-    codecs: options.Codec = None,
-    replicas: options.Replicas = None,
-    protect_every: options.ProtectEvery = None,
-    project: options.Project = None,
-    function_name: options.FunctionName = None,
-    entry: options.Entry = None,
-    requirements: options.Requirements = None,
+    stated: JobStated,
+    upload: Upload,
     link: Annotated[
         float | None,
         typer.Option("--link", metavar="GBITS", help="Gbit/s between servers, in place of their links'."),
@@ -171,20 +112,12 @@ def what_if(
     as_json: options.Json = False,
 ) -> None:
     """Ask for the verdict without submitting anything (a new file is uploaded, but nothing runs)."""
-    stated = options.job_options(
-        deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
-        service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
-        protect_every=protect_every, project=project,
-    )  # fmt: skip
     with session.client() as client, _busy("Asking …", as_json):
         verdict = client.what_if(
             function,
-            function_name=function_name,
-            entry=entry,
-            requirements=requirements,
             link_bytes_per_second=None if link is None else link * 1.25e8,
-            **stated,
+            **upload.arguments(),
+            **stated.options(upload.project),
         )
     if as_json:
         output.print_json(verdict.raw)
@@ -217,41 +150,12 @@ def decline(job_id: options.JobId, as_json: options.Json = False) -> None:
         output.say(f"The offer to job {job.id} is declined; nothing is held for it any more.")
 
 
-def clone(
-    job_id: options.JobId,
-    deadline: options.DeadlineOption = None,
-    batch_size: options.BatchSize = None,
-    iterations: options.Iterations = None,
-    hyperparameters: options.Set = None,
-    service_class: options.ClassOption = None,
-    name: options.Name = None,
-    labels: options.Label = None,
-    data: options.Data = None,
-    target: options.Target = None,
-    seed: options.Seed = None,
-    checkpoint_seconds: options.CheckpointSeconds = None,
-    lossy: options.LossyOption = None,
-    codecs: options.Codec = None,
-    replicas: options.Replicas = None,
-    protect_every: options.ProtectEvery = None,
-    follow: Follow = False,
-    wait: Wait = False,
-    detach: Detach = False,
-    yes: Yes = False,
-    as_json: options.Json = False,
-) -> None:
+@with_groups
+def clone(job_id: options.JobId, stated: JobStated, afterwards: Afterwards) -> None:
     """Submit a job again, with the options given here changed."""
-    stated = options.job_options(
-        deadline=deadline, batch_size=batch_size, iterations=iterations, hyperparameters=hyperparameters,
-        service_class=service_class, name=name, labels=labels, data=data, target=target, seed=seed,
-        checkpoint_seconds=checkpoint_seconds, lossy=lossy, codecs=codecs, replicas=replicas,
-        protect_every=protect_every,
-    )  # fmt: skip
     with session.client() as client:
-        job = client.job(job_id).clone(**stated)
-        code = _after_submission(
-            client, job, follow=follow, wait=wait, detach=detach, yes=yes, as_json=as_json
-        )
+        job = client.job(job_id).clone(**stated.options())
+        code = _after_submission(client, job, afterwards)
     raise typer.Exit(code)
 
 
