@@ -458,6 +458,7 @@ with open("/dev/shm/much", "wb") as file:
 
 
 @needs_namespaces
+@pytest.mark.slow
 def test_a_job_that_takes_too_much_memory_is_told_so_and_its_neighbour_trains_on(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

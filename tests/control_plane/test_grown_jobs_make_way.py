@@ -63,6 +63,7 @@ def test_job_that_needs_all_gpus_is_not_shrunk(
     assert not needs_all.events.filter(kind__in=["made_way", "shrink"]).exists()
 
 
+@pytest.mark.slow
 def test_a_burst_of_newcomers_shrinks_a_job_once_a_minute(
     cluster: Cluster, owned: SimulatedAgent, version: FunctionVersion, submit: Submit
 ) -> None:

@@ -190,7 +190,8 @@ def overload(seed: int, large_share: float):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["punctual", pytest.param("elasticflow", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["punctual", "elasticflow"])
 def test_prudence_meets_many_more_deadlines_under_overload_and_none_fewer_where_there_is_room(policy):
     def met(trace, newcomers):
         run = SimulationSettings(

@@ -151,6 +151,7 @@ def test_open_newcomers_are_learnt_only_where_room_may_be_made():
     assert ELASTICFLOW.admit(asked).memory == ()
 
 
+@pytest.mark.slow
 def test_in_deep_overload_making_room_does_not_crowd_out_small_jobs():
     """Months of long jobs on one server, summed over slots: a single slot shows mostly chance."""
     traces = [load_workload("philly:jobs=100", seed=seed) for seed in range(3)]

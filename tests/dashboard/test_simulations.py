@@ -205,6 +205,7 @@ def test_a_store_that_lost_the_results_is_said_and_breaks_no_page(
 @pytest.mark.browser
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("store")
+@pytest.mark.slow
 def test_a_study_is_started_in_the_form_followed_and_compared(site: Site) -> None:
     visit = site.visit(site.scenario.operator)
     page = visit.go("/simulations/")

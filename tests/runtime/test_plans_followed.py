@@ -63,7 +63,8 @@ def test_so_are_those_of_models_with_sparse_gradients(agent: LocalAgent, planner
     _follow(agent, EXAMPLES / "recommender.py", few, profiles, planner)
 
 
-@pytest.mark.parametrize("planner", [pytest.param("zen", marks=pytest.mark.live), "combined"])
+@pytest.mark.live
+@pytest.mark.parametrize("planner", ["zen", "combined"])
 def test_groups_over_emulated_links_are_taken_down_after_each_level(agent: LocalAgent, planner: str) -> None:
     few = RECOMMENDER | {"hyperparameters": {"global_batch_size": 8, "rating_count": 4000}}
     device = emulated(within_server=1e7)

@@ -81,6 +81,7 @@ def test_levels_that_do_not_divide_the_batch_are_left_out(agent: LocalAgent) -> 
     assert done["reason"] == "all_levels"
 
 
+@pytest.mark.slow
 def test_a_short_job_is_measured_no_further_than_it_trains(agent: LocalAgent) -> None:
     beyond = regression(hyperparameters={"fail_at": 3})["hyperparameters"]
     profile = {"levels": [1, 2], "seconds_per_level": 0.2, "known": 1e-6}

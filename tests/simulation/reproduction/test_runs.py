@@ -156,6 +156,7 @@ def test_a_missing_trace_fails_its_runs_with_where_the_original_is(tmp_path):
     assert list(results.by_spec) == [SMALL]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_results_of_one(tmp_path):
     specs = [replace(SMALL, policy=policy) for policy in ("edf", "tiresias", "themis")]
     here = make_results(specs, tmp_path / "one")
