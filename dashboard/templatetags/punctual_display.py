@@ -17,7 +17,7 @@ from deployments.models import Deployment
 from lending.choices import LoanState, ReclaimState
 from lending.models import LoanOrder, ReclaimOrder
 from punctual.names import shown
-from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
+from scheduling.choices import JOB_COLOURS, JobEventKind, JobState, PromiseOutcome
 from scheduling.models import Job
 from simulation.choices import RUN_COLOURS
 from simulation.models import SimulationRun
@@ -45,8 +45,7 @@ _RECLAIM_STYLES = {
 }
 
 
-#: Kinds of events whose names say less than they should.
-_EVENTS = {"state_taken": "State loaded", "no_port": "No free port"}
+_EVENTS = {str(kind): kind.label for kind in JobEventKind}
 
 
 def duration_text(seconds: float) -> str:

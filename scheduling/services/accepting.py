@@ -14,7 +14,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.errors import Conflict
 from projects.models import User
-from scheduling.choices import JobState, OfferState, PromiseOutcome
+from scheduling.choices import JobEventKind, JobState, OfferState, PromiseOutcome
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Job, Offer
 from scheduling.services.deciding_again import store_plans
@@ -170,7 +170,7 @@ def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime)
     )
     record(
         successor,
-        "submitted",
+        JobEventKind.SUBMITTED,
         f"Submitted by {actor.username}: accepts the offer made to job {job.pk}.",
         actor=actor.username,
     )

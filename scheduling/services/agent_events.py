@@ -14,7 +14,7 @@ from cluster.models import Agent, Cluster
 from projects.prepared import PreparedRows
 from punctual.protocol.events import CopyTraffic
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED, NONFINITE, PLAN_REFUSED
-from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
+from scheduling.choices import CurveState, GenerationState, JobEventKind, JobState, Purpose, RetireReason
 from scheduling.core.question.quantities import duration_text, gpus_text, memory_text
 from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.life_cycle.instructions import Fail
@@ -177,7 +177,7 @@ def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) ->
         job.checkpoint = checkpoint
         record(
             job,
-            "checkpoint",
+            JobEventKind.CHECKPOINT,
             f"State at iteration {iteration} is stored durably.",
             generation=generation.number,
         )
@@ -240,7 +240,7 @@ def _profile_level(
         )
     else:
         level_measured(job, generation, event["gpus"], speed)
-    record(job, "profiled", sentence, gpus=event["gpus"])
+    record(job, JobEventKind.PROFILED, sentence, gpus=event["gpus"])
 
 
 def _profile_done(
@@ -270,7 +270,7 @@ def _profile_done(
         known = gpus_text(max(curve.levels.values_list("gpus", flat=True)))
         record(
             job,
-            "measured_since",
+            JobEventKind.MEASURED_SINCE,
             f"Its speed is known on up to {known} now; submitted again, it is decided by that.",
         )
     planning_fact_changed(cluster)

@@ -16,7 +16,7 @@ import numpy as np
 from django.db.models import DurationField, ExpressionWrapper, F, Value
 
 from cluster.models import Cluster, Gpu
-from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.choices import UNDECIDED_STATES, CurveState, JobEventKind
 from scheduling.core.placement.measuring import levels_to_come
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import ReasonCode, Verdict
@@ -273,7 +273,7 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
     row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
     row.verdict = pending(AnswerCode.AWAITS_LEVELS, text).as_json()
     if not told:
-        notes.append(JobNote(row, "awaits_levels", text, {"gpus": chance.wait_for}))
+        notes.append(JobNote(row, JobEventKind.AWAITS_LEVELS, text, {"gpus": chance.wait_for}))
     return True
 
 

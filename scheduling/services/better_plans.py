@@ -20,6 +20,7 @@ from scheduling.choices import (
     CurveState,
     GenerationState,
     Goal,
+    JobEventKind,
     JobState,
     Lossy,
     Purpose,
@@ -191,7 +192,7 @@ def _take_up(job: Job, curve: ScalingCurve) -> int:
         current.save(update_fields=["curve"])
         record(
             current,
-            "plan_taken_up",
+            JobEventKind.PLAN_TAKEN_UP,
             f"Plans of its gradients ({curve.plan_family}) were measured and are faster: it follows them "
             "from its next change of GPUs on.",
         )

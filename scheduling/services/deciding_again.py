@@ -18,6 +18,7 @@ from scheduling.choices import (
     UNDECIDED_STATES,
     GenerationState,
     Goal,
+    JobEventKind,
     PromiseOutcome,
     ServiceClass,
 )
@@ -135,7 +136,7 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
         job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
         job.save(update_fields=[*fields, "promised", "at_risk", "promise_outcome", "void_reason"])
         store_plans(plans)
-        record(job, "promised_again", f"Its promise holds again: {verdict.reason}")
+        record(job, JobEventKind.PROMISED_AGAIN, f"Its promise holds again: {verdict.reason}")
         return True
     reason = refusal or "no plan for it is known"
     job.verdict = replace(
@@ -150,5 +151,7 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
         planned_start_at=None,
     ).as_json()
     job.save(update_fields=fields)
-    record(job, "promise_not_restored", f"Its promise could not be restored after its pause: {reason}")
+    record(
+        job, JobEventKind.PROMISE_NOT_RESTORED, f"Its promise could not be restored after its pause: {reason}"
+    )
     return False

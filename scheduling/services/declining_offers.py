@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from projects.errors import Conflict
 from projects.models import User
-from scheduling.choices import OfferState
+from scheduling.choices import JobEventKind, OfferState
 from scheduling.models import Job, Offer
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.wakeups import wake
@@ -34,7 +34,7 @@ def job_decline_offer(*, job: Job, actor: User) -> Job:
     offer.save(update_fields=["state"])
     record(
         job,
-        "offer_declined",
+        JobEventKind.OFFER_DECLINED,
         f"{actor.username} declined the offer; what was held for it is free.",
         actor=actor.username,
     )

@@ -13,7 +13,15 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from projects.prepared import PreparedRows
-from scheduling.choices import COMING_STATES, AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.choices import (
+    COMING_STATES,
+    AssignmentState,
+    GenerationState,
+    Goal,
+    JobEventKind,
+    Purpose,
+    RetireReason,
+)
 from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.memory_points import PointsInMemory
@@ -253,7 +261,7 @@ def _prefer_memory(
     generation.start_iteration = point.iteration
     record(
         job,
-        "recovering",
+        JobEventKind.RECOVERING,
         f"Takes its state from the memory of servers, where generation {point.generation.number} has "
         f"left iteration {point.iteration} or a later one.",
         generation=generation.number,

@@ -14,7 +14,7 @@ from django.db.models import Count, Max
 from cluster.models import Cluster, Gpu, Server
 from projects.prepared import PreparedValues
 from punctual.protocol.limits import LARGEST_COUNT
-from scheduling.choices import GenerationState, JobState, Purpose
+from scheduling.choices import GenerationState, JobEventKind, JobState, Purpose
 from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.models import CurveLevel, Generation, Job, JobMetric
 from scheduling.services.records import record
@@ -146,7 +146,7 @@ def note_growth(grown: list[Growth]) -> bool:
         if more and known:
             record(
                 one.job,
-                "memory_raised",
+                JobEventKind.MEMORY_RAISED,
                 f"A worker has taken {memory_text(one.peak_bytes)} of host memory on "
                 f"{gpus_text(one.level.gpus)}, more than was measured; {memory_text(one.reserved_bytes)} is "
                 "reserved for each from now on.",

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from projects.prepared import PreparedValues, time_hole
+from scheduling.choices import JobEventKind
 from scheduling.models import Incident, Job
 from scheduling.services.records import read_cluster, record
 from scheduling.services.wakeups import hint
@@ -49,7 +50,7 @@ def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> Non
     """
     if saw(cluster, Incident.Kind.NO_PORT, message, job=job, now=now):
         log.error("no_free_port", job=job.pk, reason=message)
-        record(job, "no_port", f"It cannot be started or moved now: {message}. It is tried again.")
+        record(job, JobEventKind.NO_PORT, f"It cannot be started or moved now: {message}. It is tried again.")
 
 
 def jobs_without_port(cluster: Cluster, now: datetime) -> set[str]:

@@ -173,7 +173,7 @@ def job_submit(
     _NEW_JOB.store(job)
     # Nobody follows it yet, so nobody is told.
     message = f"Submitted by {owner.username}."
-    _NEW_EVENT.store(JobEvent(job=job, kind="submitted", message=message, actor=owner.username))
+    _NEW_EVENT.store(JobEvent(job=job, kind=JobEventKind.SUBMITTED, message=message, actor=owner.username))
     # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     return job
@@ -282,7 +282,7 @@ def job_resume(*, job: Job, actor: User) -> Job:
     job.promise_asked_again = job.void_reason == VoidReason.PAUSED
     job.save(update_fields=["paused_by_owner", "promise_asked_again"])
     then = "; its promise is decided again" if job.promise_asked_again else ""
-    record(job, "resumed", f"Resumed by {actor.username}{then}.", actor=actor.username)
+    record(job, JobEventKind.RESUMED, f"Resumed by {actor.username}{then}.", actor=actor.username)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"resumed {job.pk}")
     return job

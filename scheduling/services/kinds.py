@@ -12,7 +12,7 @@ from django.db.models import Count, QuerySet
 from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
 from projects.prepared import PreparedValues
-from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
+from scheduling.choices import TERMINAL_STATES, CurveState, JobEventKind, ServiceClass
 from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curve_on, curves_made_on
@@ -136,7 +136,7 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
         job.awaits_levels = False
         job.verdict = pending(AnswerCode.OTHER_KIND, text).as_json()
         detail = {"refused_by": refusal.kind, "gpu_kind": kind, "code": refusal.code}
-        notes.append(JobNote(job, "asked_elsewhere", text, detail))
+        notes.append(JobNote(job, JobEventKind.ASKED_ELSEWHERE, text, detail))
     update_rows([job for job, _, _ in asked], ["refused_kinds", "curve", "awaits_levels", "verdict"])
     record_all(notes)
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from projects.prepared import PreparedValues, time_hole
-from scheduling.choices import OfferState
+from scheduling.choices import JobEventKind, OfferState
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer
 from scheduling.core.question.snapshot import Snapshot
@@ -63,7 +63,7 @@ def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str
     the project may not hold so much, which the job's history says."""
     refusal = quotas.refusal(job.project, found.plan)
     if refusal is not None:
-        record(job, "no_offer", f"A later deadline could be kept, but is not offered: {refusal}")
+        record(job, JobEventKind.NO_OFFER, f"A later deadline could be kept, but is not offered: {refusal}")
         return None
     valid_until = timezone.now() + timedelta(seconds=job.cluster.offer_hold_seconds)
     if (starts_at := moment(found.starts_at)) is not None:
@@ -80,7 +80,7 @@ def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str
     )
     record(
         job,
-        "offer",
+        JobEventKind.OFFER,
         f"{deadline_at:%Y-%m-%d %H:%M:%S} UTC could be promised; held until {valid_until:%H:%M:%S} UTC. "
         "Accepted before that, it is promised as much earlier as there is room.",
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from scheduling.choices import GenerationState, StateSource
+from scheduling.choices import GenerationState, JobEventKind, StateSource
 from scheduling.models import Generation, Job
 from scheduling.selectors.state_sources import sources_of_shards
 from scheduling.services.records import record
@@ -39,7 +39,7 @@ def tell_pause(job: Job, generation: Generation) -> None:
     )
     record(
         job,
-        "state_taken",
+        JobEventKind.STATE_TAKEN,
         f"Restarted in {generation.pause_seconds:.2f} s: "
         f"{waiting:.2f} s until its state was there, {loading:.2f} s to load it, {rest:.2f} s for the "
         f"iteration. Of {counted.total()} shards: {read}.",

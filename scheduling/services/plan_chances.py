@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduling.choices import Lossy
+from scheduling.choices import JobEventKind, Lossy
 from scheduling.core.runtime_plans.expert_families import UNPLANNED
 from scheduling.curve_keys import function_key_on
 from scheduling.models import GradientProfile, Job
@@ -73,4 +73,4 @@ def give_plan_chance(row: Job, chance: PlanChance, refusal: str) -> JobNote | No
         text += "Plans are being made from its measured gradients."
     is_news = StoredVerdict.from_json(row.verdict).reason != text
     row.verdict = pending(AnswerCode.AWAITS_PLAN, text).as_json()
-    return JobNote(row, "awaits_plan", text, {"family": chance.family}) if is_news else None
+    return JobNote(row, JobEventKind.AWAITS_PLAN, text, {"family": chance.family}) if is_news else None

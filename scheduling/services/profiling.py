@@ -16,6 +16,7 @@ from scheduling.choices import (
     UNDECIDED_STATES,
     CurveState,
     GenerationState,
+    JobEventKind,
     JobState,
     Purpose,
 )
@@ -219,7 +220,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     if undecided and job.state == JobState.SUBMITTED:
         move(job, JobState.PROFILING, text)
     else:
-        record(job, "profiling", text)
+        record(job, JobEventKind.PROFILING, text)
     others = Job.objects.filter(curve=measurement.curve, state=JobState.SUBMITTED).order_by("submitted_at")
     told = f"Its speed is being measured with job {job.pk}."
     companions = others.only("state", "cluster_id", "finished_at")[:MOST_TOLD]

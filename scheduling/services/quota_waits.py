@@ -9,7 +9,7 @@ from django.db import transaction
 
 from cluster.models import Cluster
 from projects.prepared import PreparedValues
-from scheduling.choices import UNDECIDED_STATES
+from scheduling.choices import UNDECIDED_STATES, JobEventKind
 from scheduling.models import Incident, Job
 from scheduling.services.incidents import resolve, saw
 from scheduling.services.records import record
@@ -59,4 +59,4 @@ def forget_quota(job: Job) -> None:
 
 def _say(cluster: Cluster, job: Job, reason: str, now: datetime) -> None:
     saw(cluster, Incident.Kind.NO_QUOTA, reason, job=job, now=now)
-    record(job, "no_quota", f"Its function is not measured: {reason}.")
+    record(job, JobEventKind.NO_QUOTA, f"Its function is not measured: {reason}.")

@@ -82,7 +82,7 @@ def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
             look = _Look(job, cluster, now)
     for text in found:
         log.warning("desired and actual state differed", job=job.pk, difference=text)
-        record(job, "reconciled", f"{text[0].upper()}{text[1:]}: put right.")
+        record(job, JobEventKind.RECONCILED, f"{text[0].upper()}{text[1:]}: put right.")
     if found:
         planning_fact_changed(cluster)
         wake("plan", trigger=f"{job.pk} was reconciled")

@@ -12,7 +12,14 @@ from typing import Any
 from cluster.choices import ServerState
 from cluster.models import Server
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
-from scheduling.choices import AssignmentState, Purpose, RecoveryKind, RecoveryOutcome, StateSource
+from scheduling.choices import (
+    AssignmentState,
+    JobEventKind,
+    Purpose,
+    RecoveryKind,
+    RecoveryOutcome,
+    StateSource,
+)
 from scheduling.models import Assignment, Generation, Job, Recovery
 from scheduling.selectors.memory_points import PointsInMemory
 from scheduling.selectors.state_sources import sources_of
@@ -149,7 +156,7 @@ def conclude(found: Recovery, generation: Generation) -> None:
     came_from = StateSource(found.source or StateSource.NONE).label.lower()
     record(
         found.job,
-        "recovered",
+        JobEventKind.RECOVERED,
         f"Trains again {found.down_seconds(found.running_at):.1f} s after the failure was noticed, from "
         f"iteration {found.iteration_resumed} ({came_from}); {found.iterations_lost()} iterations are done "
         "again.",

@@ -13,7 +13,14 @@ from django.db.models import QuerySet
 from cluster.models import Cluster
 from projects.prepared import PreparedValues
 from punctual.protocol.mixtures import Mixture
-from scheduling.choices import UNDECIDED_STATES, CurveState, GenerationState, Purpose, RetireReason
+from scheduling.choices import (
+    UNDECIDED_STATES,
+    CurveState,
+    GenerationState,
+    JobEventKind,
+    Purpose,
+    RetireReason,
+)
 from scheduling.core.question.quantities import gpus_text
 from scheduling.models import Generation, Job
 from scheduling.models.functions import UNREAD_OF_VERSION
@@ -47,7 +54,7 @@ def note_mixture(job: Job, generation: Generation, event: Mapping[str, Any], clu
         return
     sentence = f"The model does not fit on {gpus_text(max(short))}: no level."
     retire(generation, RetireReason.MEASURED, sentence)
-    record(job, "profiled", sentence, gpus=max(short))
+    record(job, JobEventKind.PROFILED, sentence, gpus=max(short))
     measuring_ended(curve)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"the model of {job.pk} does not fit on some levels")

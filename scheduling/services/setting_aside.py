@@ -17,7 +17,7 @@ from django.db import transaction
 
 from cluster.models import Cluster
 from projects.prepared import PreparedRows
-from scheduling.choices import UNDECIDED_STATES
+from scheduling.choices import UNDECIDED_STATES, JobEventKind
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Incident, Job
@@ -81,7 +81,7 @@ def note_set_aside(
         incident.resolved_at = now
         incident.save(update_fields=["resolved_at"])
         if incident.job is not None and not incident.job.finished():
-            record(incident.job, "planned_again", "It can be planned again.")
+            record(incident.job, JobEventKind.PLANNED_AGAIN, "It can be planned again.")
 
 
 def note_not_measured(
@@ -105,7 +105,7 @@ def _set_aside(job: Job, message: str, now: datetime) -> None:
         job.save(update_fields=["at_risk"])
     record(
         job,
-        "set_aside",
+        JobEventKind.SET_ASIDE,
         f"It cannot be planned and is set aside; it keeps the GPUs that it has. {message}.",
     )
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
-from scheduling.choices import UNDECIDED_STATES, CurveState, Lossy, PromiseOutcome, ServiceClass
+from scheduling.choices import UNDECIDED_STATES, CurveState, JobEventKind, Lossy, PromiseOutcome, ServiceClass
 from scheduling.core.question import snapshot as core
 from scheduling.core.question.decision import ReasonCode
 from scheduling.core.question.validation import Unplannable, check_job
@@ -325,7 +325,7 @@ def _commit_change(cluster: Cluster, job: Job, actor: User, change: _Change) -> 
         store_plans(change.plans)
         record(
             job,
-            "deadline_changed",
+            JobEventKind.DEADLINE_CHANGED,
             f"{actor.username} changed the deadline from {_text(before)} to {_text(deadline_at)} (class "
             f"{wanted}).",
             actor=actor.username,
