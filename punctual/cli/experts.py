@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from statistics import fmean
 from typing import Any
 
 from punctual.cli import output
+from punctual.client.models import Metric
 
 _LAYERS = ("LAYER", "TOKENS", "TWO EXPERTS", "DROPPED", "BALANCE LOSS", "LOAD OF EACH EXPERT (1: EVEN)")
 _HOMES = ("LAYER", "EXPERTS", "WORKERS")
@@ -16,15 +18,15 @@ _LISTED_EXPERTS, _NAMED_EXPERTS = 16, 4
 _NAMED_WORKERS = 8
 
 
-def say_experts(told: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what `GET /jobs/{id}/experts/` returns."""
+def say_experts(told: Mapping[str, Any], metrics: Sequence[Metric], *, as_json: bool) -> None:
+    """Print what `GET /jobs/{id}/experts/` returns, and how the tiers of experts did by the job's metrics."""
     if as_json:
         output.print_json(told)
         return
     if not told["layers"] and not told["other_layers"]:
         output.say("Its workers have reported no mixture-of-experts layers.")
         return
-    output.print_facts(_facts(told))
+    output.print_facts([*_facts(told), *_tiers(metrics)])
     output.print_table(_LAYERS, [_layer(layer) for layer in told["layers"]], right=_LAYERS[1:5], empty="")
     if told["other_layers"]:
         output.say(f"{told['other_layers']} more layers are not reported: they are too many or too large.")
@@ -66,6 +68,22 @@ def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
         f"{predicted} (flat {flat}, hierarchical {hierarchical})"
     )
     return [("Between servers", text)]
+
+
+def _tiers(metrics: Sequence[Metric]) -> list[tuple[str, Any]]:
+    """Means of the iterations whose metrics tell of tiers."""
+    told = [metric.values for metric in metrics if "moe/tier_hits" in metric.values]
+    if not told:
+        return []
+    hits, stall, read, written = (
+        fmean(values.get(f"moe/tier_{name}", 0.0) for values in told)
+        for name in ("hits", "stall_seconds", "bytes_read", "bytes_written")
+    )
+    text = (
+        f"{hits:.0%} of the states were found in host memory; an iteration waited {_milliseconds(stall)} for "
+        f"the others, read {read / 1e6:,.1f} MB from disk and wrote {written / 1e6:,.1f} MB"
+    )
+    return [("Tiers", text)]
 
 
 def _are_everywhere(layers: Sequence[Mapping[str, Any]]) -> bool:

@@ -138,7 +138,7 @@ def job(
             say_communication(found.communication(), as_json=as_json)
             return
         if experts:
-            say_experts(found.experts(), as_json=as_json)
+            say_experts(found.experts(), [] if as_json else found.metrics(), as_json=as_json)
             return
         if as_json:
             output.print_json(found.raw)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from punctual.cli.experts import say_experts
+from punctual.client.models import Metric
 
 NOTHING: dict[str, Any] = {
     "generation": None, "iteration": None, "iterations": 0, "told_at": None, "layers": [], "other_layers": 0,
@@ -24,8 +25,8 @@ TOLD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def said(capsys: pytest.CaptureFixture[str], told: dict[str, Any]) -> str:
-    say_experts(told, as_json=False)
+def said(capsys: pytest.CaptureFixture[str], told: dict[str, Any], *metrics: Metric) -> str:
+    say_experts(told, metrics, as_json=False)
     return capsys.readouterr().out
 
 
@@ -40,6 +41,17 @@ def test_layers_are_rows_with_the_load_of_each_expert(capsys: pytest.CaptureFixt
     assert row.split() == ["blocks.1.mixture", "4,000", "25.0%", "12.5%", "1.250", "1.50", "0.50"]
     assert "no rows travel" in text
     assert "Every worker has all experts." in text
+
+
+def test_tiers_are_told_as_means_of_the_iterations_that_report_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {"moe/tier_stall_seconds": 0.002, "moe/tier_bytes_read": 3e6, "moe/tier_bytes_written": 1e6}
+    metrics = [Metric(values={"moe/tier_hits": hits, **values}) for hits in (0.5, 1.0)]
+    text = " ".join(said(capsys, TOLD, *metrics, Metric(values={"loss": 1.0})).split())
+    assert "75% of the states were found in host memory; an iteration waited 2.0 ms" in text
+    assert "read 3.0 MB from disk and wrote 1.0 MB" in text
+    assert "Tiers" not in said(capsys, TOLD)
 
 
 def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,5 +91,5 @@ def test_layers_with_unlike_homes_are_told_apart(capsys: pytest.CaptureFixture[s
 
 
 def test_programs_get_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    say_experts(TOLD, as_json=True)
+    say_experts(TOLD, [], as_json=True)
     assert json.loads(capsys.readouterr().out) == TOLD
