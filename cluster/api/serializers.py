@@ -48,7 +48,7 @@ class EnrolmentTokenRequestSerializer(StrictSerializer):
 
 
 class EnrolmentTokenSerializer(serializers.Serializer):
-    """Lets one agent enrol once. It is shown in this answer alone."""
+    """One agent may enrol once with it. No other answer contains it."""
 
     token = serializers.CharField()
     server_name = serializers.CharField(allow_blank=True)
@@ -57,9 +57,7 @@ class EnrolmentTokenSerializer(serializers.Serializer):
 
 
 class ServerPatchSerializer(StrictSerializer):
-    available_until = fields.Moment(
-        allow_null=True, help_text="From then on the server is gone; null: it stays for good."
-    )
+    available_until = fields.Moment(allow_null=True, help_text="When the server leaves; null: it stays.")
     force = fields.Truth(default=False, help_text="Break the promises that stand in the way.")
 
 

@@ -55,7 +55,7 @@ class _SettingsSerializer(StrictSerializer):
         max_value=LONGEST_TARGET_SECONDS,
         required=False,
         allow_null=True,
-        help_text="Of the 95th percentile. Servers are added before it would be exceeded.",
+        help_text="Target for the 95th percentile. Servers are added before it would be exceeded.",
     )
     max_batch = fields.Integer(
         min_value=1,
@@ -80,9 +80,15 @@ class DeploymentRequestSerializer(_SettingsSerializer):
     function = FunctionReference(required=False)
     hyperparameters = Hyperparameters(required=False, help_text="With `function` only.")
     project = fields.Text(max_length=64, required=False, help_text="With `function` only.")
-    name = fields.Name(max_length=200, required=False, help_text="Of the job or function unless given.")
+    name = fields.Name(
+        max_length=200, required=False, help_text="By default the name of the job or function."
+    )
     inference_cluster = fields.Text(
-        max_length=64, required=False, default="", allow_blank=True, help_text="The only one unless given."
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
+        help_text="May be omitted if there is only one.",
     )
     experts = serializers.ChoiceField(
         ExpertHosting.choices,
@@ -104,7 +110,7 @@ class DeploymentRequestSerializer(_SettingsSerializer):
 
 
 class DeploymentPatchSerializer(_SettingsSerializer):
-    """Only what is named changes. Another model takes over one server at a time."""
+    """Only the given fields change. Another model takes over one server at a time."""
 
     job = serializers.RegexField(f"^{JOB_ID}$", required=False, help_text="A job of the same project.")
     function = FunctionReference(required=False)

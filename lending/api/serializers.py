@@ -63,7 +63,7 @@ class UsageSampleSerializer(serializers.ModelSerializer):
 
 
 class UsageForecastSerializer(serializers.ModelSerializer):
-    """What was expected of the period that ends then, and by which forecaster."""
+    """Usage forecast for the period that ends then, and its forecaster."""
 
     class Meta:
         model = UsageForecast
@@ -73,11 +73,13 @@ class UsageForecastSerializer(serializers.ModelSerializer):
 class LendingDecisionSerializer(serializers.Serializer):
     """What the lending rule would do now, in servers."""
 
-    need = serializers.IntegerField(help_text="That serve requests at the larger of usage and forecast.")
-    target = serializers.IntegerField(help_text="That should be on loan.")
+    need = serializers.IntegerField(
+        help_text="Servers needed for requests at the larger of usage and forecast."
+    )
+    target = serializers.IntegerField(help_text="Servers that should be on loan.")
     lend = serializers.IntegerField()
     reclaim = serializers.IntegerField()
-    shortfall = serializers.IntegerField(help_text="Missing at home for the measured usage.")
+    shortfall = serializers.IntegerField(help_text="Servers missing at home for the measured usage.")
 
 
 class StandingSerializer(serializers.Serializer):
@@ -148,7 +150,7 @@ class InferenceClusterRequestSerializer(_SettingsSerializer):
 
 
 class InferenceClusterPatchSerializer(_SettingsSerializer):
-    """Only the settings named are changed."""
+    """Only the given settings change."""
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not attrs:
@@ -157,7 +159,7 @@ class InferenceClusterPatchSerializer(_SettingsSerializer):
 
 
 class CredentialSerializer(serializers.Serializer):
-    """The credential of the inference scheduler. It is shown in this answer alone."""
+    """The credential of the inference scheduler. No other answer contains it."""
 
     credential = serializers.CharField()
     inference_cluster = serializers.CharField()
@@ -230,7 +232,7 @@ class LoanRequestSerializer(StrictSerializer):
 
 
 class LoanOrderSerializer(serializers.ModelSerializer):
-    """Servers offered to training. It waits until `not_before` where they came home too lately."""
+    """Servers offered to training. The order waits until `not_before` if they returned too recently."""
 
     source = serializers.ChoiceField(OrderSource.choices)  # type: ignore[assignment]
     state = serializers.ChoiceField(LoanState.choices)
@@ -243,8 +245,8 @@ class LoanOrderSerializer(serializers.ModelSerializer):
 
 class ReclaimRequestSerializer(StrictSerializer):
     id = OrderId(help_text="Chosen by the client: the same order may be sent again.")
-    count = fields.Integer(min_value=0, max_value=MOST_SERVERS, help_text="Servers wanted back.")
-    wanted_by = fields.Moment(allow_null=True, default=None, help_text="Null: now.")
+    count = fields.Integer(min_value=0, max_value=MOST_SERVERS, help_text="Number of servers to give back.")
+    wanted_by = fields.Moment(allow_null=True, default=None, help_text="Null: as soon as possible.")
 
 
 class ReclaimedServerSerializer(serializers.ModelSerializer):
@@ -258,7 +260,7 @@ class ReclaimedServerSerializer(serializers.ModelSerializer):
 
 
 class ReclaimOrderSerializer(serializers.ModelSerializer):
-    """Servers wanted back, and which ones come. Numbers of jobs are null until all are back."""
+    """Servers to give back, and the chosen ones. Numbers of jobs are null until all servers are back."""
 
     source = serializers.ChoiceField(OrderSource.choices)  # type: ignore[assignment]
     state = serializers.ChoiceField(ReclaimState.choices)
@@ -325,7 +327,7 @@ class ConfirmRequestSerializer(StrictSerializer):
 
 class TrainingRequestSerializer(StrictSerializer):
     forecaster = serializers.ChoiceField(
-        sorted(FORECASTERS), required=False, help_text="The cluster's own unless named."
+        sorted(FORECASTERS), required=False, help_text="By default the one of the cluster."
     )
 
 
@@ -334,7 +336,7 @@ class TrainingSerializer(serializers.ModelSerializer):
     done."""
 
     state = serializers.ChoiceField(WorkState.choices)
-    progress = serializers.FloatField(help_text="0 to 1; it may end before the last epoch.")
+    progress = serializers.FloatField(help_text="0 to 1. Training may end before the last epoch.")
     mean_squared_error = serializers.SerializerMethodField()
     persistence_error = serializers.SerializerMethodField()
     samples = serializers.SerializerMethodField()

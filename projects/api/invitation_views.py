@@ -16,7 +16,7 @@ from projects.models import Invitation, Project, Role, Scope
 
 @extend_schema(tags=["projects"])
 class ProjectInvitationsView(ApiView):
-    """Whom a project's owners asked."""
+    """Pending invitations of a project."""
 
     token_scopes = {"POST": Scope.MANAGE}
     throttle_scopes = {"POST": "invitations"}
@@ -113,7 +113,7 @@ class AnswerView(ApiView):
 
 @extend_schema(tags=["projects"])
 class AcceptView(AnswerView):
-    """Saying yes."""
+    """Acceptance of an invitation."""
 
     token_scopes = {"POST": Scope.MANAGE}
 
@@ -137,7 +137,7 @@ class DeclineView(AnswerView):
     @extend_schema(
         operation_id="invitation_decline",
         summary="Decline an invitation",
-        description="Those who asked are not told.",
+        description="The project's owners are not notified.",
         request=None,
         responses={204: None},
     )

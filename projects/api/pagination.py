@@ -18,7 +18,7 @@ class NewestFirstCursorPagination(CursorPagination):
     ordering: Any = "-pk"
     page_size_query_param = "page_size"
     max_page_size: int = 200
-    cursor_query_description = "Where to go on, as named by `next` of the page before."
+    cursor_query_description = "Cursor of the page: `next` of the previous page holds it."
 
     def paginate_queryset(
         self, queryset: Any, request: Request, view: APIView | None = None
@@ -44,7 +44,7 @@ class NewestFirstCursorPagination(CursorPagination):
         parameters = super().get_schema_operation_parameters(view)
         for parameter in parameters:
             if parameter["name"] == self.page_size_query_param:
-                parameter["description"] = f"Rows per page, {self.page_size} unless told."
+                parameter["description"] = f"Rows per page; {self.page_size} by default."
                 parameter["schema"] = {"type": "integer", "minimum": 1, "maximum": self.max_page_size}
         return parameters
 

@@ -11,13 +11,13 @@ from rest_framework.permissions import AllowAny
 from punctual.protocol.problems import MEDIA_TYPE
 
 PROBLEMS = {
-    400: "Invalid: `errors` says what by field.",
-    401: "No token, or an unknown, expired or revoked one.",
-    403: "A known object, a missing right.",
-    404: "No such object, or not the caller's.",
+    400: "Invalid request; `errors` holds the messages by field.",
+    401: "The token is missing, unknown, expired or revoked.",
+    403: "The caller sees the object and lacks the right to do this.",
+    404: "The object does not exist, or the caller may not see it.",
     409: "The object's present state forbids it, or a request with this `Idempotency-Key` is running.",
-    413: "More bytes than are taken.",
-    415: "Another content type than is taken.",
+    413: "The body is too large.",
+    415: "The content type is not supported.",
     429: "Too many requests, or a limit of the project is reached.",
     503: "Try again after `Retry-After` seconds.",
 }

@@ -41,7 +41,7 @@ class LoginRequestSerializer(StrictSerializer):
 
 
 class LoginSerializer(serializers.Serializer):
-    """A fresh token. It is shown in this answer alone."""
+    """A new token. No other answer contains it."""
 
     token = serializers.CharField()
     id = serializers.IntegerField(help_text="Names the token for rotation and revocation.")
@@ -63,11 +63,13 @@ class TokenSerializer(serializers.ModelSerializer):
     """A token without its secret."""
 
     scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
-    projects = serializers.SerializerMethodField(help_text="The only projects that it opens; null: all.")
+    projects = serializers.SerializerMethodField(
+        help_text="Projects that the token is limited to; null: all."
+    )
     issued_by = serializers.IntegerField(
         source="issued_by_id",
         allow_null=True,
-        help_text="The token that asked for it; null: a login or a session.",
+        help_text="The token that created it; null: a login or a session.",
     )
 
     class Meta:
@@ -113,7 +115,7 @@ class MeSerializer(serializers.ModelSerializer):
 
 
 class IssuedTokenSerializer(TokenSerializer):
-    """A token with its secret, which is shown in this answer alone."""
+    """A token with its secret, which no other answer contains."""
 
     token = serializers.SerializerMethodField()
 
@@ -130,8 +132,9 @@ class TokenRequestSerializer(StrictSerializer):
     expires_at = fields.Moment(
         allow_null=True,
         default=None,
-        help_text="Null: never, or when the asking token expires; no token outlives the one that asks for "
-        "it.",
+        help_text=(
+            "Null: never, or when the requesting token expires. No token outlives the token that created it."
+        ),
     )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
@@ -139,7 +142,7 @@ class TokenRequestSerializer(StrictSerializer):
         allow_empty=False,
         default=None,
         max_length=len(Scope.values),
-        help_text="What it opens; null: as much as the asking token or session.",
+        help_text="Scopes; null: those of the requesting token or session.",
     )
     projects = serializers.ListField(
         child=fields.Text(max_length=64),
@@ -147,7 +150,7 @@ class TokenRequestSerializer(StrictSerializer):
         allow_empty=False,
         default=None,
         max_length=100,
-        help_text="The only projects that it opens; null: all that the asking token or session opens.",
+        help_text="Projects; null: all projects of the requesting token or session.",
     )
 
 
@@ -199,7 +202,7 @@ class MemberRequestSerializer(StrictSerializer):
 
 
 class InvitationSerializer(serializers.ModelSerializer):
-    """A question to somebody to join a project. Whether there is somebody of that name is not told."""
+    """An invitation to join a project. The answer does not reveal whether the name exists."""
 
     project = serializers.CharField(source="project.name")
     invited_by = serializers.CharField(source="invited_by.username", allow_null=True, default=None)
@@ -239,7 +242,7 @@ class UserQuotaSerializer(serializers.ModelSerializer):
 
 
 class QuotaPatchSerializer(StrictSerializer):
-    """Only the limits named are changed; null takes a limit away."""
+    """Only the given limits change; null removes a limit."""
 
     active_jobs = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
     promised_gpu_hours = fields.Number(min_value=0, max_value=1e12, allow_null=True, required=False)
@@ -255,7 +258,7 @@ class QuotaPatchSerializer(StrictSerializer):
 
 
 class UserQuotaPatchSerializer(QuotaPatchSerializer):
-    """Only the limits named are changed; null takes a limit away."""
+    """Only the given limits change; null removes a limit."""
 
     projects = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
 
@@ -269,7 +272,9 @@ class UserSerializer(serializers.ModelSerializer):
     is_operator = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
     last_login = serializers.DateTimeField(
-        allow_null=True, read_only=True, help_text="At a page; tokens say themselves when they were used."
+        allow_null=True,
+        read_only=True,
+        help_text="Last login at a page; each token has its own `last_used_at`.",
     )
     projects = OwnRoleSerializer(source="memberships", many=True, read_only=True)
 
@@ -285,7 +290,7 @@ class CreatedUserSerializer(UserSerializer):
     """A new account."""
 
     password = serializers.SerializerMethodField(
-        help_text="Generated, and in this answer alone; null: the one that was sent."
+        help_text="The generated password, which no other answer contains; null if the request contained one."
     )
 
     class Meta:
@@ -312,7 +317,10 @@ class NewPasswordSerializer(serializers.Serializer):
 
     username = serializers.CharField()
     password = serializers.CharField(
-        allow_null=True, help_text="Generated, and in this answer alone; null: the one that was sent."
+        allow_null=True,
+        help_text=(
+            "The generated password, which no other answer contains; null if the request contained one."
+        ),
     )
 
 
@@ -333,7 +341,7 @@ class UserRequestSerializer(PasswordRequestSerializer):
 
 
 class UserPatchSerializer(StrictSerializer):
-    """Only what is named is changed."""
+    """Only the given fields change."""
 
     is_active = fields.Truth(required=False)
     is_operator = fields.Truth(required=False)

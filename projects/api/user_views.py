@@ -41,8 +41,10 @@ class UsersView(AccountsView):
     @extend_schema(
         operation_id="user_create",
         summary="Create an account (operator)",
-        description="Without a password one is generated. It is in this answer alone; hence an "
-        "`Idempotency-Key` is not taken here.",
+        description=(
+            "Without a password one is generated. No other answer contains it; hence "
+            "`Idempotency-Key` is not supported."
+        ),
         request=shapes.UserRequestSerializer,
         responses={201: shapes.CreatedUserSerializer},
         examples=[
@@ -92,8 +94,10 @@ class UserPasswordView(AccountsView):
     @extend_schema(
         operation_id="user_password_reset",
         summary="Reset a password (operator)",
-        description="Without a password one is generated, which is in this answer alone. Sessions of the "
-        "account end, its tokens stay.",
+        description=(
+            "Without a password one is generated, which no other answer contains. Sessions of the "
+            "account end; its tokens stay valid."
+        ),
         request=shapes.PasswordRequestSerializer,
         responses=shapes.NewPasswordSerializer,
     )

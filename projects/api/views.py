@@ -83,7 +83,7 @@ class TokensView(ApiView):
     @extend_schema(
         operation_id="token_create",
         summary="Create a token",
-        description="The secret is in this answer alone; hence an `Idempotency-Key` is not taken here.",
+        description="No other answer contains the secret; hence `Idempotency-Key` is not supported.",
         request=shapes.TokenRequestSerializer,
         responses={201: shapes.IssuedTokenSerializer},
     )
@@ -120,7 +120,7 @@ class TokenRotateView(ApiView):
     @extend_schema(
         operation_id="token_rotate",
         summary="Replace a token's secret",
-        description="The old secret stops working at once; the new one is in this answer alone.",
+        description="The old secret stops working at once. No other answer contains the new one.",
         request=None,
         responses={200: shapes.IssuedTokenSerializer},
     )
@@ -218,8 +218,7 @@ class ProjectArchiveView(ApiView):
     @extend_schema(
         operation_id="project_archive",
         summary="Archive a project (owner)",
-        description="It can be looked at and takes nothing new. All of its jobs must have finished: else "
-        "409.",
+        description="An archived project is read-only. 409 unless all of its jobs have finished.",
         request=None,
         responses=shapes.ProjectSerializer,
     )
@@ -305,7 +304,7 @@ class MemberView(ApiView):
     @extend_schema(
         operation_id="member_remove",
         summary="Remove a member (owner), or leave",
-        description="The last owner cannot go.",
+        description="The last owner cannot leave.",
         request=None,
         responses={204: None},
     )

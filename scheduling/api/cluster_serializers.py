@@ -49,7 +49,7 @@ class GpuCountsSerializer(serializers.Serializer):
 
 
 class PlannerSerializer(serializers.Serializer):
-    """How the planner is."""
+    """State of the planner."""
 
     epoch = serializers.IntegerField()
     planning_version = serializers.IntegerField()
@@ -61,14 +61,16 @@ class PlannerSerializer(serializers.Serializer):
 
 
 class ClusterSettingsSerializer(serializers.Serializer):
-    """What operators set."""
+    """The number that operators set."""
 
     policy = serializers.CharField()
     slot_seconds = serializers.FloatField()
     reserve_servers = serializers.IntegerField()
     standby_servers = serializers.IntegerField()
     accepted_fallbacks_a_month = serializers.FloatField(
-        help_text="Of a job, as a probability; 0: each has two copies of its state in memory."
+        help_text=(
+            "Accepted probability that a job loses its state in memory; 0: each job has two copies in memory."
+        )
     )
     fill = serializers.CharField()
     newcomers = serializers.ChoiceField(NewcomersRule.choices)
@@ -82,18 +84,24 @@ class StandbyPoolSerializer(serializers.Serializer):
     """The standby servers for one kind of GPU."""
 
     gpu_kind = serializers.CharField()
-    servers = serializers.IntegerField(help_text="The cluster's own of this kind, standby servers included.")
+    servers = serializers.IntegerField(
+        help_text="Servers of this kind that the cluster owns, including standby servers."
+    )
     wanted = serializers.IntegerField()
     ready = serializers.ListField(
-        child=serializers.CharField(), help_text="Names of those that can take a lost server's place now."
+        child=serializers.CharField(),
+        help_text="Names of the standby servers that can replace a lost server now.",
     )
     away = serializers.ListField(
-        child=serializers.CharField(), help_text="Names of those that belong to the pool and are not there."
+        child=serializers.CharField(), help_text="Names of the servers of the pool that are missing."
     )
     advised = serializers.IntegerField(
-        help_text="So many are all gone within one replacement time with less than the accepted risk."
+        help_text=(
+            "The smallest number that is used up within one replacement time with less than the "
+            "accepted risk."
+        )
     )
-    note = serializers.CharField(allow_blank=True, help_text="What is amiss; empty where nothing is.")
+    note = serializers.CharField(allow_blank=True, help_text="The problem; empty if there is none.")
 
 
 class StandbySerializer(serializers.Serializer):
@@ -111,16 +119,19 @@ class ClusterPatchSerializer(StrictSerializer):
         required=False,
         min_value=0,
         max_value=MOST_STANDBY_SERVERS,
-        help_text="Servers of each kind of GPU that stand by.",
+        help_text="Standby servers for each kind of GPU.",
     )
     failures_per_server_day = fields.Number(
-        required=False, min_value=0.0, max_value=MOST_FAILURES_A_DAY, help_text="What the rule goes by."
+        required=False,
+        min_value=0.0,
+        max_value=MOST_FAILURES_A_DAY,
+        help_text="The number that the advice assumes.",
     )
     replacement_seconds = fields.Number(
         required=False,
         min_value=0.0,
         max_value=LONGEST_REPLACEMENT_SECONDS,
-        help_text="What the rule goes by: until another server is there.",
+        help_text="The replacement time that the advice assumes.",
     )
 
 
@@ -197,13 +208,13 @@ class LinkSerializer(serializers.Serializer):
     """An emulated link of a server."""
 
     name = serializers.CharField()
-    emulated = serializers.BooleanField(help_text="Always true: `/cluster/links/` tells what was measured.")
-    bytes_per_second = serializers.FloatField(help_text="What it carries at most.")
+    emulated = serializers.BooleanField(help_text="Always true; `/cluster/links/` holds measured links.")
+    bytes_per_second = serializers.FloatField(help_text="Capacity in bytes per second.")
     latency_seconds = serializers.FloatField(help_text="Added to each message.")
     load_bytes_per_second = serializers.DictField(
-        child=serializers.FloatField(), help_text="What it carried of late, by class of traffic."
+        child=serializers.FloatField(), help_text="Recent traffic, by class."
     )
-    load = serializers.FloatField(help_text="That as a fraction of its rate.")
+    load = serializers.FloatField(help_text="Recent traffic as a fraction of the rate.")
 
 
 class ServerLinkSerializer(serializers.Serializer):
@@ -211,7 +222,7 @@ class ServerLinkSerializer(serializers.Serializer):
 
     first = serializers.CharField(help_text="Names of the two servers.")
     second = serializers.CharField()
-    latency_seconds = serializers.FloatField(help_text="One way of a message without content.")
+    latency_seconds = serializers.FloatField(help_text="One-way time of an empty message.")
     bytes_per_second = serializers.FloatField()
     told_by = serializers.ChoiceField(
         ("measured", "emulated", "default"),
@@ -222,14 +233,14 @@ class ServerLinkSerializer(serializers.Serializer):
     emulated = serializers.BooleanField(help_text="Whether it is of emulated links.")
     since = serializers.DateTimeField(allow_null=True, help_text="When it was measured, or told.")
     measuring = serializers.BooleanField(help_text="Whether it is being measured now.")
-    tried_at = serializers.DateTimeField(allow_null=True, help_text="When it was last tried.")
+    tried_at = serializers.DateTimeField(allow_null=True, help_text="Time of the last measurement.")
     problem = serializers.CharField(
-        allow_blank=True, help_text="Why nothing was kept of that; empty where it was."
+        allow_blank=True, help_text="Why the last measurement was rejected; empty if it was accepted."
     )
 
 
 class DefaultLinkSerializer(serializers.Serializer):
-    """What a link is taken for of which nobody said anything."""
+    """The assumed link where none is measured or declared."""
 
     latency_seconds = serializers.FloatField()
     bytes_per_second = serializers.FloatField()
@@ -244,7 +255,7 @@ class LinkMatrixSerializer(serializers.Serializer):
 
 
 class CodecTimesSerializer(serializers.Serializer):
-    """What a codec takes on a kind of GPU, for one gradient and one payload of each size."""
+    """Time that a codec takes on a kind of GPU, for one gradient and one payload of each size."""
 
     gpu_kind = serializers.CharField()
     emulated = serializers.BooleanField(help_text="Whether GPUs of this kind are emulated.")
@@ -277,7 +288,7 @@ class ServerSerializer(serializers.ModelSerializer):
     lending_state = serializers.ChoiceField(LendingState.choices)
     gpus = serializers.SerializerMethodField()
     agent = serializers.SerializerMethodField(help_text="The agent's id; null before one enrolled.")
-    silent_seconds = serializers.SerializerMethodField(help_text="Since the agent's last report.")
+    silent_seconds = serializers.SerializerMethodField(help_text="Seconds since the agent's last report.")
     links = serializers.SerializerMethodField(
         help_text="Emulated links of a server with emulated GPUs, each with its rate and its load of late."
     )

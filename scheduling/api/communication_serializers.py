@@ -11,11 +11,17 @@ class PredictionSerializer(serializers.Serializer):
     """What one iteration under a plan is predicted to take. Promises rest on measured levels alone."""
 
     iteration_seconds = serializers.FloatField()
-    bytes_between = serializers.FloatField(help_text="That one server receives from the others.")
-    bytes_within = serializers.FloatField(help_text="That one GPU receives from those of its server.")
-    device_seconds = serializers.FloatField(help_text="In which one GPU encodes and decodes.")
-    host_seconds = serializers.FloatField(help_text="The same of one server's processors.")
-    exposed_seconds = serializers.FloatField(help_text="In which it waits for communication alone.")
+    bytes_between = serializers.FloatField(help_text="Bytes that one server receives from the others.")
+    bytes_within = serializers.FloatField(
+        help_text="Bytes that one GPU receives from the GPUs of its server."
+    )
+    device_seconds = serializers.FloatField(help_text="Seconds in which one GPU encodes and decodes.")
+    host_seconds = serializers.FloatField(
+        help_text="Seconds in which the processors of one server encode and decode."
+    )
+    exposed_seconds = serializers.FloatField(
+        help_text="Seconds in which the iteration waits for communication alone."
+    )
 
 
 class CandidatePlanSerializer(serializers.Serializer):
@@ -24,9 +30,9 @@ class CandidatePlanSerializer(serializers.Serializer):
     planner = serializers.CharField(
         help_text="`dense` (no plan), `zen`, `cupcake`, `espresso`, `combined`, `lina`."
     )
-    codec = serializers.CharField(help_text="That compresses; `none` for none.")
+    codec = serializers.CharField(help_text="The codec that compresses; `none` without compression.")
     lossless = serializers.BooleanField()
-    buffer_bytes = serializers.IntegerField(help_text="Of device memory on each GPU.")
+    buffer_bytes = serializers.IntegerField(help_text="Bytes of device memory on each GPU.")
     predicted = PredictionSerializer()
 
 
@@ -40,12 +46,12 @@ class PlanLevelSerializer(serializers.Serializer):
     codec = serializers.CharField()
     predicted_seconds = serializers.FloatField()
     measured_seconds = serializers.FloatField(allow_null=True)
-    speedup = serializers.FloatField(help_text="Predicted, over no plan.")
-    given_up = serializers.CharField(allow_blank=True, help_text="Why it is not followed any more.")
+    speedup = serializers.FloatField(help_text="Predicted speed-up over training without a plan.")
+    given_up = serializers.CharField(allow_blank=True, help_text="Why the job stopped following it.")
 
 
 class LinkRateSerializer(serializers.Serializer):
-    """What one collective call takes."""
+    """Seconds of one collective call."""
 
     latency_seconds = serializers.FloatField()
     bytes_per_second = serializers.FloatField()
@@ -64,7 +70,7 @@ class LinksSerializer(serializers.Serializer):
 
 
 class GradientProfileSerializer(serializers.Serializer):
-    """When the job's gradients were measured, and last found to be as they were."""
+    """When the job's gradients were measured, and when they were last confirmed."""
 
     measured_at = serializers.DateTimeField()
     confirmed_at = serializers.DateTimeField()
@@ -76,7 +82,10 @@ class PredictedSpanSerializer(serializers.Serializer):
 
     stage = serializers.CharField(help_text="`backward`, `encode`, `exchange` or `decode`.")
     resource = serializers.CharField(
-        help_text="That it occupies: `gpu`, `processors`, the links `within` a server or `between` servers."
+        help_text=(
+            "The resource that it occupies: `gpu`, `processors`, the links `within` a server or "
+            "`between` servers."
+        )
     )
     group = serializers.IntegerField(help_text="In order of readiness, sparse gradients first.")
     begin_seconds = serializers.FloatField()
@@ -90,23 +99,25 @@ class CommunicationSerializer(serializers.Serializer):
     codecs = serializers.ListField(
         child=serializers.CharField(), help_text="Codecs that lose something and may be used."
     )
-    family = serializers.CharField(help_text="Of the plans under which the job's curve was measured.")
+    family = serializers.CharField(help_text="Family of the plans under which the job's curve was measured.")
     generation = serializers.IntegerField(allow_null=True)
     gpus = serializers.IntegerField()
     chosen = CandidatePlanSerializer(allow_null=True, help_text="Null where no plan is followed.")
     beaten = CandidatePlanSerializer(many=True)
-    speedup = serializers.FloatField(allow_null=True, help_text="Predicted, over no plan.")
+    speedup = serializers.FloatField(
+        allow_null=True, help_text="Predicted speed-up over training without a plan."
+    )
     made_at = serializers.DateTimeField(allow_null=True)
     given_up = serializers.CharField(allow_blank=True)
-    measured_seconds = serializers.FloatField(allow_null=True, help_text="Of an iteration, of late.")
+    measured_seconds = serializers.FloatField(allow_null=True, help_text="Recent seconds of an iteration.")
     seconds_without_plan = serializers.FloatField(
-        allow_null=True, help_text="Of an iteration as it was measured without any plan."
+        allow_null=True, help_text="Seconds of an iteration as measured without a plan."
     )
     window = serializers.DictField(
-        allow_null=True, help_text="What rank 0 told last (docs/protocols.md 2.8)."
+        allow_null=True, help_text="The last report of rank 0 (docs/protocols.md 2.8)."
     )
     predicted_spans = PredictedSpanSerializer(
-        many=True, help_text="One iteration as it is predicted; the window's `spans` are as measured."
+        many=True, help_text="The predicted iteration; `spans` of the window are measured."
     )
     profile = GradientProfileSerializer(allow_null=True)
     links = LinksSerializer(allow_null=True)

@@ -35,7 +35,7 @@ class ListedRequirementsSerializer(serializers.Serializer):
     state = serializers.ChoiceField(EnvironmentState.choices)
     builds_before = serializers.IntegerField(
         allow_null=True,
-        help_text="While `pending`: how many builds go before, those under way included.",
+        help_text="While `pending`: number of builds that go before, including running ones.",
     )
     building_since = serializers.DateTimeField(allow_null=True, help_text="While `building`: since when.")
 
@@ -104,7 +104,7 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
 
 
 class ListedVersionSerializer(FunctionVersionSerializer):
-    """One version among many: its files are told of it alone."""
+    """One version of a function; its files are listed with the version alone."""
 
     files = None  # type: ignore[assignment]
     requirements = serializers.SerializerMethodField(method_name="get_listed_requirements")

@@ -200,7 +200,7 @@ class TerminationSerializer(StrictSerializer):
 
 
 class ProtectionSerializer(StrictSerializer):
-    """How the job's state is protected in the servers' memory. What is left out is as usual."""
+    """How the job's state is protected in the servers' memory. Omitted members take their defaults."""
 
     replicas = fields.Integer(
         min_value=1,

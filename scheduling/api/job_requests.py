@@ -39,7 +39,7 @@ class DeadlineMixin(serializers.Serializer):
     service_class = serializers.ChoiceField(
         ServiceClass.choices,
         required=False,
-        help_text="`slo` with a deadline and `best_effort` without one, unless told.",
+        help_text="By default `slo` with a deadline and `best_effort` without one.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -79,10 +79,8 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
     """What a job shall do and by when. A number of GPUs is not part of it: that is the platform's work."""
 
     function = job_fields.FunctionReference()
-    project = fields.Text(
-        max_length=64, required=False, help_text="May be left out by members of one project."
-    )
-    name = fields.Name(max_length=200, required=False, help_text="The function's name unless told.")
+    project = fields.Text(max_length=64, required=False, help_text="Members of only one project may omit it.")
+    name = fields.Name(max_length=200, required=False, help_text="By default the function's name.")
     labels = job_fields.Labels(default=dict)
     hyperparameters = job_fields.Hyperparameters()
     termination = job_fields.TerminationSerializer()
@@ -137,8 +135,10 @@ class WhatIfRequestSerializer(JobRequestSerializer):
         allow_null=True,
         min_value=1e3,
         max_value=1e15,
-        help_text="Between servers, in place of what their links carry. The function's speed is predicted "
-        "then, and the reason says so.",
+        help_text=(
+            "Bytes per second between servers, in place of their links' rate. The function's "
+            "speed is then predicted, and the reason says so."
+        ),
     )
 
 

@@ -23,7 +23,7 @@ from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
 
 class ShareSerializer(serializers.Serializer):
-    """So many GPUs from `start` to `end`."""
+    """A number of GPUs from `start` to `end`."""
 
     start = serializers.DateTimeField()
     end = serializers.DateTimeField()
@@ -31,14 +31,19 @@ class ShareSerializer(serializers.Serializer):
 
 
 class OfferSerializer(serializers.Serializer):
-    """A deadline that can be promised, held until `valid_until`, and earlier for who accepts earlier."""
+    """A deadline that can be promised, held until `valid_until`. Accepting sooner gives an earlier
+    deadline."""
 
-    deadline_at = serializers.DateTimeField(help_text="At the latest, however late it is accepted.")
+    deadline_at = serializers.DateTimeField(
+        help_text="The latest deadline, however late the offer is accepted."
+    )
     valid_until = serializers.DateTimeField(allow_null=True)
     deadline_seconds = serializers.FloatField(
         allow_null=True,
-        help_text="From acceptance (of a what-if: from submission) to the deadline that is promised then, "
-        "while there is as much room as now.",
+        help_text=(
+            "Seconds from acceptance (what-if: from submission) to the deadline that is then "
+            "promised, as long as there is as much room as now."
+        ),
     )
 
 
@@ -46,8 +51,8 @@ class TierOptionSerializer(serializers.Serializer):
     """A number of GPUs on which no smaller one is as fast."""
 
     gpus = serializers.IntegerField()
-    step_seconds = serializers.FloatField(help_text="Of an iteration.")
-    is_upper_bound = serializers.BooleanField(help_text="Whether an iteration takes at most so long.")
+    step_seconds = serializers.FloatField(help_text="Seconds of an iteration.")
+    is_upper_bound = serializers.BooleanField(help_text="Whether an iteration takes at most this long.")
 
 
 class TierModeSerializer(serializers.Serializer):
@@ -76,9 +81,9 @@ class VerdictSerializer(serializers.Serializer):
     planned_finish_at = serializers.DateTimeField(allow_null=True)
     slack_seconds = serializers.FloatField(allow_null=True)
     counts_on = serializers.CharField(
-        help_text="How many lost servers a promise bears, and how much each makes it train again."
+        help_text="Number of lost servers that a promise survives, and the work that each loss repeats."
     )
-    missing_gpus = serializers.IntegerField(help_text="By how many GPUs the tightest time fell short.")
+    missing_gpus = serializers.IntegerField(help_text="GPUs that were missing at the tightest time.")
     offer = OfferSerializer(allow_null=True)
     decision_id = serializers.IntegerField(allow_null=True)
     needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
@@ -166,14 +171,14 @@ class JobTerminationSerializer(serializers.Serializer):
 
 
 class JobProtectionSerializer(serializers.Serializer):
-    """What its owner asks for; a member that was not given is left out."""
+    """What the owner asked for; members that were not given are missing."""
 
     replicas = serializers.IntegerField(required=False)
     frequency = serializers.IntegerField(required=False)
 
 
 class JobStandingSerializer(serializers.Serializer):
-    """What became of the deadline so far."""
+    """Outcome of the deadline so far."""
 
     code = serializers.ChoiceField(("", "met", "missed", "late", "void", "at_risk"))
     text = serializers.CharField(allow_blank=True)
@@ -203,7 +208,7 @@ class JobSerializer(serializers.ModelSerializer):
     planned_start_at = serializers.SerializerMethodField()
     planned_finish_at = serializers.SerializerMethodField()
     slack_seconds = serializers.SerializerMethodField(
-        help_text="From planned or actual finish to the deadline."
+        help_text="Seconds from the planned or actual finish to the deadline."
     )
     refused_kinds = serializers.SerializerMethodField(
         help_text="Kinds of GPU that could not take it, each with the reason; `gpu_kind` is the one that it "
@@ -388,11 +393,11 @@ class CurveSerializer(serializers.Serializer):
     gpu_kind = serializers.CharField(allow_null=True)
     emulated = serializers.BooleanField()
     plan_family = serializers.CharField(
-        help_text="Of the runtime plans under which the levels were measured."
+        help_text="Family of the runtime plans under which the levels were measured."
     )
     state = serializers.CharField()
     complete = serializers.BooleanField(
-        help_text="Whether measuring stopped because more GPUs brought nothing."
+        help_text="Whether measuring stopped because more GPUs were no faster."
     )
     failure = serializers.CharField(allow_blank=True)
     measured_at = serializers.DateTimeField(allow_null=True)

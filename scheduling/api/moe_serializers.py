@@ -30,8 +30,8 @@ class FitSerializer(serializers.Serializer):
     n_min = serializers.IntegerField(allow_null=True, help_text="Servers; null if no number is enough.")
     binding = serializers.CharField(help_text="The tier that needs the most servers.")
     by_tier = TierCountsSerializer()
-    bytes = TierBytesSerializer(help_text="On all these servers together.")
-    fullest_bytes = TierBytesSerializer(help_text="On the fullest server.")
+    bytes = TierBytesSerializer(help_text="Bytes on all these servers together.")
+    fullest_bytes = TierBytesSerializer(help_text="Bytes on the fullest server.")
     gpus_without_tiers = serializers.IntegerField(
         allow_null=True,
         help_text="GPUs that hold all states, with experts spread evenly; null if no number is enough.",
@@ -55,14 +55,18 @@ class ElasticSerializer(serializers.Serializer):
     gpus = serializers.IntegerField()
     groups = TaskGroupSerializer(many=True)
     util = serializers.FloatField(help_text="Mean load over largest load.")
-    loads = serializers.ListField(child=serializers.FloatField(), help_text="Of each rank.")
+    loads = serializers.ListField(child=serializers.FloatField(), help_text="Load of each rank.")
     bubbles = serializers.ListField(
         child=serializers.FloatField(), help_text="Share of a step in which each rank waits."
     )
     step_seconds = serializers.FloatField(allow_null=True, help_text="Null without `step_cost`.")
     samples_per_second = serializers.FloatField(allow_null=True, help_text="Null without `step_cost`.")
     meets_deadline = serializers.BooleanField(
-        allow_null=True, help_text="Of mode `deadline`. If no gang does, the plan is the fastest one."
+        allow_null=True,
+        help_text=(
+            "Whether the plan meets the deadline (mode `deadline`). If no gang meets it, the plan "
+            "is the fastest one."
+        ),
     )
 
 

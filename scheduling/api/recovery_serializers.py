@@ -132,7 +132,7 @@ class HolderSerializer(serializers.Serializer):
     server = serializers.CharField()
     ranks = serializers.ListField(child=serializers.IntegerField())
     bytes = serializers.IntegerField()
-    iteration = serializers.IntegerField(help_text="Of the oldest of these shards.")
+    iteration = serializers.IntegerField(help_text="Iteration of the oldest of these shards.")
 
 
 class LossSerializer(serializers.Serializer):
@@ -141,7 +141,7 @@ class LossSerializer(serializers.Serializer):
     server = serializers.CharField()
     iterations = serializers.IntegerField()
     seconds = serializers.FloatField(
-        allow_null=True, help_text="Of training; null where its pace is unknown."
+        allow_null=True, help_text="Training time in seconds; null where the pace is unknown."
     )
     source = serializers.ChoiceField(StateSource.choices)  # type: ignore[assignment]
 
@@ -150,15 +150,23 @@ class CopiesSerializer(serializers.Serializer):
     """When copies of points in memory are sent, and what they cost training."""
 
     every = serializers.IntegerField(help_text="Iterations from one point to the next.")
-    iterations = serializers.IntegerField(help_text="Over which the copies of one point are spread.")
-    bytes = serializers.IntegerField(help_text="Of one point, as rank 0 sends it to all its peers.")
-    iteration_seconds = serializers.FloatField(help_text="Of an iteration without copies.")
-    idle_seconds = serializers.FloatField(help_text="Of it, in which training leaves the network alone.")
-    copy_seconds = serializers.FloatField(help_text="That one point's copies take on the network.")
-    extension_seconds = serializers.FloatField(help_text="By which they are to lengthen an iteration.")
+    iterations = serializers.IntegerField(
+        help_text="Iterations over which the copies of one point are spread."
+    )
+    bytes = serializers.IntegerField(help_text="Bytes of one point that rank 0 sends to all its peers.")
+    iteration_seconds = serializers.FloatField(help_text="Seconds of an iteration without copies.")
+    idle_seconds = serializers.FloatField(
+        help_text="Seconds of an iteration in which training does not use the network."
+    )
+    copy_seconds = serializers.FloatField(
+        help_text="Seconds that the copies of one point take on the network."
+    )
+    extension_seconds = serializers.FloatField(
+        help_text="Seconds by which copies may lengthen an iteration, as planned."
+    )
     measured_cost = serializers.FloatField(
         allow_null=True,
-        help_text="By which share iterations with copies are longer; null before that is measured.",
+        help_text="Measured share by which copies lengthen an iteration; null before it is measured.",
     )
 
 

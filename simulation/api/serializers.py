@@ -36,9 +36,9 @@ class TraceSerializer(serializers.Serializer):
     name = serializers.CharField()
     kind = serializers.ChoiceField(TraceKind.choices)
     description = serializers.CharField()
-    jobs = serializers.IntegerField(allow_null=True, help_text="Null: not counted.")
+    jobs = serializers.IntegerField(allow_null=True, help_text="Null if the number is unknown.")
     available = serializers.BooleanField(help_text="Whether its file is on this machine.")
-    original = serializers.CharField(allow_blank=True, help_text="Where a public one was published.")
+    original = serializers.CharField(allow_blank=True, help_text="Where a public trace was published.")
     servers = serializers.IntegerField(allow_null=True)
     gpus_per_server = serializers.IntegerField(allow_null=True)
     slot_seconds = serializers.FloatField(allow_null=True)
@@ -54,7 +54,9 @@ class LiveClusterSerializer(serializers.Serializer):
     policy = serializers.CharField()
     reserve_servers = serializers.IntegerField()
     unfinished_jobs = serializers.IntegerField()
-    inference_servers = serializers.IntegerField(help_text="Of its largest inference cluster; 0 without any.")
+    inference_servers = serializers.IntegerField(
+        help_text="Servers of its largest inference cluster; 0 without one."
+    )
     inference_gpu_type = serializers.CharField(allow_blank=True)
 
 
@@ -68,7 +70,7 @@ class InferenceUsageSerializer(serializers.Serializer):
 
 
 class LimitsSerializer(serializers.Serializer):
-    """The most that may be asked for."""
+    """Limits of a request."""
 
     runs = serializers.IntegerField(
         help_text="Runs of a study: policies times numbers of servers, and of inference servers."
@@ -89,13 +91,13 @@ class ChoicesSerializer(serializers.Serializer):
     live = LiveClusterSerializer(allow_null=True)
     inference_usages = InferenceUsageSerializer(many=True)
     borrowing_policies = serializers.ListField(
-        child=serializers.CharField(), help_text="Those of the policies that use borrowed servers."
+        child=serializers.CharField(), help_text="The policies that use borrowed servers."
     )
     newcomers = serializers.ListField(
-        child=serializers.CharField(), help_text="Rules for newcomers, the usual one first."
+        child=serializers.CharField(), help_text="Rules for newcomers, the default first."
     )
     pricing_policies = serializers.ListField(
-        child=serializers.CharField(), help_text="Those of the policies that can keep room for newcomers."
+        child=serializers.CharField(), help_text="The policies that can keep room for newcomers."
     )
     reclaims = serializers.ListField(child=serializers.CharField())
     forecasters = serializers.ListField(child=serializers.CharField())
@@ -111,7 +113,7 @@ class StudyRequestSerializer(StrictSerializer):
         max_length=200,
         allow_blank=True,
         default="",
-        help_text="A name out of `choices/`; with source `trace`.",
+        help_text="A trace of `choices/`; with source `trace`.",
     )
     name = fields.Name(max_length=200, allow_blank=True, default="")
     policies = serializers.ListField(child=fields.Text(max_length=40), min_length=1, max_length=100)
@@ -141,7 +143,7 @@ class StudyRequestSerializer(StrictSerializer):
         max_value=LARGEST_INTEGER,
         required=False,
         allow_null=True,
-        help_text="The first so many jobs.",
+        help_text="Number of jobs, the first ones of the trace.",
     )
     best_effort_share = fields.Number(
         min_value=0,
@@ -256,11 +258,9 @@ class StudySerializer(serializers.ModelSerializer):
     source = serializers.ChoiceField(StudySource.choices)  # type: ignore[assignment]
     created_by = serializers.SerializerMethodField()
     runs = RunSerializer(many=True)
-    notes = serializers.ListField(
-        child=serializers.CharField(), help_text="What was decided for whoever asked, in sentences."
-    )
+    notes = serializers.ListField(child=serializers.CharField(), help_text="Notes on the runs, in sentences.")
     compared_runs = serializers.ListField(
-        child=serializers.IntegerField(), help_text="Runs that the comparison and the report hold."
+        child=serializers.IntegerField(), help_text="Runs in the comparison and the report."
     )
 
     class Meta:
@@ -280,7 +280,7 @@ class StudySerializer(serializers.ModelSerializer):
 
 
 class StudyDetailSerializer(StudySerializer):
-    """A study with what came of its runs, and their comparison in figures."""
+    """A study with its runs and their comparison."""
 
     runs = FinishedRunSerializer(many=True)
     comparison = serializers.SerializerMethodField(

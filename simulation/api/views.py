@@ -131,7 +131,7 @@ class StudyView(OperatorsView):
     @extend_schema(
         operation_id="simulation_delete",
         summary="Delete a study with its files (operator)",
-        description="Runs that are under way stop.",
+        description="Running runs stop.",
         responses={204: None},
     )
     def delete(self, request: Request, study_id: int) -> Response:

@@ -40,12 +40,12 @@ class DeploymentFilterSerializer(StrictSerializer):
     """Filters of the list; all must hold."""
 
     project = serializers.CharField(max_length=64, required=False)
-    name = serializers.CharField(max_length=200, required=False, help_text="The whole name.")
+    name = serializers.CharField(max_length=200, required=False, help_text="The exact name.")
     job = serializers.CharField(max_length=16, required=False)
     state = serializers.ListField(
         child=serializers.ChoiceField(DeploymentState.choices),
         required=False,
-        help_text="Repeatable: any of these.",
+        help_text="Any of these values; repeatable.",
     )
 
 
@@ -130,7 +130,9 @@ class DeploymentView(DeploymentAnswerView):
     @extend_schema(
         operation_id="deployment_delete",
         summary="Delete a deployment",
-        description="Its servers answer until no requests arrive, and then end. May be repeated.",
+        description=(
+            "Its servers answer until no more requests arrive, and then end. The request may be repeated."
+        ),
         responses={202: DeploymentSerializer},
     )
     def delete(self, request: Request, deployment_id: str) -> Response:

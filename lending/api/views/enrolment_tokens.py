@@ -29,7 +29,7 @@ class EnrolmentTokensView(ApiView):
     @extend_schema(
         operation_id="enrolment_token_create",
         summary="Create an enrolment token (operator)",
-        description="Lets one agent enrol once. The token is in this answer alone.",
+        description="One agent may enrol once with it. No other answer contains the token.",
         request=cluster_shapes.EnrolmentTokenRequestSerializer,
         responses={201: cluster_shapes.EnrolmentTokenSerializer},
     )

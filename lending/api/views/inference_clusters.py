@@ -162,7 +162,9 @@ class CredentialView(InferenceView):
     @extend_schema(
         operation_id="inference_credential_create",
         summary="Issue the scheduler's credential (operator)",
-        description="Opens this inference cluster and nothing else; the one before stops working at once.",
+        description=(
+            "Gives access to this inference cluster alone. The previous credential stops working at once."
+        ),
         request=None,
         responses={201: shapes.CredentialSerializer},
     )
@@ -245,7 +247,7 @@ class ForecastsView(InferenceView):
 
 @extend_schema(tags=["inference"])
 class LendingEventsView(InferenceView):
-    """What happened to its servers."""
+    """History of its servers."""
 
     queryset = LendingEvent.objects.none()
 

@@ -62,8 +62,9 @@ class LoanOrdersView(OrdersView):
         operation_id="loan_order_create",
         summary="Offer servers to training",
         description=(
-            "All of them or none. 201 for a new order, 200 for one that was sent before. The answer says "
-            "`pending`; within seconds it is `done`, unless one of the servers came home too lately."
+            "Either all servers are lent or none. 201 for a new order, 200 for a repeated one. "
+            "The order is `pending` at first and `done` within seconds, unless one of the servers "
+            "returned too recently."
         ),
         request=shapes.LoanRequestSerializer,
         responses={200: shapes.LoanOrderSerializer, 201: shapes.LoanOrderSerializer},
@@ -115,7 +116,7 @@ class ReclaimsView(OrdersView):
 
 @extend_schema(tags=["inference"])
 class ReclaimOrdersView(ReclaimsView):
-    """Wishes to have servers back."""
+    """Reclaim orders."""
 
     @extend_schema(
         operation_id="reclaim_order_list",
@@ -128,11 +129,11 @@ class ReclaimOrdersView(ReclaimsView):
 
     @extend_schema(
         operation_id="reclaim_order_create",
-        summary="Ask servers back by a time",
+        summary="Reclaim servers by a time",
         description=(
-            "So many servers, which ones is chosen here: idle ones first, then those that stop nobody, then "
-            "the cheapest. More than are on loan may be asked for. 201 for a new order, 200 for one that was "
-            "sent before."
+            "The platform chooses the servers: idle ones first, then those that stop no job, then "
+            "the cheapest. The number may exceed the servers on loan. 201 for a new order, 200 "
+            "for a repeated one."
         ),
         request=shapes.ReclaimRequestSerializer,
         responses={200: shapes.ReclaimOrderDetailSerializer, 201: shapes.ReclaimOrderDetailSerializer},
@@ -156,7 +157,7 @@ class ReclaimOrdersView(ReclaimsView):
 
 @extend_schema(tags=["inference"])
 class ReclaimOrderView(ReclaimsView):
-    """One wish to have servers back."""
+    """One reclaim order."""
 
     @extend_schema(
         operation_id="reclaim_order",

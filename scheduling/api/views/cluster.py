@@ -69,8 +69,11 @@ class ClusterView(ApiView):
     @extend_schema(
         operation_id="cluster_update",
         summary="Set how many servers stand by (operator)",
-        description="A server joins the pool once no promise breaks by that; `standby` of the answer says "
-        "what stands in the way. The failures and the replacement time are what the advised number rests on.",
+        description=(
+            "A server joins the standby pool once that breaks no promise; `standby` in the answer "
+            "names what prevents it. The advised number follows from the failures and the "
+            "replacement time."
+        ),
         request=shapes.ClusterPatchSerializer,
         responses=shapes.ClusterSummarySerializer,
     )
@@ -111,8 +114,10 @@ class ClusterLinksView(ApiView):
     @extend_schema(
         operation_id="cluster_links",
         summary="Show the links between servers",
-        description="Agents measure them while no job that spreads over servers uses them, each about once "
-        "an hour. Plans of gradients are made for the slowest link that they use.",
+        description=(
+            "Agents measure each link about once an hour, while no job that spans servers uses "
+            "it. Communication plans assume the slowest link that they use."
+        ),
         responses=shapes.LinkMatrixSerializer,
     )
     def get(self, request: Request) -> Response:
@@ -126,7 +131,7 @@ class ClusterCodecsView(ApiView):
     @extend_schema(
         operation_id="cluster_codecs",
         summary="Show what compressing gradients takes on each kind of GPU",
-        description="Workers measure it with a function's gradients; plans are made with it.",
+        description="Workers measure the codecs with a function's gradients; plans use these times.",
         responses=shapes.CodecTableSerializer,
     )
     def get(self, request: Request) -> Response:
@@ -169,9 +174,11 @@ class ServerView(OccupiedView):
 
     @extend_schema(
         operation_id="server_update",
-        summary="Say until when a server is there (operator)",
-        description="No promise rests on a server that has an end, and what runs there leaves in time. 409 "
-        "lists the promises that only `force` breaks.",
+        summary="Set when a server leaves (operator)",
+        description=(
+            "No promise relies on the server beyond that time, and its workers move away in time. "
+            "409 lists the promises that only `force` breaks."
+        ),
         request=cluster_shapes.ServerPatchSerializer,
         responses={
             200: shapes.ServerSerializer,

@@ -129,7 +129,7 @@ class SnapshotView(ApiView):
     @extend_schema(
         operation_id="decision_snapshot",
         summary="Download a decision's input (operator)",
-        description="Compressed, as the replay command takes it. Kept for a time only.",
+        description="Compressed, in the format of the replay command. It is deleted after some time.",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
     )
     def get(self, request: Request, decision_id: int) -> HttpResponse:

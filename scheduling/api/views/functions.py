@@ -63,7 +63,7 @@ class FunctionsView(ApiView):
         responses={
             201: shapes.FunctionVersionSerializer,
             200: OpenApiResponse(
-                shapes.FunctionVersionSerializer, description="This version was there already."
+                shapes.FunctionVersionSerializer, description="This version existed already."
             ),
         },
     )

@@ -45,7 +45,7 @@ class LogFilterSerializer(StrictSerializer):
     rank = serializers.IntegerField(required=False, min_value=0, max_value=2**31 - 1)
     after = serializers.IntegerField(required=False, default=0, min_value=0, max_value=LARGEST_ID)
     tail = serializers.IntegerField(
-        required=False, min_value=1, max_value=10_000, help_text="Only the last so many lines."
+        required=False, min_value=1, max_value=10_000, help_text="Return only this many of the last lines."
     )
 
 
@@ -232,7 +232,7 @@ class CurveView(ApiView):
 
 @extend_schema(tags=["job records"])
 class CommunicationView(ApiView):
-    """How gradients are sent."""
+    """How the job's gradients are sent."""
 
     queryset = JobEvent.objects.none()
 

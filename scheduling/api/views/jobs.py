@@ -39,8 +39,7 @@ from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_subm
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": LONGEST_SECONDS, "default": 0},
-    description="Seconds to hold the answer until the verdict. Few requests wait at a time; others get "
-    "`pending`.",
+    description="Seconds to wait for the verdict. Few requests wait at a time; others receive `pending`.",
 )
 
 
@@ -49,7 +48,9 @@ class JobFilterSerializer(StrictSerializer):
 
     project = serializers.CharField(max_length=64, required=False)
     state = serializers.ListField(
-        child=serializers.ChoiceField(JobState.choices), required=False, help_text="Repeatable: any of these."
+        child=serializers.ChoiceField(JobState.choices),
+        required=False,
+        help_text="Any of these values; repeatable.",
     )
     service_class = serializers.ChoiceField(ServiceClass.choices, required=False)
     promised = serializers.BooleanField(required=False, allow_null=True, default=None)
@@ -59,9 +60,11 @@ class JobFilterSerializer(StrictSerializer):
     label = serializers.ListField(  # type: ignore[assignment]
         child=serializers.RegexField(r"^[^:]{1,63}:.{0,200}$"),
         required=False,
-        help_text="`key:value`; repeatable: all of these.",
+        help_text="`key:value`; repeatable: a job must have all of them.",
     )
-    search = serializers.CharField(max_length=200, required=False, help_text="In id, name and function.")
+    search = serializers.CharField(
+        max_length=200, required=False, help_text="Text in the id, the name or the function's name."
+    )
     submitted_after = fields.Moment(required=False)
     submitted_before = fields.Moment(required=False)
     deadline_before = fields.Moment(required=False)
@@ -146,8 +149,9 @@ class JobsView(JobAnswerView):
         operation_id="job_submit",
         summary="Submit a job",
         description=(
-            "Says what must be done and by when, never on how many GPUs. 201 holds the job; a decline is 201 "
-            "too, with state `declined` and, if there is one, the offer of a deadline that can be promised."
+            "The body states the work and the deadline, never a number of GPUs. The answer is 201 "
+            "with the job, also for a declined job, which then has state `declined` and, if "
+            "possible, an offer of a deadline that can be promised."
         ),
         parameters=[WAIT],
         request=JobRequestSerializer,
@@ -284,7 +288,7 @@ class JobDeclineOfferView(JobActionView):
     @extend_schema(
         operation_id="job_decline_offer",
         summary="Decline the deadline offered to a declined job",
-        description="What is held for it goes to others at once, before it runs out by itself.",
+        description="Releases at once what is held for the offer.",
         request=None,
         responses={200: shapes.JobSerializer},
     )
