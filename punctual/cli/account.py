@@ -63,20 +63,20 @@ def is_same(token: Token, secret: str) -> bool:
 
 @tokens_app.command("create")
 def create_token(
-    name: Annotated[str, typer.Argument(help="What it is for.")],
+    name: Annotated[str, typer.Argument(help="What the token is for.")],
     expires: Annotated[
-        str | None, typer.Option("--expires", help="30d, or 2030-01-31T00:00Z; else it never does.")
+        str | None, typer.Option("--expires", help="30d, or 2030-01-31T00:00Z; by default never.")
     ] = None,
     scope: Annotated[
         list[Scope] | None,
-        typer.Option("--scope", help="What it opens; repeatable. Else as much as your login."),
+        typer.Option("--scope", help="Scope; repeatable. By default those of your login."),
     ] = None,
     project: Annotated[
-        list[str] | None, typer.Option("--project", help="The only project that it opens; repeatable.")
+        list[str] | None, typer.Option("--project", help="Limit the token to this project; repeatable.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Create a token. It is shown this once."""
+    """Create a token. It is shown only once."""
     scopes = [item.value for item in scope] if scope else None
     with session.client() as client:
         token = client.tokens.create(
@@ -121,7 +121,7 @@ def _rotate(client: Client, token_id: str) -> tuple[Token, bool]:
 
 @tokens_app.command("revoke")
 def revoke_token(token: TokenId, as_json: options.Json = False) -> None:
-    """Make a token worthless."""
+    """Revoke a token."""
     with session.client() as client:
         client.tokens.revoke(token)
     if as_json:

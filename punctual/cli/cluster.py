@@ -28,7 +28,7 @@ ServerName = Annotated[str, typer.Argument(metavar="SERVER", help="The server's 
 
 
 def cluster(watching: options.Watch = False, as_json: options.Json = False) -> None:
-    """Show servers and GPUs: what is used by which job, what is idle."""
+    """Show servers and GPUs, and which job uses each."""
     with session.client() as client:
         if not watching:
             _show_once(client, as_json)
@@ -173,10 +173,10 @@ def servers(context: typer.Context, as_json: options.Json = False) -> None:
 def drain(
     server: ServerName,
     force: Annotated[bool, typer.Option("--force", help="Drain even if promises break.")] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks later.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="The reason, for the history.")] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Empty a server. Refused, with a list, while promises stand on it, unless forced."""
+    """Drain a server. Refused with a list of the promises that this breaks, unless forced."""
     with session.client() as client:
         found = client.cluster.server(server)
         with _listing_broken("--force drains and breaks these promises", as_json):
@@ -196,7 +196,7 @@ def until(
     force: Annotated[bool, typer.Option("--force", help="Even if promises break.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Say until when a server is there: what runs on it leaves in time, and no promise rests on it."""
+    """Set when a server leaves: its workers move away in time, and no promise relies on it afterwards."""
     moment = None if end == "for-good" else _moment(end)
     with session.client() as client:
         found = client.cluster.server(server)
@@ -252,11 +252,14 @@ def undrain(server: ServerName, as_json: options.Json = False) -> None:
 @servers_app.command()
 def standby(
     count: Annotated[
-        int | None, typer.Argument(metavar="COUNT", min=0, help="Servers of each kind of GPU; usual: show.")
+        int | None,
+        typer.Argument(
+            metavar="COUNT", min=0, help="Standby servers for each kind of GPU; omit it to show them."
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Show or set how many servers stand by: nothing is planned on them until another is lost."""
+    """Show or set the number of standby servers, which stay free until another server is lost."""
     with session.client() as client:
         summary = client.cluster.summary() if count is None else client.cluster.set_standby(count)
     pools = summary.get("standby") or {}
@@ -280,7 +283,7 @@ def standby(
 
 @agents_app.callback(invoke_without_command=True)
 def agents(context: typer.Context, as_json: options.Json = False) -> None:
-    """List node agents and how long ago they were heard of."""
+    """List node agents with the time of their last reports."""
     if context.invoked_subcommand is not None:
         return
     with session.client() as client:
@@ -308,7 +311,7 @@ def agents(context: typer.Context, as_json: options.Json = False) -> None:
 def enrolment_token(
     server: Annotated[str, typer.Option("--server", help="Only for a server of this name.")] = "",
     inference_cluster: Annotated[
-        str, typer.Option("--inference-cluster", help="Its server belongs to this inference cluster.")
+        str, typer.Option("--inference-cluster", help="Enrol the server in this inference cluster.")
     ] = "",
     as_json: options.Json = False,
 ) -> None:
@@ -330,7 +333,7 @@ def revoke_agent(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")],
     as_json: options.Json = False,
 ) -> None:
-    """Refuse an agent from now on; its workers stop when their lease ends."""
+    """Revoke an agent's credential; its workers stop when their lease ends."""
     with session.client() as client:
         document = client.cluster.revoke_agent(agent)
     if as_json:

@@ -30,11 +30,11 @@ def load(
         float | None,
         typer.Option("--day", min=0.01, help="Follow a daily curve; length of its day in minutes."),
     ] = None,
-    at_once: Annotated[int, typer.Option("--at-once", min=1, max=1000, help="Requests under way.")] = 64,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the times of arrival.")] = 0,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, max=1000, help="Concurrent requests.")] = 64,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the arrival times.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Send requests at a rate to its servers, each with one of the inputs; count what becomes of them."""
+    """Send requests to its servers at a rate, each with one of the inputs, and count the outcomes."""
     inputs = read_inputs(values or [], file)
     try:
         curve = Rate(rate, None if day_minutes is None else 60.0 * day_minutes)

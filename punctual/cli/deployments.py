@@ -21,18 +21,24 @@ deployments_app = typer.Typer(help="List deployments, ask them, change and delet
 deployments_app.command("load")(load)
 DeploymentId = Annotated[str, typer.Argument(metavar="DEPLOYMENT", help="Its id or name.")]
 Servers = Annotated[
-    int | None, typer.Option("--servers", min=1, help="Servers now; both bounds unless these are given.")
+    int | None, typer.Option("--servers", min=1, help="Number of servers at first; both bounds unless given.")
 ]
 Least = Annotated[int | None, typer.Option("--min", min=1, help="Servers at least.")]
 Most = Annotated[int | None, typer.Option("--max", min=1, help="Servers at most.")]
 Target = Annotated[
     str | None,
-    typer.Option("--latency-target", metavar="DURATION", help="Of the 95th percentile, such as 200ms."),
+    typer.Option(
+        "--latency-target", metavar="DURATION", help="Target for the 95th percentile, such as 200ms."
+    ),
 ]
-MaxBatch = Annotated[int | None, typer.Option("--max-batch", min=1, help="Inputs of one call of predict.")]
+MaxBatch = Annotated[
+    int | None, typer.Option("--max-batch", min=1, help="Inputs of one call of predict at most.")
+]
 MaxWait = Annotated[
     str | None,
-    typer.Option("--max-wait", metavar="DURATION", help="How long the first input of a batch waits."),
+    typer.Option(
+        "--max-wait", metavar="DURATION", help="Longest wait of a batch's first input, such as 5ms."
+    ),
 ]
 
 
@@ -44,7 +50,9 @@ def deploy(
     latency_target: Target = None,
     max_batch: MaxBatch = None,
     max_wait: MaxWait = None,
-    name: Annotated[str | None, typer.Option("--name", help="The job's or function's if left out.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="By default the name of the job or function.")
+    ] = None,
     function: Annotated[
         str | None, typer.Option("--function", metavar="NAME", help="A stored function in place of a job.")
     ] = None,
@@ -312,7 +320,7 @@ def logs(deployment_id: DeploymentId) -> None:
 @deployments_app.command("token")
 def token(
     deployment_id: DeploymentId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is for.")],
 ) -> None:
     """Print a new token that opens the deployment's servers, and nothing else."""
     with _found(deployment_id) as (api, found_id):

@@ -27,7 +27,9 @@ def functions(context: typer.Context, project: options.Project = None, as_json: 
 @functions_app.command("upload")
 def upload(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A .py, .zip or folder.")],
-    name: Annotated[str | None, typer.Option("--name", help="Its name; else the file's.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The function's name; by default the file's.")
+    ] = None,
     entry: options.Entry = None,
     requirements: options.Requirements = None,
     project: options.Project = None,
@@ -60,7 +62,7 @@ def versions(
 def requirements(
     name: options.StoredFunction, project: options.Project = None, as_json: options.Json = False
 ) -> None:
-    """Show how far the requirements of a function are installed, and what the installer printed."""
+    """Show the state of a function's requirements, and the output of the installer."""
     with session.client() as client:
         version = client.functions.show(client.functions.find(name, project=project))
     _print_requirements(version, as_json)
@@ -70,7 +72,7 @@ def requirements(
 def build(
     name: options.StoredFunction, project: options.Project = None, as_json: options.Json = False
 ) -> None:
-    """Install the requirements of a function again, after that failed or was cancelled."""
+    """Install the requirements of a function again, after a failed or cancelled attempt."""
     with session.client() as client:
         version = client.functions.build(client.functions.find(name, project=project))
     _print_requirements(version, as_json)

@@ -14,7 +14,7 @@ from punctual.cli import options, output, session
 from punctual.client.durations import parse_duration
 from punctual.errors import InvalidInputError
 
-inference_app = typer.Typer(help="Look at inference clusters; lend their servers and ask them back by hand.")
+inference_app = typer.Typer(help="List inference clusters; lend and reclaim their servers by hand.")
 ClusterName = Annotated[str, typer.Argument(metavar="CLUSTER", help="The inference cluster's name.")]
 OrderId = Annotated[
     str | None, typer.Option("--id", help="The order's UUID: the same one sent again changes nothing.")
@@ -134,7 +134,7 @@ def _reclaim_row(order: dict[str, Any]) -> tuple[Any, ...]:
 @inference_app.command("events")
 def events(
     name: ClusterName,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of rows at most, newest first.")] = 30,
     as_json: options.Json = False,
 ) -> None:
     """Show what happened to its servers, newest first."""
@@ -157,7 +157,7 @@ def events(
 @inference_app.command("lend")
 def lend(
     name: ClusterName,
-    servers: Annotated[list[str], typer.Argument(metavar="SERVER...", help="Servers that are at home.")],
+    servers: Annotated[list[str], typer.Argument(metavar="SERVER...", help="Names of servers at home.")],
     order_id: OrderId = None,
     as_json: options.Json = False,
 ) -> None:
@@ -173,15 +173,17 @@ def lend(
 @inference_app.command("reclaim")
 def reclaim(
     name: ClusterName,
-    count: Annotated[int, typer.Argument(min=1, help="How many servers; which ones is chosen for you.")],
+    count: Annotated[int, typer.Argument(min=1, help="Number of servers; the platform chooses which.")],
     within: Annotated[
         str | None,
-        typer.Option("--within", metavar="DURATION", help="Wanted back then, such as 5m; else now."),
+        typer.Option(
+            "--within", metavar="DURATION", help="When they are needed, such as 5m; by default now."
+        ),
     ] = None,
     order_id: OrderId = None,
     as_json: options.Json = False,
 ) -> None:
-    """Ask servers back: idle ones first, then those that stop nobody, then the cheapest."""
+    """Reclaim servers: idle ones first, then those that stop no job, then the cheapest."""
     wanted_by = None
     if within is not None:
         wanted_by = datetime.now(UTC) + parse_duration(within)
@@ -210,7 +212,7 @@ def lending(
     switch: Annotated[str, typer.Argument(metavar="on|off")],
     as_json: options.Json = False,
 ) -> None:
-    """Switch lending on or off (operator). What is on loan stays until it is asked back."""
+    """Switch lending on or off (operator). Servers on loan stay until they are reclaimed."""
     if switch not in ("on", "off"):
         raise InvalidInputError(f"on or off, not {switch}")
     with session.client() as client:
@@ -252,7 +254,7 @@ def _value(text: str) -> Any:
 
 @inference_app.command("credential")
 def credential(name: ClusterName) -> None:
-    """Print a new credential for its scheduler (operator); the one before stops working."""
+    """Print a new credential for its scheduler (operator); the previous one stops working."""
     with session.client() as client:
         output.say(client.inference.credential(name))
 
@@ -260,7 +262,7 @@ def credential(name: ClusterName) -> None:
 @inference_app.command("train")
 def train(
     name: ClusterName,
-    forecaster: Annotated[str, typer.Option("--forecaster", help="Its own unless named.")] = "",
+    forecaster: Annotated[str, typer.Option("--forecaster", help="By default the one of the cluster.")] = "",
     as_json: options.Json = False,
 ) -> None:
     """Train a forecaster now (operator); each is trained every day anyway."""

@@ -102,7 +102,7 @@ class Upload:
 
     project: options.Project = None
     function_name: Annotated[
-        str | None, typer.Option("--function-name", help="Name for the upload; else the file's.")
+        str | None, typer.Option("--function-name", help="Name of the upload; by default the file's.")
     ] = None
     entry: options.Entry = None
     requirements: options.Requirements = None
@@ -116,7 +116,7 @@ class Upload:
         }
 
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show progress until the job is finished.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show progress until the job has ended.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait silently until the job is finished.")]
 
 

@@ -36,9 +36,12 @@ def jobs(
     function: Annotated[str | None, typer.Option("--function", help="Only jobs of this function.")] = None,
     labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE")] = None,
     search: Annotated[str | None, typer.Option("--search", help="Text in names and ids.")] = None,
-    promised: Annotated[bool | None, typer.Option("--promised/--not-promised", help="By promise.")] = None,
+    promised: Annotated[
+        bool | None, typer.Option("--promised/--not-promised", help="Only jobs with or without a promise.")
+    ] = None,
     at_risk: Annotated[
-        bool | None, typer.Option("--at-risk/--not-at-risk", help="By risk of being late.")
+        bool | None,
+        typer.Option("--at-risk/--not-at-risk", help="Only jobs that are or are not at risk of being late."),
     ] = None,
     submitted_after: Annotated[str | None, typer.Option("--submitted-after", metavar="TIME")] = None,
     deadline_before: Annotated[str | None, typer.Option("--deadline-before", metavar="TIME")] = None,
@@ -124,7 +127,7 @@ def _watch_table(ask: Any, as_json: bool) -> None:
 def job(
     job_id: options.JobId,
     communication: Annotated[
-        bool, typer.Option("--communication", help="Show how its gradients are sent, and why so.")
+        bool, typer.Option("--communication", help="Show how its gradients are sent, and why.")
     ] = False,
     experts: Annotated[
         bool, typer.Option("--experts", help="Show how its experts are used, and where they live.")
@@ -201,7 +204,7 @@ def _pairs_text(pairs: dict[str, Any]) -> str:
 
 def logs(
     job_id: options.JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is finished.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", help="Only this worker.", min=0)] = None,
     tail: Annotated[
         int | None, typer.Option("--tail", help="Only the last lines.", min=1, max=10_000)
@@ -266,7 +269,7 @@ class _LogPrinter:
 
 def events(
     job_id: options.JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is finished.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Print a job's history with the reasons of each decision."""

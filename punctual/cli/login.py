@@ -18,7 +18,7 @@ from punctual.errors import ApiError, ConnectionFailedError, InvalidInputError, 
 
 def login(
     url: Annotated[str | None, typer.Argument(metavar="URL", help="The platform's address.")] = None,
-    username: Annotated[str | None, typer.Option("--username", "-u", help="Else it is asked for.")] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="Prompted for by default.")] = None,
     token: Annotated[str | None, typer.Option("--token",
     help="Use this token instead; - reads it from stdin.")] = None,
     password_stdin: Annotated[bool, typer.Option("--password-stdin",

@@ -94,7 +94,7 @@ def delete_project(project: ProjectName, as_json: options.Json = False) -> None:
 def invitations(
     context: typer.Context,
     project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Those that its owners sent.")
+        str | None, typer.Option("--project", "-p", help="List the invitations of this project instead.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -123,7 +123,7 @@ def accept_invitation(invitation: InvitationId, as_json: options.Json = False) -
 
 @invitations_app.command("decline")
 def decline_invitation(invitation: InvitationId, as_json: options.Json = False) -> None:
-    """Say no. Those who asked are not told."""
+    """Decline an invitation. The project's owners are not notified."""
     with session.client() as client:
         client.projects.decline(invitation)
     _tell({"id": invitation, "declined": True}, f"Invitation {invitation} is declined.", as_json)
@@ -150,11 +150,11 @@ def _tell(document: Any, sentence: str, as_json: bool) -> None:
 def invite_member(
     project: ProjectName,
     username: Username,
-    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also "
+    role: Annotated[Role, typer.Option("--role", help="viewer reads; member also submits; owner also "
                                                       "manages.")] = Role.MEMBER,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
-    """Ask a person to join. Whether there is one of that name is not told."""
+    """Invite a person. The answer does not reveal whether the name exists."""
     with session.client() as client:
         made = client.projects.invite(project, username, role.value)
     _tell(
@@ -179,11 +179,11 @@ def list_members(project: ProjectName, as_json: options.Json = False) -> None:
 def add_member(
     project: ProjectName,
     username: Username,
-    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also "
+    role: Annotated[Role, typer.Option("--role", help="viewer reads; member also submits; owner also "
                                                       "manages.")] = Role.MEMBER,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
-    """Put a person into a project without asking (operators)."""
+    """Add a person to a project without an invitation (operators)."""
     with session.client() as client:
         member = client.projects.add_member(project, username, role.value)
     if as_json:
@@ -205,7 +205,7 @@ def change_role(project: ProjectName, username: Username, role: Role, as_json: o
 
 @members_app.command("remove")
 def remove_member(project: ProjectName, username: Username, as_json: options.Json = False) -> None:
-    """Take a person out of a project. The last owner cannot go."""
+    """Remove a person from a project. The last owner cannot leave."""
     with session.client() as client:
         client.projects.remove_member(project, username)
     if as_json:

@@ -147,7 +147,7 @@ def _curve_rows(levels: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def plan(job_id: options.JobId, as_json: options.Json = False) -> None:
-    """Show a job's GPUs over time: planned, and those that it had."""
+    """Show a job's GPUs over time, planned and actual."""
     with session.client() as client:
         document = client.job(job_id).plan()
     if as_json:

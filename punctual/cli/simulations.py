@@ -68,41 +68,46 @@ def choices(as_json: options.Json = False) -> None:
 @simulations_app.command("start")
 def start(
     jobs: Annotated[str, typer.Argument(metavar="TRACE", help="A trace's name, or: live")],
-    policies: Annotated[str, typer.Option("--policies", help="Names with commas.")] = "punctual",
-    servers: Annotated[str, typer.Option("--servers", help="Numbers with commas: a run for each.")] = "",
+    policies: Annotated[str, typer.Option("--policies", help="Names, separated by commas.")] = "punctual",
+    servers: Annotated[
+        str, typer.Option("--servers", help="Numbers, separated by commas; one run each.")
+    ] = "",
     gpus_per_server: Annotated[int | None, typer.Option("--gpus-per-server", min=1)] = None,
     newcomers: Annotated[
         str,
         typer.Option(
-            "--newcomers", help="open, prudent or both with a comma: whether room is kept for small ones."
+            "--newcomers",
+            help="open, prudent, or both separated by a comma: whether room is kept for small jobs.",
         ),
     ] = "",
     inference_servers: Annotated[
         str,
         typer.Option(
-            "--inference-servers", help="Servers that lend, numbers with commas: a run for each, 0 without."
+            "--inference-servers",
+            help="Numbers of lending servers, separated by commas; one run each, 0 without loans.",
         ),
     ] = "",
     inference_usage: Annotated[
         str | None,
-        typer.Option("--inference-usage", help="Their usage, by name; with live also: measured."),
+        typer.Option("--inference-usage", help="Name of their usage; with live also: measured."),
     ] = None,
     inference_gpu_type: Annotated[str | None, typer.Option("--inference-gpu-type")] = None,
     reclaim: Annotated[
-        str | None, typer.Option("--reclaim", help="How servers are chosen that go back.")
+        str | None, typer.Option("--reclaim", help="How reclaimed servers are chosen.")
     ] = None,
     headroom: Annotated[
         float | None, typer.Option("--headroom", help="Share that is never lent.", min=0, max=1)
     ] = None,
     forecaster: Annotated[
-        str | None, typer.Option("--forecaster", help="Who says what they need next.")
+        str | None, typer.Option("--forecaster", help="The forecaster of their usage.")
     ] = None,
     limit_jobs: Annotated[
-        int | None, typer.Option("--limit-jobs", help="The first so many jobs.", min=1)
+        int | None,
+        typer.Option("--limit-jobs", help="Number of jobs at most, the first ones of the trace.", min=1),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     with_declined: Annotated[
-        bool, typer.Option("--with-declined", help="With live: ask again for declined jobs.")
+        bool, typer.Option("--with-declined", help="With live: include declined jobs.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Show the figures once all runs have ended.")] = False,
     as_json: options.Json = False,
@@ -160,7 +165,7 @@ def _numbers(option: str, text: str) -> list[int]:
 
 @simulations_app.command("show")
 def show(study: StudyId, as_json: options.Json = False) -> None:
-    """Show a study: how far its runs are, and what came of them."""
+    """Show a study: the progress and the results of its runs."""
     with session.client() as client:
         found = client.simulations.study(study)
     if as_json:
@@ -222,7 +227,7 @@ def _loans(run: dict[str, Any], facts: dict[str, Any]) -> tuple[Any, ...]:
 
 @simulations_app.command("cancel")
 def cancel(study: StudyId, as_json: options.Json = False) -> None:
-    """Cancel what of a study is unfinished."""
+    """Cancel the unfinished runs of a study."""
     with session.client() as client:
         document = client.simulations.cancel(study)
     if as_json:

@@ -59,13 +59,13 @@ def create_user(
     username: Username,
     operator: Annotated[bool, typer.Option("--operator", help="An operator of the cluster.")] = False,
     project: Annotated[
-        list[str] | None, typer.Option("--project", "-p", help="Put the person into it; repeatable.")
+        list[str] | None, typer.Option("--project", "-p", help="Add the person to this project; repeatable.")
     ] = None,
-    role: Annotated[Role, typer.Option("--role", help="As this in each project.")] = Role.MEMBER,
+    role: Annotated[Role, typer.Option("--role", help="The role in each project.")] = Role.MEMBER,
     password_stdin: PasswordStdin = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make an account. A generated password is shown this once."""
+    """Create an account. A generated password is shown only once."""
     password = _password(password_stdin)
     with session.client() as client:
         user = client.users.create(
