@@ -12,6 +12,7 @@ from cluster.models import Server
 from lending.models import InferenceCluster, UsageSample
 from lending.services.orchestrator import orchestrate
 from projects.models import User
+from punctual.cli import session
 from tests.cli.conftest import Run
 from tests.cli.test_real_api import log_in
 from tests.factories import PASSWORD, InferenceServerFactory
@@ -45,6 +46,10 @@ def test_an_operator_lends_servers_and_asks_them_back(run: Run) -> None:
     orchestrate()
     shown = run("inference", "orders", "serving")
     assert "returned" in shown.out
+    with session.client() as client:
+        (listed,) = client.inference.reclaim_orders("serving")
+        (server,) = client.inference.reclaim_order("serving", listed["id"])["servers"]
+        assert server["server"] in ("serving-0", "serving-1")
     document = json.loads(run("inference", "show", "serving", "--json").out)
     assert (document["standing"]["on_loan"], len(document["servers"])) == (1, 3)
     UsageSample.objects.create(
