@@ -107,7 +107,7 @@ def test_an_installation_without_inference_servers_says_how_to_get_some(
     assert "docs/lending.md" in page
     factories.InferenceClusterFactory.create(name="serving")
     client = as_user(operator)
-    assert "Nothing was lent or asked back yet" in client.get("/lending/").content.decode()
+    assert "No orders yet" in client.get("/lending/").content.decode()
     for name in LENDING_PANELS:
         assert client.get(f"/lending/panels/{name}/").json().keys() == {"empty"}, name
 

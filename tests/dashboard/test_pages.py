@@ -436,10 +436,10 @@ def test_pages_say_when_nobody_plans_and_why(
         until = timezone.now() + timedelta(seconds=expires_in_seconds)
         Cluster.objects.update(planner_lease_expires_at=until)
         texts = [client.get(address).content.decode() for address in (*PAGES, "/?fragment=planner")]
-        found = {re.search("Nobody has planned|being compiled", text) for text in texts}
+        found = {re.search("The planner has not run|being compiled", text) for text in texts}
         (word,) = {match and match[0] for match in found}
         return word or ""
 
     assert said(20.0) == ""
-    assert said(-20.0) == "Nobody has planned"
+    assert said(-20.0) == "The planner has not run"
     assert said(-20.0, compiling=True) == "being compiled"
