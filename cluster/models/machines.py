@@ -1,4 +1,4 @@
-"""What exists: clusters, servers, GPUs, agents with their leases, and enrolment."""
+"""What exists: servers, GPUs, agents with their leases, and enrolment."""
 
 from __future__ import annotations
 
@@ -8,96 +8,12 @@ from operator import or_
 from typing import Any
 
 from django.conf import settings
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
-from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY
-from recovery.probability.standby import REPLACEMENT_SECONDS
-
-
-class Cluster(models.Model):
-    """One pool of servers under one planner, with the operator's settings.
-
-    ``planning_version`` grows with every fact that planning depends on (jobs, capacity, curves,
-    generations; never heartbeats or progress): a plan is committed only if it has not moved.
-    ``epoch`` grows with every change of planner: agents refuse commands of an older one.
-    """
-
-    name = models.SlugField(max_length=64, unique=True, default="default")
-
-    policy = models.CharField(max_length=40, default="punctual")
-    #: What the policy noted at its last decision: its name, and numbers by kind of GPU.
-    policy_memory = models.JSONField(default=dict, blank=True)
-    slot_seconds = models.FloatField(default=5.0)
-    reserve_servers = models.PositiveIntegerField(default=0)
-    #: Servers of each kind that nothing is planned on until they take a lost server's place.
-    standby_servers = models.PositiveIntegerField(default=0)
-    #: What the rule for the number of standby servers goes by: failures of one server, and until another is
-    #: there.
-    failures_per_server_day = models.FloatField(
-        default=PUBLISHED_FAILURES_A_DAY, validators=[MinValueValidator(0.0)]
-    )
-    replacement_seconds = models.FloatField(default=REPLACEMENT_SECONDS, validators=[MinValueValidator(0.0)])
-    #: How likely a job may be, in a month, to fall back to durable storage: its copies in memory are as many
-    #: as that takes. 0: two of them, whatever that comes to.
-    accepted_fallbacks_a_month = models.FloatField(
-        default=0.0, validators=[MinValueValidator(0.0), MaxValueValidator(0.99)]
-    )
-    #: Failures that take all servers of one rack, or of one power domain.
-    failures_per_rack_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
-    failures_per_power_domain_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
-    #: When a server was last looked for to stand by and none could, and what stood in the way.
-    standby_tried_at = models.DateTimeField(null=True, blank=True)
-    standby_obstacle = models.TextField(blank=True)
-    fill = models.CharField(
-        max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
-    )
-    #: Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones.
-    newcomers = models.CharField(max_length=10, default=NewcomersRule.OPEN, choices=NewcomersRule.choices)
-    #: Seconds of running time that a second of waiting makes up for, among jobs without a promise under
-    #: `punctual`; 0: none.
-    ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
-    offer_hold_seconds = models.FloatField(default=120.0)
-    report_seconds = models.FloatField(default=1.0)
-    suspect_seconds = models.FloatField(default=10.0)
-    fence_seconds = models.FloatField(default=60.0)
-    fence_margin_seconds = models.FloatField(default=2.0)
-    prepare_timeout_seconds = models.FloatField(default=120.0)
-    handover_timeout_seconds = models.FloatField(default=60.0)
-    suspend_timeout_seconds = models.FloatField(default=60.0)
-    profile_seconds_per_level = models.FloatField(default=2.0)
-    profile_maximum_seconds = models.FloatField(default=60.0)
-    #: Promises are computed on throughput lowered by this fraction: measured speed varies, a promise must
-    #: not.
-    promise_margin = models.FloatField(default=0.05)
-    #: Servers with less host memory for each GPU are not used; 0: the pool makes do with its smallest share.
-    worker_memory_bytes = models.BigIntegerField(default=0, validators=[MinValueValidator(0)])
-    #: A full replan happens at least this often, whatever the events.
-    replan_seconds = models.FloatField(default=30.0)
-
-    planning_version = models.BigIntegerField(default=1)
-    planned_version = models.BigIntegerField(default=0)
-    replanned_at = models.DateTimeField(null=True, blank=True)
-    next_slot_at = models.DateTimeField(null=True, blank=True)
-    next_wake_at = models.DateTimeField(null=True, blank=True)
-
-    epoch = models.BigIntegerField(default=0)
-    planner_owner = models.CharField(max_length=200, blank=True)
-    planner_token = models.CharField(max_length=40, blank=True)
-    planner_lease_expires_at = models.DateTimeField(null=True, blank=True)
-
-    #: When leases were last checked: a gap means that the control plane itself was away.
-    leases_checked_at = models.DateTimeField(null=True, blank=True)
-    #: No lease expires before this time (set after such a gap).
-    leases_hold_until = models.DateTimeField(null=True, blank=True)
-    #: By the boot of each machine that checks leases: the database's clock less its seconds since boot.
-    leases_clocks = models.JSONField(default=dict, blank=True)
-
-    def __str__(self) -> str:
-        return self.name
+from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState, Whitelist
+from cluster.models.cluster import Cluster
 
 
 class ServerQuerySet(models.QuerySet["Server"]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from cluster.models.machines import Cluster
+from cluster.models.cluster import Cluster
 
 
 class Outage(models.Model):

@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import LendingState
-from cluster.models.machines import Cluster
+from cluster.models.cluster import Cluster
 from lending.choices import ScheduledBy
 from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
 
