@@ -23,8 +23,9 @@ class EndedLauncher:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> WorkerPool:
-    stub: Any = SimpleNamespace(data=tmp_path, forget=lambda key: None)
-    return WorkerPool(stub, (), stub, stub, tmp_path / "runtime")
+    stub: Any = SimpleNamespace(data=tmp_path, forget=lambda key: None, warm_workers=1)
+    accelerator: Any = SimpleNamespace(index=0, cuda=False)
+    return WorkerPool(stub, (accelerator,), stub, stub, tmp_path / "runtime")
 
 
 @pytest.fixture
@@ -53,3 +54,19 @@ def test_a_connection_that_somebody_keeps_open_is_not_waited_for_long(
     later = clock.boot_time_seconds() + 2 * worker_pool.LAST_WORDS_SECONDS
     monkeypatch.setattr(clock, "boot_time_seconds", lambda: later)
     assert pool.poll() == [record]
+
+
+def test_warm_workers_that_end_are_started_ever_more_rarely(
+    pool: WorkerPool, record: WorkerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(clock, "boot_time_seconds", lambda: now)
+    launched_at: list[float] = []
+    monkeypatch.setattr(pool, "launch", lambda *_, **__: launched_at.append(now))
+    for pause in (worker_pool.FIRST_WARM_PAUSE_SECONDS, 2 * worker_pool.FIRST_WARM_PAUSE_SECONDS):
+        record.exit, record.connected = None, False
+        assert pool.poll() == [record]
+        for now in (now + 0.9 * pause, now + pause):
+            pool.keep_warm(float("inf"))
+        record.folder.mkdir()
+    assert launched_at == [1001.0, 1003.0]
