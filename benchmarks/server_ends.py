@@ -3,7 +3,7 @@
     python -m benchmarks.server_ends [--trace NAME[:options] ...] [--json OUT]
 
 The first tenth of the servers leaves for good half-way between the first and the last submission. Four runs
-stand side by side: nobody ends; the ends are known from the start (decision 0037); they become known a day
+stand side by side: nobody ends; the ends are known from the start (decision 0015); they become known a day
 before; and the same servers are lost at that moment without a word. Slots of 60 s, measured pauses. One run
 alone is `manage.py simulate --trace TRACE --servers N --gpus-per-server 8 --server-ends FILE`, with a file of
 `server,ends_at_seconds`.

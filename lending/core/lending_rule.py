@@ -7,7 +7,7 @@ asked back before demand has risen.
 
 A server is not worth lending for a moment: a job that grows onto it and has to leave again has gained
 nothing. So two thresholds keep usage that wobbles about a whole number of servers from moving one to and fro,
-and what moved stays for a while. Both are ours; the published rule is the one without (decision 0022).
+and what moved stays for a while. Both are ours; the published rule is the one without (decision 0016).
 
 Usage is the share of the inference cluster's GPUs that serve requests, 0 to 1. Containers are assumed to be
 consolidated, so that a share of GPUs is a number of whole servers.

@@ -263,7 +263,7 @@ def timed_out(job: JobFacts, generation: GenerationFacts, reason: str) -> list[I
 
 
 def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int) -> list[Instruction]:
-    """Count the end of a training generation as a failure of its job, if it is one (decision 0070).
+    """Count the end of a training generation as a failure of its job, if it is one (decision 0007).
 
     It is none where a server or the network between servers may have failed, where the generation was to end,
     or where the job trains on beside it.

@@ -45,7 +45,7 @@ def known_rates(gpu_kind: str) -> Rates:
 
 
 def _rates(shares: Mapping[str, float]) -> Rates:
-    """The links scale shares that sum to more than 1 down to 1 (docs/decisions/0034)."""
+    """The links scale shares that sum to more than 1 down to 1 (docs/decisions/0020)."""
     rows, gradients = float(shares.get("experts", 0.5)), float(shares.get("gradients", 0.5))
     scale = max(1.0, rows + gradients)
     return Rates(rows / scale, gradients / scale)

@@ -1,5 +1,5 @@
 """Jobs that began without a plan take one up: its curve is measured beside them, and where it is faster they
-go on under it (decision 0062).
+go on under it (decision 0021).
 
 Only jobs without a promise do. A promise was computed on the curve that the job has; exchanging it is a new
 promise, which nobody asked for.

@@ -1,5 +1,5 @@
 """How much later than plans say do jobs really begin on new GPUs? What new promises keep as slack for that
-(decision 0029).
+(decision 0010).
 
 A plan charges a start with the pause of its level: from when its GPUs are there to the first iteration, as it
 usually is. Not in it: until the planner has acted; until those who had the GPUs have left them, whoever must

@@ -1,4 +1,4 @@
-"""Disk of workers that keep states of experts in files (decision 0089).
+"""Disk of workers that keep states of experts in files (decision 0033).
 
 Each GPU of a server has an equal share of the server's disk, which the agent computes and its workers cannot
 exceed. A level whose workers need more than the smallest share of the servers is not a level.

@@ -1,4 +1,4 @@
-"""Functions with mixture-of-experts layers: the numbers of workers that they are measured on (decision 0076).
+"""Functions with mixture-of-experts layers: the numbers of workers that they are measured on (decision 0018).
 
 The numbers of experts and the sizes of the model are those that a worker reported; before that, the numbers
 of experts are those in the function's source.

@@ -68,7 +68,7 @@ class CountsOn:
     most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left.
 
     ``one_failure``: what one costs in all. ``shares``: of the measured throughput at each level that is
-    promised; failures that no slack pays are expected to take the rest (decision 0068). ``shortfall``: why
+    promised; failures that no slack pays are expected to take the rest (decision 0028). ``shortfall``: why
     copies that the owner asked for cannot be promised.
     """
 

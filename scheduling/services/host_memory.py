@@ -1,6 +1,6 @@
 """Host memory of workers: what a server guarantees each of its GPUs, and what is reserved for a level.
 
-The rule is the core's (`scheduling/core/question/host_memory.py`, decision 0038); here are the figures.
+The rule is the core's (`scheduling/core/question/host_memory.py`, decision 0017); here are the figures.
 """
 
 from __future__ import annotations

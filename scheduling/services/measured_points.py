@@ -1,5 +1,5 @@
 """How old the newest point in memory gets while all copies are there, as measured: promises of the function's
-later jobs count on it (decision 0052)."""
+later jobs count on it (decision 0028)."""
 
 from __future__ import annotations
 

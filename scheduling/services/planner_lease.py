@@ -129,7 +129,7 @@ def undisturbed(cluster_id: int) -> Iterator[None]:
 
 def waited_for(cluster_id: int, attempt: Callable[[int], Answer]) -> Answer:
     """Attempt something outside any transaction; once facts have overtaken it, again while they wait
-    (decision 0054). On a busy cluster something changes during every look.
+    (decision 0005). On a busy cluster something changes during every look.
 
     Args:
         attempt: takes how often it was overtaken, 0 or 1.

@@ -2,7 +2,7 @@
 
 Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside
 any transaction. A commit compares the planning version that the snapshot was read at; if it has moved,
-everything is computed again, and what would change meanwhile waits (decision 0054).
+everything is computed again, and what would change meanwhile waits (decision 0005).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Standby servers: taken out of use, put in the place of lost ones, and what an operator sets (decision
-0050).
+0028).
 
 A server belongs to the pool by its own row. When another is lost, both change parts in one transaction. So
 the pool fills again when the lost server comes back, and nobody has to leave it then. A server joins the pool

@@ -1,4 +1,4 @@
-"""What who plans expects failures to take: curves of a pool without it (decision 0067)."""
+"""What who plans expects failures to take: curves of a pool without it (decision 0028)."""
 
 from __future__ import annotations
 

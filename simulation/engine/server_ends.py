@@ -1,5 +1,5 @@
 """Servers that leave a simulated cluster at a known time: read from a file, or drawn by seed from a rate
-(decision 0037)."""
+(decision 0015)."""
 
 from __future__ import annotations
 

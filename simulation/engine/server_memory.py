@@ -1,4 +1,4 @@
-"""Host memory of simulated servers and workers: which levels fit (decision 0038), by the core's rules."""
+"""Host memory of simulated servers and workers: which levels fit (decision 0017), by the core's rules."""
 
 from __future__ import annotations
 

@@ -68,10 +68,10 @@ class SimulationSettings:
     ``standby_servers``: servers of each pool that nothing is planned on until they take a lost server's
     place. ``bound``: also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
     ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
-    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038). ``replicas``:
+    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0017). ``replicas``:
     copies of a job's state, the local one included, where recovery is from memory.
     ``failures_per_server_day``: what who plans expects of a server; promises count on throughput without what
-    failures are expected to take (decision 0067).
+    failures are expected to take (decision 0028).
     """
 
     policy: str

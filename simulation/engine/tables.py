@@ -25,7 +25,7 @@ class CurveTables:
     ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster
     efficiency. ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
     ``planned_memory``, ``measured_memory``: host memory of one worker in bytes, in the shape of the curves;
-    None where no job says any. Levels are GPUs that are held: four for three workers (decision 0041).
+    None where no job says any. Levels are GPUs that are held: four for three workers (decision 0018).
     """
 
     planned: CurveColumns

@@ -36,7 +36,7 @@ class ModelProfile:
 
     ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size``
     (goodput), for policies that do that; empty where nobody measured it. ``worker_counts``: the numbers of
-    workers that its function allows, where they are not powers of two (decision 0041).
+    workers that its function allows, where they are not powers of two (decision 0018).
     """
 
     model: str

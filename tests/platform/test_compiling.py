@@ -210,7 +210,7 @@ def _imported_by_kernels(source: Path) -> dict[str, str]:
 
 
 def test_a_leaf_returns_no_array_and_makes_none() -> None:
-    """It borrows arrays: what it returned would be freed under its user (decision 0040)."""
+    """It borrows arrays: what it returned would be freed under its user (decision 0008)."""
 
     def returns(numbers: FloatArray) -> FloatArray:
         return numbers

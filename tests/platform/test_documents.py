@@ -21,6 +21,9 @@ PAGES = sorted(
     ).stdout.splitlines()
 )
 COLUMNS = 110
+RECORDS = sorted(path for path in (PROJECT / "docs" / "decisions").glob("[0-9]*.md"))
+#: Of a decision record; more would be two decisions, or history.
+MOST_WORDS = 400
 
 
 def packages() -> set[str]:
@@ -128,3 +131,31 @@ def _too_long(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_lines_of_pages_are_not_too_long(page: Path) -> None:
     assert _too_long(page) == []
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)
+def test_a_decision_record_is_one_page(record: Path) -> None:
+    text = record.read_text()
+    assert len(text.split()) <= MOST_WORDS
+    assert text.startswith(f"# {record.name[:4]}. ")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+
+
+def test_the_index_lists_every_decision_record_once() -> None:
+    index = (PROJECT / "docs" / "decisions" / "README.md").read_text()
+    assert re.findall(r"\]\((\d{4}-[^)]+)\)", index) == [record.name for record in RECORDS]
+
+
+def test_every_named_decision_exists() -> None:
+    """References are numbers in comments and pages ("decision 0012") and paths."""
+    named = r"(decisions/|[Dd]ecisions? \[?)[0-9]{4}(-[a-z0-9-]+\.md)?"
+    lines = subprocess.run(
+        ["git", "grep", "--only-matching", "--extended-regexp", named, "--", "*.py", "*.md", "*.html"],
+        cwd=PROJECT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    numbers = {record.name[:4] for record in RECORDS} | {record.name for record in RECORDS}
+    assert lines
+    assert [line for line in lines if re.split(r"[ /\[]", line)[-1] not in numbers] == []

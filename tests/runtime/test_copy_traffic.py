@@ -195,7 +195,7 @@ def test_points_are_no_rarer_than_their_owner_asks_for(most_every: int) -> None:
 
 
 def test_reported_points_are_as_far_apart_as_they_really_are() -> None:
-    """Promises count on it (decision 0052), and writing takes its share of the time whatever the plan is."""
+    """Promises count on it (decision 0028), and writing takes its share of the time whatever the plan is."""
     training = idle_enough()
     training.pause_seconds = 5.0
     training.run(250)

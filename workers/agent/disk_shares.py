@@ -1,4 +1,4 @@
-"""The disk that one worker may fill with states of experts (decision 0089)."""
+"""The disk that one worker may fill with states of experts (decision 0033)."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class Admission(PromisedPlans):
     ``at_risk``: rows whose promise no plan keeps. ``used_stored``: True when stored plans replaced
     a refill that failed. ``search``: how far admission looks before it refuses a newcomer; None runs the
     published algorithm alone. With a search, newcomers leave jobs at risk the GPUs to end soon (decision
-    0016). ``as_planned``: present plans that keep their promises stay unchanged. ``work``: counts the work
-    of the decision and limits it; newcomers beyond the limit wait for the next decision (decision 0024).
+    0011). ``as_planned``: present plans that keep their promises stay unchanged. ``work``: counts the work
+    of the decision and limits it; newcomers beyond the limit wait for the next decision (decision 0012).
     """
 
     needs_of = GpuTimeNeeded

@@ -1,4 +1,4 @@
-"""Bid prices: which promises to make when not all can be made (decision 0010).
+"""Bid prices: which promises to make when not all can be made (decision 0011).
 
 Every promise counts 1, however much GPU time it takes. So small jobs earn the most promises per GPU second.
 Before each deadline the cluster has a fixed amount of GPU time. Promises hold part of it, and expected

@@ -32,7 +32,7 @@ class EarliestFinishes(NamedTuple):
 
 
 class JobsAtRisk:
-    """Keeps newcomers from delaying jobs at risk (decision 0016). The published algorithm spares no job."""
+    """Keeps newcomers from delaying jobs at risk (decision 0011). The published algorithm spares no job."""
 
     def __init__(self, admission: Promises) -> None:
         self._admission = admission

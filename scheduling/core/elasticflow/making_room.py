@@ -1,4 +1,4 @@
-"""Make room for a newcomer that Algorithm 1 refuses, where that harms less than it brings (decision 0010).
+"""Make room for a newcomer that Algorithm 1 refuses, where that harms less than it brings (decision 0011).
 
 A promise brings one met deadline. Making room for it costs GPU time: what the newcomer needs, and what other
 promises need beyond their plans of Algorithm 1, since they move to larger, less efficient levels. That GPU

@@ -64,7 +64,7 @@ class Planner:
     ``search``: limits of the wider search, or None for the published admission. ``growth``: a policy's rule
     that grows jobs before Algorithm 2 grants the rest; it runs when there is work without a promise.
     ``ageing``: work without a promise is served shortest first, less a credit for its waiting time (decision
-    0025); False serves it shortest first, as published. ``experience``: growth is expected to last as long as
+    0014); False serves it shortest first, as published. ``experience``: growth is expected to last as long as
     the job's last one did (`growth_experience`); False expects what the plans say, as published.
     """
 

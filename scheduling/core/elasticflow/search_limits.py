@@ -1,4 +1,4 @@
-"""Limits of the wider search, which runs when progressive filling finds no plans (decision 0010)."""
+"""Limits of the wider search, which runs when progressive filling finds no plans (decision 0011)."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ promises are kept. If it fails, other plans may still keep them. The search fill
 both variants of filling. A job that fails moves to the front of the order, and all jobs are filled again. A
 job that forced moves make late is filled again with room for their pauses. Of the plans that each variant
 finds, the search takes those that need the least GPU time. The pause budget checks them, like every other set
-of plans. `making_room.py` decides whether they are worth their GPU time (decision 0010).
+of plans. `making_room.py` decides whether they are worth their GPU time (decision 0011).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each GPU of a server has an equal share of the server's host memory, and a worker uses one GPU. A pool
 *guarantees* the smallest share of its servers. A GPU count on which a worker needs more is not a level there.
-So no placement overcommits a server, and placement has to consider only blocks of GPUs (decision 0038). A
+So no placement overcommits a server, and placement has to consider only blocks of GPUs (decision 0017). A
 server that joins later with a smaller share is not used while plans need more.
 """
 

@@ -228,11 +228,11 @@ class PlannerSettings:
     #: limit.
     most_work: int | None = None
     #: Seconds of running time that one second since submission makes up for, where jobs without a promise run
-    #: shortest first (policy ``punctual``; decision 0025).
+    #: shortest first (policy ``punctual``; decision 0014).
     ageing_weight: float = 0.0
-    #: Slack that a new promise keeps for changes that happen later than charged (decision 0029).
+    #: Slack that a new promise keeps for changes that happen later than charged (decision 0010).
     change_slack_seconds: float = 0.0
-    #: Servers with less host memory for each GPU are not used (decision 0038).
+    #: Servers with less host memory for each GPU are not used (decision 0017).
     worker_memory_bytes: float = 0.0
 
 

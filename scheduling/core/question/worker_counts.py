@@ -1,7 +1,7 @@
 """Numbers of workers that are no powers of two, where a function's experts or shards allow them (3, 6, 12).
 
 Blocks of GPUs are powers of two, so that all jobs can be placed (ElasticFlow 4.3). So a job on three workers
-holds four GPUs, the smallest block with room for them (decision 0041). Plans, placement and promises count
+holds four GPUs, the smallest block with room for them (decision 0018). Plans, placement and promises count
 GPUs held; curves are measured, and generations built, for workers.
 """
 

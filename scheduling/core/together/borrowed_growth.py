@@ -2,7 +2,7 @@
 
 Only flexible workers are placed there, so a reclaim preempts no job: the job shrinks to its GPUs on owned
 servers. A knapsack chooses which jobs grow, as in Lyra's phase 2 (section 3.5.2). It values growth as on
-owned servers (decision 0013):
+owned servers (decision 0014):
 
     value = the job's own seconds saved (0 for a promised job, which is on time either way)
           + GPU seconds of owned servers saved x jobs / GPUs

@@ -5,7 +5,7 @@ A borrowed server backs no promise, because it may be reclaimed at any time. Job
 measured on the borrowed kind of GPU are placed there by Lyra's two phases where that ends them sooner. All
 other jobs are divided on owned servers as though nothing were borrowed. A job uses one kind of servers at a
 time. A job on a borrowed server stays there until it ends, until the server is reclaimed, or until owned
-servers would end it clearly sooner (decision 0012). Where borrowed servers have the cluster's own kind of
+servers would end it clearly sooner (decision 0015). Where borrowed servers have the cluster's own kind of
 GPU, jobs on owned servers also grow onto them with flexible workers; promised jobs do so if their plans bear
 the pause of a reclaim (decision 0015).
 """

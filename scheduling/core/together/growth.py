@@ -1,4 +1,4 @@
-"""One knapsack decides which jobs grow in the next slot, promised or not (design section 4; decision 0013).
+"""One knapsack decides which jobs grow in the next slot, promised or not (design section 4; decision 0014).
 
 Lyra divides the GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section
 3.5.2). ElasticFlow grants them where they save most GPU time (Algorithm 2). Here one knapsack values both: a

@@ -2,7 +2,7 @@
 
 Safe is a state that the loss of any one server leaves: a durable one, or one in memory of which every rank's
 shard has all its copies on other servers. A promise counts on one that is no older than its bound (decision
-0052), so where copies in memory are missing, durable states come as often as that.
+0028), so where copies in memory are missing, durable states come as often as that.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A batch touches few rows of an embedding. Each rank sends the rows it touched, everyone gathers all of them
 and adds up those that meet: what travels grows with the batch and not with the table, on gloo and NCCL alike.
 DDP leaves these parameters to us (its own way for them is an all-reduce of sparse tensors, which NCCL lacks
-and gloo, in PyTorch 2.13, crashes on; docs/decisions/0009-sparse-gradients.md).
+and gloo, in PyTorch 2.13, crashes on; docs/decisions/0023-sparse-gradients.md).
 """
 
 from __future__ import annotations

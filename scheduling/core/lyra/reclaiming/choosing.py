@@ -33,7 +33,7 @@ MOST_NODES = 20_000
 
 MOST_NODES_OF_IMPROVED = 1
 """The same limit for ``improved``. Where jobs were placed by best fit, the root node solves the program
-(decision 0011)."""
+(decision 0016)."""
 
 
 class ReclaimGroup(IntEnum):
