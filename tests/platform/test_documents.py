@@ -159,3 +159,22 @@ def test_every_named_decision_exists() -> None:
     numbers = {record.name[:4] for record in RECORDS} | {record.name for record in RECORDS}
     assert lines
     assert [line for line in lines if re.split(r"[ /\[]", line)[-1] not in numbers] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """Files, and headings of files, of all pages."""
+    link = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+    broken = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for path, heading in link.findall(text):
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (heading and heading not in _anchors(target)):
+                broken.append(f"{page.relative_to(PROJECT)}: {path}#{heading}")
+    assert broken == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Names of a page's headings as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
