@@ -243,7 +243,7 @@ def test_a_token_is_shown_once_and_revoked(world: World, deployment: Deployment)
 
 
 class StubReplica(BaseHTTPRequestHandler):
-    """Answers as a replica does (docs/protocols.md 2.11); its function triples whole numbers."""
+    """Answers as a replica does (docs/protocols.md 2.12); its function triples whole numbers."""
 
     def do_GET(self) -> None:
         self._answer(200, {"state": "serving", "generation": 1})
