@@ -66,7 +66,9 @@ def test_warm_workers_that_end_are_started_ever_more_rarely(
     for pause in (worker_pool.FIRST_WARM_PAUSE_SECONDS, 2 * worker_pool.FIRST_WARM_PAUSE_SECONDS):
         record.exit, record.connected = None, False
         assert pool.poll() == [record]
-        for now in (now + 0.9 * pause, now + pause):
+        ended_at = now
+        for seconds in (0.9 * pause, pause):
+            now = ended_at + seconds
             pool.keep_warm(float("inf"))
         record.folder.mkdir()
     assert launched_at == [1001.0, 1003.0]

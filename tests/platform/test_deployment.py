@@ -12,6 +12,7 @@ import textwrap
 
 import pytest
 
+from config.public_addresses import with_host_of
 from launch.folders import PROJECT
 from punctual.protocol.staged import STAGED
 
@@ -146,3 +147,16 @@ def test_the_agents_image_has_what_is_staged_on_nodes():
     agent = (PROJECT / "docker" / "Dockerfile").read_text().split(" AS agent\n")[1].split("\nFROM ")[0]
     copied = {line.split()[1] for line in agent.splitlines() if line.startswith("COPY")}
     assert set(STAGED) <= copied
+
+
+@pytest.mark.parametrize(
+    ("url", "added"),
+    [
+        ("https://punctual.example:8000/x", ["punctual.example"]),
+        ("http://[::1]:8000", ["[::1]"]),
+        ("https://known.example", []),
+        ("", []),
+    ],
+)
+def test_the_host_of_an_address_is_allowed_once(url: str, added: list[str]):
+    assert with_host_of(url, ["known.example"]) == ["known.example", *added]

@@ -105,6 +105,11 @@ def test_a_batch_cut_in_half_is_what_two_workers_had():
     assert twice.after(2) == pytest.approx(law.after(4))
 
 
+def test_a_batch_keeps_no_measurement_that_contradicts_its_density():
+    law = Densification(0.1, 0.5, ((2, 0.1), (4, 0.4)))
+    assert law.with_batch(2.0) == Densification(0.1, 0.5)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(-0.1, 0.5), (1.1, 0.5), (0.1, -0.5), (0.1, 1.5), (0.1, float("nan")), (0.1, 0.5, ((2, 0.05),)),

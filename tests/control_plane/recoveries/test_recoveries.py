@@ -86,11 +86,11 @@ def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
     assert "3.0 s after the failure was noticed, from iteration 25" in said.message
 
 
-def test_the_start_of_workers_is_a_phase_before_loading(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
-) -> None:
-    here, other = nodes
-    job = train_on(submit, here, other, durable=20)
+def starting_again(
+    time: SimulatedTime, here: SimulatedAgent, other: SimulatedAgent, job: Job
+) -> list[SimulatedWorker]:
+    """Fail a worker; return those that start in its place on its server, as its agent sees them: processes
+    are up, but no worker is ready."""
     Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
     fail(here, job)
     ranks: list[SimulatedWorker] = []
@@ -98,8 +98,7 @@ def test_the_start_of_workers_is_a_phase_before_loading(
         time.turn(0.1)
         run_planner("test")
         here.obey()
-        ranks = [one for (owner, _, _), one in here.workers.items() if owner == job.pk]
-        # As the agent sees it: processes are up, but no worker is ready.
+        ranks = [worker for (owner, _, _), worker in here.workers.items() if owner == job.pk]
         here.events.clear()
         for worker in ranks:
             worker.phase = "preparing"
@@ -107,6 +106,15 @@ def test_the_start_of_workers_is_a_phase_before_loading(
         reconcile()
         if ranks:
             break
+    return ranks
+
+
+def test_the_start_of_workers_is_a_phase_before_loading(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other, durable=20)
+    ranks = starting_again(time, here, other, job)
     assert only_recovery(job).phase == "starting"
     time.turn(4.0)
     began = timezone.now()
@@ -127,6 +135,27 @@ def test_the_start_of_workers_is_a_phase_before_loading(
     assert seconds["starting"] == pytest.approx(3.5)
     assert seconds["loading"] == pytest.approx(2.5)
     assert_phases_ascend(found)
+
+
+def test_workers_that_never_finish_loading_are_replaced(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other, durable=20)
+    for worker in starting_again(time, here, other, job):
+        worker.phase, worker.ready_at = "loading", timezone.now()
+    here.report()
+    begun = only_recovery(job)
+    assert begun.phase == "loading"
+    time.turn(cluster.prepare_timeout_seconds + cluster.handover_timeout_seconds + 1.0)
+    here.report()
+    reconcile()
+    again = only_recovery(job)
+    assert (again.attempts, again.recovering_generation) == (1, None)
+    assert again.last_attempt == "it was not live in time"
+    assert job.generations.get(number=begun.recovering_generation).state == GenerationState.RETIRED
+    settle(here)
+    assert only_recovery(job).outcome == "recovered"
 
 
 def test_a_lost_server_is_detected_when_it_is_silent_and_shown_beside_its_fence(
