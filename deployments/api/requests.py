@@ -18,7 +18,7 @@ from projects.api.base import StrictSerializer
 from projects.api.path_patterns import JOB_ID
 from projects.errors import InvalidRequest, NotFound
 from projects.models import Project, User
-from punctual.protocol.limits import LONGEST_SERVING_WAIT_SECONDS, SERVING_INPUTS
+from punctual.protocol.limits import LARGEST_COUNT, LONGEST_SERVING_WAIT_SECONDS, SERVING_INPUTS
 from scheduling.api.job_fields import FunctionReference, Hyperparameters
 from scheduling.api.job_requests import project_to_submit_to
 from scheduling.models import Job
@@ -68,6 +68,16 @@ class _SettingsSerializer(StrictSerializer):
         max_value=LONGEST_SERVING_WAIT_SECONDS,
         required=False,
         help_text=f"How long the first input of a batch waits for others; {MAX_WAIT_SECONDS} unless given.",
+    )
+    device_memory_bytes = fields.Integer(
+        min_value=1,
+        max_value=LARGEST_COUNT,
+        required=False,
+        allow_null=True,
+        help_text=(
+            "What weights may take on each server; null: what its GPU has. Layers beyond that stream from "
+            "host memory."
+        ),
     )
 
 
@@ -181,6 +191,7 @@ def read_creation(user: User, body: Mapping[str, Any]) -> tuple[Project, Served,
         latency_target_seconds=body.get("latency_target_seconds"),
         max_batch=body.get("max_batch", MAX_BATCH),
         max_wait_seconds=body.get("max_wait_seconds", MAX_WAIT_SECONDS),
+        device_memory_bytes=body.get("device_memory_bytes"),
         inference_cluster=body["inference_cluster"],
         experts=body["experts"],
     )
@@ -199,7 +210,7 @@ def read_change(
     if deployment.experts == ExpertHosting.SPREAD and len(servers) == 1:
         servers = dict.fromkeys(names, *servers.values())
     changes = {field: servers[name] for name, field in names.items() if name in servers}
-    for name in ("latency_target_seconds", "max_batch", "max_wait_seconds"):
+    for name in ("latency_target_seconds", "max_batch", "max_wait_seconds", "device_memory_bytes"):
         if name in body:
             changes[name] = body[name]
     if "job" in body:

@@ -16,10 +16,30 @@ from deployments.models import (
     Replica,
     Rollout,
 )
+from deployments.selectors.rings import ring_of
+
+
+class ReplicaRingSerializer(serializers.Serializer):
+    """A replica some of whose layers stream from host memory, as it measured them."""
+
+    resident = serializers.IntegerField(help_text="Layers that stay on the device.")
+    streamed = serializers.IntegerField(help_text="Layers that are copied there for each pass.")
+    device_bytes = serializers.IntegerField(help_text="Of the weights on the device.")
+    model_bytes = serializers.IntegerField(help_text="The same if all layers were there.")
+    load_seconds = serializers.FloatField(help_text="Copy of one layer.")
+    compute_seconds = serializers.FloatField(allow_null=True, help_text="Computation of one layer.")
+    predicted_seconds = serializers.FloatField(
+        help_text="Of a call of `predict`; before the first call the least that it can be."
+    )
+    call_seconds = serializers.FloatField(allow_null=True, help_text="Of a call of `predict`, as measured.")
+    stall_seconds = serializers.FloatField(
+        allow_null=True, help_text="The part of a call that waited for copies."
+    )
 
 
 class DeploymentReplicaSerializer(serializers.ModelSerializer):
-    """One server of a deployment. Clients with a token of the deployment may send requests to `address`."""
+    """One server of a deployment. Clients with a token of the deployment may send requests to `address`.
+    `ring` is null where the whole model is on the device."""
 
     server = serializers.CharField(source="server.name")
     gpu = serializers.IntegerField(source="gpu.index")
@@ -27,13 +47,19 @@ class DeploymentReplicaSerializer(serializers.ModelSerializer):
     generation = serializers.IntegerField(source="rollout.number")
     state = serializers.ChoiceField(ReplicaState.choices)
     address = serializers.CharField()
+    ring = serializers.SerializerMethodField()
 
     class Meta:
         model = Replica
         fields = (
             "key", "server", "gpu", "rank", "emulated", "generation", "state", "address", "reason",
-            "created_at", "serving_at",
+            "created_at", "serving_at", "ring",
         )  # fmt: skip
+
+    @extend_schema_field(ReplicaRingSerializer(allow_null=True))
+    def get_ring(self, replica: Replica) -> dict[str, Any] | None:
+        found = ring_of(replica)
+        return None if found is None else ReplicaRingSerializer(found).data
 
 
 class DeploymentGenerationSerializer(serializers.ModelSerializer):
@@ -81,8 +107,8 @@ class DeploymentSerializer(serializers.ModelSerializer):
         model = Deployment
         fields = (
             "id", "name", "project", "owner", "inference_cluster", "state", "reason", "servers",
-            "latency_target_seconds", "max_batch", "max_wait_seconds", "experts", "generation", "created_at",
-            "stopped_at", "replicas", "generations",
+            "latency_target_seconds", "max_batch", "max_wait_seconds", "device_memory_bytes", "experts",
+            "generation", "created_at", "stopped_at", "replicas", "generations",
         )  # fmt: skip
 
 

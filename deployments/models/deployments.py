@@ -45,6 +45,8 @@ class Deployment(models.Model):
     #: Inputs of one call of `predict`, and how long the first of them waits for others.
     max_batch = models.PositiveIntegerField()
     max_wait_seconds = models.FloatField()
+    #: That weights may take on each server; null: what its GPU has.
+    device_memory_bytes = models.BigIntegerField(null=True, blank=True)
     experts = models.CharField(max_length=10, choices=ExpertHosting.choices, default=ExpertHosting.WHOLE)
     #: What its samples added up to since it began: counts by name, and `latencies` by bucket.
     totals = models.JSONField(default=dict, blank=True)

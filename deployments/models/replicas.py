@@ -33,7 +33,8 @@ class Replica(models.Model):
     the replica, and is no longer told of it. ``counts``: the newest reported `ServingCounts`; ``counted``:
     those that samples contain already. ``group``: key of the replica of rank 0 of a group of servers that
     spread the experts of one model, which serves the group's store at ``group_port``; empty: it is alone.
-    ``experts``: the newest reported `ExpertCounts`, of rank 0.
+    ``experts``: the newest reported `ExpertCounts`, of rank 0. ``ring``: the newest reported `RingCounts`;
+    empty: the whole model is on the device.
     """
 
     key = models.CharField(primary_key=True, max_length=16, default=new_replica_key, editable=False)
@@ -46,6 +47,7 @@ class Replica(models.Model):
     rank = models.PositiveIntegerField(default=0)
     group_port = models.PositiveIntegerField(null=True, blank=True)
     experts = models.JSONField(default=dict, blank=True)
+    ring = models.JSONField(default=dict, blank=True)
     secret = models.CharField(max_length=64, default=new_secret)
     epoch = models.BigIntegerField(default=0)
     state = models.CharField(max_length=10, choices=ReplicaState.choices, default=ReplicaState.STARTING)

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.choices import TOLD_STATES, ReplicaState
+from deployments.choices import TOLD_STATES, ReplicaState, RolloutState
 from deployments.models import DeploymentToken, Replica
+from deployments.selectors.rings import usable_device_bytes
 from scheduling.models import Artifact
 
 WEIGHTS = "weights.pt"
@@ -78,6 +79,13 @@ def _entry(
         "data": rollout.data,
         "profile": None,
         "files": files,
+        "memory": {
+            "device_bytes": usable_device_bytes(replica),
+            # A generation that served once goes on: its latency shows in its samples.
+            "latency_target_seconds": (
+                deployment.latency_target_seconds if rollout.state == RolloutState.COMING else None
+            ),
+        },
         "serving": {
             "most_inputs": deployment.max_batch,
             "longest_wait_seconds": deployment.max_wait_seconds,

@@ -21,7 +21,7 @@ from deployments.services.counts import store_counts
 from deployments.services.groups import end_group, is_whole
 from deployments.services.records import hint_pages, record
 from deployments.services.replicas import mark_gone, stop_replica
-from deployments.services.rollouts import replica_failed, replica_served
+from deployments.services.rollouts import replica_declined, replica_failed, replica_served
 from punctual.protocol.limits import clean_text
 from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.services.records import lock_cluster
@@ -91,8 +91,11 @@ class ServingWork:
             return UNKNOWN
         if event["kind"] not in ("failed", "refused"):
             return f"a replica has no event of kind {event['kind']}"
+        reason = str(event.get("message") or event.get("reason"))
         if event["kind"] == "failed" and replica.state in TOLD_STATES:
-            _fail(replica, str(event["message"] or event["reason"]), happened_at)
+            _fail(replica, reason, happened_at)
+        if event["kind"] == "failed" and event["reason"] == "declined":
+            replica_declined(replica, clean_text(reason, MOST_REASON_CHARACTERS))
         return None
 
     def take_counts(self, agent: Agent, items: Sequence[CheckedItem], now: datetime) -> list[RefusedItem]:

@@ -9,7 +9,7 @@ from typing import Any
 from deployments.models import Replica
 from punctual.protocol.serving import ServingCounts
 
-COUNTS = tuple(name for name in ServingCounts.model_fields if name != "experts")
+COUNTS = tuple(name for name in ServingCounts.model_fields if name not in ("experts", "ring"))
 
 
 def store_counts(replica: Replica, entry: Mapping[str, Any], now: datetime) -> str | None:
@@ -24,6 +24,11 @@ def store_counts(replica: Replica, entry: Mapping[str, Any], now: datetime) -> s
         return None
     replica.counts, replica.counts_at = counts, now - timedelta(seconds=entry["age_seconds"])
     changed = ["counts", "counts_at"]
+    if entry["ring"] is not None:
+        if replica.group:
+            return "a member of a group of servers has no ring"
+        replica.ring = entry["ring"]
+        changed.append("ring")
     if entry["experts"] is not None:
         problem = _find_problem(replica, entry["experts"])
         if problem is not None:

@@ -13,6 +13,7 @@ from deployments.choices import DeploymentState, ExpertHosting, ReplicaState, Ro
 from deployments.models import Deployment, Rollout
 from deployments.services.quotas import check_deployments, check_servers, lock_limits
 from deployments.services.records import hint_pages, move, record
+from deployments.services.rings import check_rings
 from deployments.services.rollouts import Served, begin_rollout, wanted_rollout
 from lending.models import InferenceCluster
 from projects.errors import Conflict, InvalidRequest, NotFound
@@ -29,7 +30,10 @@ SETTINGS = (
     "latency_target_seconds",
     "max_batch",
     "max_wait_seconds",
+    "device_memory_bytes",
 )
+#: Settings that are a replica's own, so that others need other replicas.
+REPLICA_SETTINGS = ("max_batch", "max_wait_seconds", "device_memory_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class DeploymentRequest:
     latency_target_seconds: float | None = None
     max_batch: int = MAX_BATCH
     max_wait_seconds: float = MAX_WAIT_SECONDS
+    device_memory_bytes: int | None = None
     inference_cluster: str = ""
     experts: str = ExpertHosting.WHOLE
 
@@ -64,6 +69,7 @@ def deployment_create(
     wanted = request.minimum_servers if request.servers is None else request.servers
     _check_bounds(request.minimum_servers, wanted, request.maximum_servers)
     _check_group(request.experts, request.minimum_servers, request.maximum_servers)
+    _check_memory(request.experts, request.device_memory_bytes)
     limited = lock_limits(project)
     lock_cluster(inference_cluster.cluster_id)
     others = Deployment.objects.filter(project=project).exclude(state=DeploymentState.STOPPED)
@@ -86,6 +92,7 @@ def deployment_create(
         latency_target_seconds=request.latency_target_seconds,
         max_batch=request.max_batch,
         max_wait_seconds=request.max_wait_seconds,
+        device_memory_bytes=request.device_memory_bytes,
         experts=request.experts,
     )
     record(deployment, "created", f"{owner.username} deployed {served}.", actor=owner.username)
@@ -132,6 +139,15 @@ def _check_group(experts: str, least: int, most: int) -> None:
         raise InvalidRequest(text, errors={"servers": [text]})
 
 
+def _check_memory(experts: str, device_memory_bytes: int | None) -> None:
+    if experts == ExpertHosting.SPREAD and device_memory_bytes is not None:
+        text = (
+            f"device_memory_bytes is {device_memory_bytes}; servers that spread experts swap these in as "
+            "they need them, so leave it out."
+        )
+        raise InvalidRequest(text, errors={"device_memory_bytes": [text]})
+
+
 def _lock(deployment: Deployment) -> Deployment:
     """Return the row as it is now, under the cluster's row.
 
@@ -149,14 +165,15 @@ def _lock(deployment: Deployment) -> Deployment:
 def deployment_change(
     *, deployment: Deployment, actor: User, changes: Mapping[str, Any], served: Served | None = None
 ) -> Deployment:
-    """Change bounds, target or batches. Another ``served`` takes over one replica at a time, and so do new
-    batch settings. A group of servers is replaced whole, also for another number of servers.
+    """Change bounds, target or batches. Another ``served`` takes over one replica at a time, and so do other
+    `REPLICA_SETTINGS`. A group of servers is replaced whole, also for another number of servers.
 
     ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
 
     Raises:
         Conflict: it drains or has stopped, or more servers are asked for in an archived project.
-        InvalidRequest: the numbers of servers do not fit.
+        InvalidRequest: the numbers of servers do not fit, or the layers that stream are too slow for a new
+            latency target.
         QuotaExceeded: the project, or its creator's projects in sum, would have too many servers in their
             deployments.
     """
@@ -169,13 +186,15 @@ def deployment_change(
     wanted = changes.get("servers", min(most, max(least, current.wanted_servers)))
     _check_bounds(least, wanted, most)
     _check_group(current.experts, least, most)
+    _check_memory(current.experts, settings.get("device_memory_bytes"))
     is_regrouped = current.experts == ExpertHosting.SPREAD and wanted != current.wanted_servers
     if limited is not None and most > current.maximum_servers:
         check_servers(limited, most, but=current)
-    is_batching_changed = any(
-        name in settings and settings[name] != getattr(current, name)
-        for name in ("max_batch", "max_wait_seconds")
+    are_replicas_changed = any(
+        name in settings and settings[name] != getattr(current, name) for name in REPLICA_SETTINGS
     )
+    if "latency_target_seconds" in settings and served is None and not are_replicas_changed:
+        check_rings(current, settings["latency_target_seconds"])
     for name, value in settings.items():
         setattr(current, name, value)
     if wanted != current.wanted_servers:
@@ -186,7 +205,7 @@ def deployment_change(
     if changes:
         words = ", ".join(f"{name} = {value}" for name, value in changes.items())
         record(current, "changed", f"{actor.username} set {words}.", actor=actor.username)
-    if served is None and (is_batching_changed or is_regrouped):
+    if served is None and (are_replicas_changed or is_regrouped):
         served = Served.of_rollout(_newest_rollout(current))
     if served is not None:
         begin_rollout(current, served, actor)

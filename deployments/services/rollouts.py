@@ -102,10 +102,23 @@ def replica_failed(replica: Replica, reason: str, now: datetime) -> None:
     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 4.0 ** min(rollout.failures - 1, 10))
     rollout.not_before = now + timedelta(seconds=wait)
     record(deployment, "replica_failed", f"The replica on {replica.server.name} ended: {reason}")
+    rollout.save(update_fields=["failures", "not_before"])
     if rollout.state == RolloutState.COMING and rollout.failures >= MOST_FAILURES:
-        rollout.state = RolloutState.FAILED
-        record(deployment, "rollout_failed", f"Generation {rollout.number} is given up: {reason}")
-    rollout.save(update_fields=["failures", "not_before", "state"])
+        _give_up(deployment, rollout, reason)
+
+
+def replica_declined(replica: Replica, reason: str) -> None:
+    """Note that a replica cannot do what its deployment asks for: a generation that never served is given up,
+    since another replica could not either."""
+    rollout = Rollout.objects.get(pk=replica.rollout_id)
+    if rollout.state == RolloutState.COMING:
+        _give_up(replica.deployment, rollout, reason)
+
+
+def _give_up(deployment: Deployment, rollout: Rollout, reason: str) -> None:
+    rollout.state = RolloutState.FAILED
+    rollout.save(update_fields=["state"])
+    record(deployment, "rollout_failed", f"Generation {rollout.number} is given up: {reason}")
     if wanted_rollout(deployment) is None and not deployment.is_ending():
         deployment.reason = f"No generation can serve: {reason}"
         deployment.save(update_fields=["reason"])

@@ -124,6 +124,7 @@ class Failed(Message):
         "peer_lost",
         "storage_failed",
         "start_failed",
+        "declined",
         "plan_refused",
         "killed",
         "lease_ended",

@@ -63,6 +63,37 @@ class ExpertCounts(Message):
     waited_seconds: Seconds = 0.0
 
 
+class RingCounts(Message):
+    """A replica some of whose layers stream from host memory to the device (MoESys 2.8).
+
+    Attributes:
+        layers: that a pass computes. sections: layers that the device holds; all but two of them stay.
+        section_bytes: the largest layer. other_bytes: weights that are no part of a layer.
+        calls: of `predict`, that computed layers. entered: layers that they computed.
+        loads: layers that were copied to the device. copy_seconds: time of these copies.
+        stall_seconds: time in which computation waited for copies. compute_seconds: the rest of the calls.
+        unexpected: layers that were computed out of order, and so were not copied ahead.
+    """
+
+    layers: Annotated[int, Field(ge=3, le=limits.LARGEST_NUMBER)]
+    sections: Annotated[int, Field(ge=2, le=limits.LARGEST_NUMBER)]
+    section_bytes: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
+    other_bytes: Count
+    calls: Count = 0
+    entered: Count = 0
+    loads: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
+    copy_seconds: Seconds
+    stall_seconds: Seconds = 0.0
+    compute_seconds: Seconds = 0.0
+    unexpected: Count = 0
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Self:
+        if self.sections >= self.layers:
+            raise ValueError("a ring has fewer sections than layers")
+        return self
+
+
 class ServingCounts(Message):
     """Counts of one serving worker since it started.
 
@@ -77,6 +108,7 @@ class ServingCounts(Message):
         waiting: requests in the queue now.
         latencies: requests by bucket of `latencies.LATENCY_BOUNDS`, from the last byte read to the answer.
         experts: of a group of servers, rank 0 alone; None elsewhere.
+        ring: of a replica whose layers stream from host memory; None elsewhere.
     """
 
     requests: Count = 0
@@ -90,6 +122,7 @@ class ServingCounts(Message):
     waiting: Number = 0
     latencies: Histogram = []
     experts: ExpertCounts | None = None
+    ring: RingCounts | None = None
 
 
 class ServingEntry(ServingCounts):

@@ -43,8 +43,8 @@ class WorkerFailureError(Exception):
 
     Attributes:
         reason: `function_error`, `function_load_error`, `environment_failed`, `data_unavailable`,
-            `peer_lost`, `storage_failed`, `disk_writes_exceeded`, `nonfinite`, `plan_refused`, `lease_ended`
-            or `start_failed` (docs/protocols.md, 2.2).
+            `peer_lost`, `storage_failed`, `disk_writes_exceeded`, `nonfinite`, `plan_refused`, `lease_ended`,
+            `declined` or `start_failed` (docs/protocols.md, 2.2).
         message: one line for a person.
         traceback_text: frames of the person's function, or empty.
         out_of_memory: the accelerator's memory did not suffice.

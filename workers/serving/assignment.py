@@ -20,6 +20,8 @@ class ServingAssignment:
     Attributes:
         job: the key of the replica. address, port: where it listens.
         group: its place among servers that spread the experts of one model; None: it is alone.
+        device_bytes: that weights may take of the device; None: any number.
+        latency_target_seconds: that a ring must be able to meet; None: any time.
         has_weights: whether a job's final weights are in the box; else the model is as `init_model` makes it.
     """
 
@@ -35,10 +37,13 @@ class ServingAssignment:
     has_weights: bool
     limits: ServingLimits
     group: GroupPlace | None = None
+    device_bytes: int | None = None
+    latency_target_seconds: float | None = None
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> ServingAssignment:
         """Read an `assign` message. Raises ValueError where a field is missing or wrong."""
+        memory = message.get("memory") or {}
         try:
             return cls(
                 job=str(message["job"]),
@@ -53,11 +58,18 @@ class ServingAssignment:
                 has_weights=any(file["name"] == WEIGHTS for file in message.get("files") or []),
                 limits=ServingLimits.from_message(message.get("serving") or {}),
                 group=_read_group(message),
+                device_bytes=None if memory.get("device_bytes") is None else int(memory["device_bytes"]),
+                latency_target_seconds=_read_target(memory),
             )
         except KeyError as error:
             raise ValueError(f"the assignment lacks {error.args[0]!r}") from error
         except TypeError as error:
             raise ValueError(f"the assignment is malformed: {error}") from error
+
+
+def _read_target(memory: Mapping[str, Any]) -> float | None:
+    target = memory.get("latency_target_seconds")
+    return None if target is None else float(target)
 
 
 def _read_group(message: Mapping[str, Any]) -> GroupPlace | None:

@@ -17,6 +17,8 @@ from workers.serving.assignment import WEIGHTS, ServingAssignment
 from workers.serving.experts.joining import ServingGroup
 from workers.serving.limits import TOKENS
 from workers.serving.predicting import Predict
+from workers.serving.ring.layer_ring import LayerRing
+from workers.serving.ring.placing import admit
 from workers.serving.server import ServingServer, StuckError, listen
 from workers.serving.serving_model import load_model
 
@@ -47,13 +49,15 @@ class ServingGeneration:
         self._lease = lease
         self._reported_at = 0.0
         self._group: ServingGroup | None = None
+        self._ring: LayerRing | None = None
 
     def run(self) -> int:
         """Serve to the end; returns the exit code.
 
         Raises:
             WorkerFailureError: the model cannot be served, the port is taken, a call of the function does not
-                return, a server of its group is lost, or the server's lease is over.
+                return, a layer does not come to the device, a server of its group is lost, or the server's
+                lease is over.
         """
         assignment = self._assignment
         self._connection.phase("loading")
@@ -65,7 +69,11 @@ class ServingGeneration:
             self._box / "in" / WEIGHTS if assignment.has_weights else None,
             device,
             keeps_experts_on_host=assignment.group is not None,
+            device_bytes=assignment.device_bytes,
         )
+        self._ring = model.ring
+        if self._ring is not None:
+            admit(self._ring, assignment.latency_target_seconds)
         predict: Predict = model.predict
         if assignment.group is not None:
             self._group = ServingGroup(assignment, assignment.group, model.module, device, self._box)
@@ -126,10 +134,13 @@ class ServingGeneration:
             raise WorkerFailureError("function_error", str(error), error.where) from error
         if self._group is not None:
             self._group.check()
+        if self._ring is not None and self._ring.failure:
+            raise WorkerFailureError("start_failed", self._ring.failure)
         if time.monotonic() >= self._reported_at + _REPORT_SECONDS:
             self._report(server)
 
     def _report(self, server: ServingServer) -> None:
         self._reported_at = time.monotonic()
         experts = None if self._group is None else self._group.report()
-        self._connection.serving(**server.counts.report(server.waiting), experts=experts)
+        ring = None if self._ring is None else self._ring.report()
+        self._connection.serving(**server.counts.report(server.waiting), experts=experts, ring=ring)

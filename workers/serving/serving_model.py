@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.function_loading import overrides
 from workers.runtime.returned import check_model
 from workers.serving.experts.held import move_without_experts
+from workers.serving.ring.layer_ring import LayerRing
+from workers.serving.ring.placing import place_model
 
 #: Of the tensors that weights and model do not share, so many are named.
 _NAMED = 3
@@ -22,14 +25,19 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class ServingModel:
-    """A function's model on the device where it serves."""
+    """A function's model on the device where it serves.
+
+    Attributes:
+        ring: of layers that stream from host memory; None: the whole model is on the device.
+    """
 
     function: TrainingFunction
     module: torch.nn.Module
+    ring: LayerRing | None = None
 
     def predict(self, batch: list[Any]) -> Any:
         """Call the function's `predict`."""
-        with torch.inference_mode():
+        with torch.inference_mode(), self.ring.call() if self.ring else nullcontext():
             return self.function.predict(batch, self.module)
 
 
@@ -41,16 +49,19 @@ def load_model(
     device: torch.device,
     *,
     keeps_experts_on_host: bool = False,
+    device_bytes: int | None = None,
 ) -> ServingModel:
     """Build the function's model with the stored weights, in evaluation mode on a device.
 
     Args:
         weights: None where no job left any.
         keeps_experts_on_host: leave the experts of mixture-of-experts layers in host memory.
+        device_bytes: that weights may take of the device; None: any number.
 
     Raises:
         WorkerFailureError: `function_load_error` where the class has no `predict`, or the weights are not
-            those of its model; `function_error` where the function cannot build it.
+            those of its model; `function_error` where the function cannot build it; `declined` where not even
+            a ring of its layers fits.
     """
     if not overrides(function, "predict"):
         raise WorkerFailureError(
@@ -61,10 +72,11 @@ def load_model(
         module = check_model(function.init_model())
     if weights is not None:
         _load_weights(module, weights)
-    layers = moe_layers(module).values() if keeps_experts_on_host else ()
-    move_without_experts(module, layers, device)
     module.eval()
-    return ServingModel(function, module)
+    if keeps_experts_on_host:
+        move_without_experts(module, moe_layers(module).values(), device)
+        return ServingModel(function, module)
+    return ServingModel(function, module, place_model(module, device, device_bytes))
 
 
 def _load_weights(module: torch.nn.Module, weights: Path) -> None:
