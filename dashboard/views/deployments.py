@@ -16,6 +16,7 @@ from deployments.choices import ReplicaState
 from deployments.models import Deployment
 from deployments.selectors.deployments import deployments_visible_to, may_change, present_replicas
 from deployments.selectors.history import RECENT, answered_since, servers_home_and_lent
+from deployments.selectors.rings import ring_of
 
 #: The newest; the API lists all.
 MOST_ROWS = 100
@@ -89,6 +90,11 @@ def _summary(request: HttpRequest, found: Deployment) -> dict[str, Any]:
     return {
         "serving": _count_serving(found),
         "replicas": present_replicas(found),
+        "rings": [
+            (replica.server.name, ring)
+            for replica in present_replicas(found)
+            if (ring := ring_of(replica)) is not None
+        ],
         "recent": answered_since(found, timezone.now() - RECENT),
         "servers": servers_home_and_lent(found),
         "rollouts": list(found.rollouts.all())[-MOST_ROLLOUTS:],

@@ -142,4 +142,5 @@ def judge_ring(ring: ServingRing, times: RingTimes, target_seconds: float | None
 
 
 def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
+    milliseconds = 1000 * seconds
+    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

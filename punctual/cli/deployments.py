@@ -15,6 +15,7 @@ from punctual.cli.deployment_load import load
 from punctual.cli.inputs import read_inputs
 from punctual.client.deployments import Deployments
 from punctual.client.durations import parse_duration
+from punctual.client.sizes import parse_size
 from punctual.errors import InvalidInputError
 
 deployments_app = typer.Typer(help="List deployments, ask them, change and delete them.")
@@ -40,6 +41,14 @@ MaxWait = Annotated[
         "--max-wait", metavar="DURATION", help="Longest wait of a batch's first input, such as 5ms."
     ),
 ]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--device-memory",
+        metavar="SIZE",
+        help="What weights may take on each server, such as 20GB; other layers stream from host memory.",
+    ),
+]
 
 
 def deploy(
@@ -50,6 +59,7 @@ def deploy(
     latency_target: Target = None,
     max_batch: MaxBatch = None,
     max_wait: MaxWait = None,
+    device_memory: DeviceMemory = None,
     name: Annotated[
         str | None, typer.Option("--name", help="By default the name of the job or function.")
     ] = None,
@@ -73,7 +83,7 @@ def deploy(
     """Serve the weights of a completed job over HTTP."""
     if (job is None) == (function is None):
         raise InvalidInputError("name either a job or --function", hint="punctual deploy JOB --servers 1")
-    settings = _settings(latency_target, max_batch, max_wait) | _given(
+    settings = _settings(latency_target, max_batch, max_wait, device_memory) | _given(
         servers=_bounds(servers, least, most), name=name, function=function, project=project,
         hyperparameters=options.hyperparameters_of(hyperparameters), inference_cluster=inference_cluster,
         experts=experts,
@@ -98,11 +108,14 @@ def _bounds(servers: int | None, least: int | None, most: int | None) -> dict[st
     return found or None
 
 
-def _settings(latency_target: str | None, max_batch: int | None, max_wait: str | None) -> dict[str, Any]:
+def _settings(
+    latency_target: str | None, max_batch: int | None, max_wait: str | None, device_memory: str | None
+) -> dict[str, Any]:
     return _given(
         latency_target_seconds=_seconds(latency_target),
         max_batch=max_batch,
         max_wait_seconds=_seconds(max_wait),
+        device_memory_bytes=None if device_memory is None else parse_size(device_memory),
     )
 
 
@@ -191,9 +204,16 @@ def show(deployment_id: DeploymentId, as_json: options.Json = False) -> None:
         return
     output.print_facts([*_facts(found), *(_load_facts(samples[0]) if samples else ())])
     output.print_table(
-        ("SERVER", "GPU", "GENERATION", "STATE", "ADDRESS"),
+        ("SERVER", "GPU", "GENERATION", "STATE", "ADDRESS", "LAYERS"),
         [
-            (row["server"], row["gpu"], row["generation"], output.state_text(row["state"]), row["address"])
+            (
+                row["server"],
+                row["gpu"],
+                row["generation"],
+                output.state_text(row["state"]),
+                row["address"],
+                _layers(row["ring"]),
+            )
             for row in found["replicas"]
         ],
         right=("GPU", "GENERATION"),
@@ -213,6 +233,14 @@ def _facts(deployment: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("latency target", "-" if target is None else f"{_ms(target)} at the 95th percentile"),
     ]
+
+
+def _layers(ring: dict[str, Any] | None) -> str:
+    """Say which layers of a replica stream."""
+    if ring is None:
+        return ""
+    waits = "" if ring["stall_seconds"] is None else f", a call waits {_ms(ring['stall_seconds'])}"
+    return f"{ring['resident']} stay, {ring['streamed']} stream{waits}"
 
 
 def _load_facts(sample: dict[str, Any]) -> list[tuple[str, str]]:
@@ -257,11 +285,12 @@ def change(
     latency_target: Target = None,
     max_batch: MaxBatch = None,
     max_wait: MaxWait = None,
+    device_memory: DeviceMemory = None,
     job: Annotated[str | None, typer.Option("--job", help="A job whose weights take over.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Change bounds, target, batches or the job, which takes over one server at a time."""
-    changes = _settings(latency_target, max_batch, max_wait) | _given(
+    """Change bounds, target, batches, memory or the job, which takes over one server at a time."""
+    changes = _settings(latency_target, max_batch, max_wait, device_memory) | _given(
         servers=_given(min=least, max=most, wanted=servers), job=job
     )
     if not changes:

@@ -250,8 +250,8 @@ class LayerRing:
             section = self._sections[self._held[number]][: len(packed)]
             if not torch.equal(section.cpu(), packed):
                 raise RingError(
-                    f"layer {self._layers[number].name} differs on the device from host memory: memory of this "
-                    "server is damaged"
+                    f"layer {self._layers[number].name} differs on the device from host memory: memory of "
+                    "this server is damaged"
                 )
         self._waits.clear()
         self._count_copies()
