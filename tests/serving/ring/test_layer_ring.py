@@ -102,12 +102,10 @@ def test_parameters_that_are_shared_or_strided_stay_on_the_device() -> None:
     model.layers[1].scale = model.layers[3].scale
     model.layers[2].outer.weight = nn.Parameter(torch.rand(64, WIDTH).t())
     resident, streamed, ring = make_pair(model, 2)
-    names = {id(parameter): name for name, parameter in streamed.named_parameters()}
     (layers,) = [found for found in find_layers(resident) if found]
     streaming = {parameter for layer in layers for parameter in layer.parameters}
     left = {name for name, each in resident.layers.named_parameters() if each not in streaming}
     assert left == {"1.scale", "2.outer.weight"}
-    assert names
     assert torch.equal(ask(streamed, ring), ask(resident))
 
 
@@ -166,9 +164,9 @@ def test_latency_target_decides_on_admission(monkeypatch: pytest.MonkeyPatch) ->
     assert raised.value.reason == "declined"
     needed = ring.plan.with_sections(5).device_bytes
     assert raised.value.message == (
-        "5 of 7 layers stream from host memory; copying one takes 1e+03 ms, so a call of predict takes at "
-        f"least 5e+03 ms; the latency target is 4.5e+03 ms. {needed} bytes of device memory would meet it, or "
-        "a target of 5e+03 ms."
+        "5 of 7 layers stream from host memory; copying one takes 1000 ms, so a call of predict takes at "
+        f"least 5000 ms; the latency target is 4500 ms. {needed} bytes of device memory would meet it, or a "
+        "target of 5000 ms."
     )
 
 
@@ -200,8 +198,7 @@ def test_layer_that_cannot_be_copied_ends_all_answers(broken: type[Broken]) -> N
     resident, streamed, ring = make_pair(Tower(7), 2)
     broken.fails_from = broken.copies + 3
     with pytest.raises(RingError, match="layers.*could not be copied .* page is poisoned"):
-        for _ in range(3):
-            ask(streamed, ring)
+        ask(streamed, ring)
     with pytest.raises(RingError, match="page is poisoned"):
         ask(streamed, ring)
     assert "page is poisoned" in ring.failure
@@ -219,9 +216,7 @@ def test_missing_host_memory_is_a_failed_start(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(LayerRing, "_take_to_host", refuse)
-    with pytest.raises(
-        WorkerFailureError, match="a ring of 2 of 7 layers cannot be built: .*allocate"
-    ) as raised:
+    with pytest.raises(WorkerFailureError, match="2 of 7 layers cannot be built: .*allocate") as raised:
         make_pair(Tower(7), 2)
     assert raised.value.reason == "start_failed"
 
