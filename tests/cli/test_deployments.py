@@ -45,6 +45,10 @@ def serve(deployment: Deployment) -> None:
     Replica.objects.create(
         deployment=deployment, rollout=deployment.rollouts.get(), server=server, gpu=server.gpus.get(),
         port=21000, state=ReplicaState.SERVING, told_version=1, log="loaded\n",
+        ring={
+            "layers": 8, "sections": 6, "section_bytes": 100, "other_bytes": 50, "calls": 2, "entered": 16,
+            "loads": 8, "copy_seconds": 0.16, "compute_seconds": 0.16, "stall_seconds": 0.01,
+        },
     )  # fmt: skip
     Deployment.objects.update(state=DeploymentState.READY)
 
@@ -52,15 +56,16 @@ def serve(deployment: Deployment) -> None:
 def test_a_job_is_deployed_changed_and_deleted(job: Job, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No deployment yet" in run("deployments").err
     bounds = ("--servers", "2", "--min", "1", "--max", "4", "--latency-target", "200ms")
-    made = json.loads(run("deploy", job.pk, *bounds, "--json").out)
+    made = json.loads(run("deploy", job.pk, *bounds, "--device-memory", "1.5GB", "--json").out)
     assert made["servers"] == {"min": 1, "max": 4, "wanted": 2, "reason": "as requested"}
-    assert made["latency_target_seconds"] == 0.2
+    assert (made["latency_target_seconds"], made["device_memory_bytes"]) == (0.2, 1_500_000_000)
     one = made["id"]
     serve(Deployment.objects.get())
     assert "1-4" in run("deployments").out
     shown = run("deployments", "show", one).out
     assert "ready, 1 of 2 servers serve." in shown
     assert "http://127.0.0.1:21000" in shown
+    assert "4 stay, 4 stream, a call waits 5.0 ms" in shown
     changed = run("deployments", "set", one, "--max", "3", "--latency-target", "0.1s")
     assert (changed.code, "ready" in changed.out) == (0, True)
     assert "deployed the weights" in run("deployments", "events", one).out
@@ -94,6 +99,7 @@ def test_wrong_input_is_named_in_a_line(job: Job, run: Run) -> None:
     for arguments, code, words in (
         (("deploy",), 2, "either a job or --function"),
         (("deploy", job.pk, "--latency-target", "soonms"), 2, "is not a duration"),
+        (("deploy", job.pk, "--device-memory", "much"), 2, "is not a size"),
         (("deploy", job.pk, "--servers", "5", "--max", "4"), 2, "min <= wanted <= max"),
         (("deploy", "nosuchjob"), 2, "nosuchjob"),
         (("deployments", "show", "nosuchone"), 4, "no deployment nosuchone"),

@@ -47,6 +47,10 @@ def deployment(scenario: Scenario) -> Deployment:
     Replica.objects.create(
         deployment=made, rollout=current, server=server, gpu=server.gpus.get(index=0), port=21000,
         state=ReplicaState.SERVING, told_version=1, secret="its-secret",
+        ring={
+            "layers": 8, "sections": 6, "section_bytes": 100, "other_bytes": 50, "calls": 2, "entered": 16,
+            "loads": 8, "copy_seconds": 0.16, "compute_seconds": 0.16, "stall_seconds": 0.01,
+        },
     )  # fmt: skip
     DeploymentEvent.objects.create(deployment=made, kind="scaled", message="From 1 to 2 servers: busy.")
     for number in range(120):
@@ -91,6 +95,8 @@ def test_a_page_shows_a_deployment_and_asks_its_model(
     summary = page.locator('[data-fragment="summary"]')
     expect(summary).to_contain_text("2 at home, 1 lent")
     expect(summary).to_contain_text("target 200.0 ms")
+    expect(summary).to_contain_text("serving-1: 4 layers on the GPU, 4 streamed from host memory")
+    expect(summary).to_contain_text("a call takes 85.0 ms (predicted 80.0 ms) and waits 5.0 ms for layers")
     expect(summary.get_by_role("alert")).to_contain_text("1 of 2 servers answer.")
     assert page.locator("html").evaluate("element => element.scrollWidth") <= width
     page.get_by_label("Inputs").fill("[3]")

@@ -17,15 +17,18 @@ from workers.serving.ring import layer_ring
 from workers.serving.ring.layer_ring import LayerRing, RingError
 from workers.serving.ring.layers import count_bytes, find_layers
 from workers.serving.ring.placing import admit, place_model
+from workers.serving.ring.transfers import ThreadTransfers
 
 ROWS = torch.linspace(-1, 1, 12).view(3, 4)
 
 
 @pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     torch.manual_seed(7)
-    with torch.inference_mode(False):
-        yield
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def ask(model: nn.Module, ring: LayerRing | None = None, rows: Tensor = ROWS) -> Tensor:
@@ -37,14 +40,20 @@ def ask(model: nn.Module, ring: LayerRing | None = None, rows: Tensor = ROWS) ->
             return ask(model, rows=rows)
 
 
-@pytest.mark.parametrize("layer", [Block, mixture])
-@pytest.mark.parametrize(("layers", "sections"), [(3, 2), (7, 2), (7, 3), (7, 4), (8, 7), (6, 5)])
+@pytest.mark.parametrize(
+    ("layer", "layers", "sections", "passes"),
+    [
+        *((Block, layers, sections, 10) for layers, sections in ((3, 2), (7, 2), (7, 3), (7, 4), (8, 7))),
+        (mixture, 5, 2, 3),
+        (mixture, 6, 4, 3),
+    ],
+)
 def test_streamed_model_gives_the_bits_of_a_resident_one(
-    layer: Callable[[], nn.Module], layers: int, sections: int
+    layer: Callable[[], nn.Module], layers: int, sections: int, passes: int
 ) -> None:
     resident, streamed, ring = make_pair(Tower(layers, layer), sections)
     addresses = ring.addresses
-    for shift in range(10):
+    for shift in range(passes):
         assert torch.equal(ask(streamed, ring, ROWS + shift), ask(resident, rows=ROWS + shift))
     assert ring.addresses == addresses
     assert ring.unexpected == 0
@@ -146,7 +155,7 @@ def test_whole_layers_stream_where_experts_do_not_suffice() -> None:
     assert ring.plan.section_bytes == sets[1][0].bytes
 
 
-class Slow(layer_ring.ThreadTransfers):
+class Slow(ThreadTransfers):
     """Copies that take a second each, as their times say."""
 
     def seconds(self, transfer: Any) -> float:
@@ -170,7 +179,7 @@ def test_latency_target_decides_on_admission(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-class Broken(layer_ring.ThreadTransfers):
+class Broken(ThreadTransfers):
     """Copies that fail, or copy wrong bytes, from a number on."""
 
     copies, fails_from, wrong_from = 0, 10**9, 10**9
