@@ -141,6 +141,7 @@ class ServingGeneration:
 
     def _report(self, server: ServingServer) -> None:
         self._reported_at = time.monotonic()
+        counts = server.counts.report(server.waiting)
         experts = None if self._group is None else self._group.report()
         ring = None if self._ring is None else self._ring.report()
-        self._connection.serving(**server.counts.report(server.waiting), experts=experts, ring=ring)
+        self._connection.serving(**counts, experts=experts, ring=ring)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from moe.moesys.ring import schedule_ring, spread_layers
 from moe.moesys.serving_ring import ServingRing
-from tests.serving.ring.towers import CPU, WIDTH, Block, Tower, bytes_with, make_pair, mixture
+from tests.serving.ring.towers import CPU, WIDTH, Block, Tower, bytes_with, encoder_layer, make_pair, mixture
 from workers.runtime.failures import WorkerFailureError
 from workers.serving.ring import layer_ring
 from workers.serving.ring.layer_ring import LayerRing, RingError
@@ -46,6 +46,7 @@ def ask(model: nn.Module, ring: LayerRing | None = None, rows: Tensor = ROWS) ->
         *((Block, layers, sections, 10) for layers, sections in ((3, 2), (7, 2), (7, 3), (7, 4), (8, 7))),
         (mixture, 5, 2, 3),
         (mixture, 6, 4, 3),
+        (encoder_layer, 4, 3, 2),
     ],
 )
 def test_streamed_model_gives_the_bits_of_a_resident_one(

@@ -43,15 +43,20 @@ class Tower(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return two outputs for each row."""
-        rows = self.first(rows)
+        rows = self.first(rows).unsqueeze(0)
         for number in self.order:
             rows = torch.tanh(self.layers[number](rows))
-        outputs: Tensor = self.last(rows)
+        outputs: Tensor = self.last(rows).squeeze(0)
         return outputs
 
 
 def mixture() -> MoELayer:
     return MoELayer(WIDTH, 32, 4)
+
+
+def encoder_layer() -> nn.Module:
+    """Return a layer that takes another way, with other bits, if it has hooks."""
+    return nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
 
 
 def make_pair(model: Tower, sections: int) -> tuple[Tower, Tower, LayerRing]:
