@@ -99,6 +99,7 @@ class DeploymentSerializer(serializers.ModelSerializer):
     inference_cluster = serializers.CharField(source="inference_cluster.name")
     state = serializers.ChoiceField(DeploymentState.choices)
     servers = DeploymentServersSerializer(source="*")
+    device_memory_bytes = serializers.IntegerField(allow_null=True)
     experts = serializers.ChoiceField(ExpertHosting.choices)
     replicas = DeploymentReplicaSerializer(source="present_replicas", many=True)
     generations = DeploymentGenerationSerializer(source="rollouts", many=True)
