@@ -79,7 +79,7 @@ class LayerRing:
         #: The layer that was entered last, and the one that followed each layer last.
         self._current: int | None = None
         self._after = [(number + 1) % len(layers) for number in range(len(layers))]
-        self._first = 0
+        self._first = self._entered = 0
         #: Sections of layers that are on the device or come there, in the order of their copies.
         self._held: dict[int, int] = {}
         self._coming: dict[int, Any] = {}
@@ -102,11 +102,11 @@ class LayerRing:
         with self._lock:
             counts, seconds = dict(self._counts), dict(self._seconds)
         load_seconds = seconds["copy_seconds"] / counts["loads"]
-        if not counts["entered"]:
+        if not counts["calls"]:
             return RingTimes(load_seconds)
         return RingTimes(
             load_seconds,
-            max(0.0, seconds["compute_seconds"]) / counts["entered"],
+            seconds["compute_seconds"] / counts["entered"],
             counts["entered"] / counts["calls"] / self.plan.layers,
         )
 
@@ -133,7 +133,7 @@ class LayerRing:
         if self.failure:
             raise RingError(self.failure)
         began = self._transfers.mark()
-        entered_before = self._counts["entered"]
+        self._entered = 0
         try:
             yield
         finally:
@@ -141,7 +141,7 @@ class LayerRing:
             self._leave()
             if not self.failure:
                 self._expect(self._first)
-                self._count_call(began, ended, self._counts["entered"] - entered_before)
+                self._count_call(began, ended)
 
     def close(self) -> None:
         """End the copies."""
@@ -165,7 +165,7 @@ class LayerRing:
         else:
             self._after[self._current] = number
         self._leave()
-        self._counts["entered"] += 1
+        self._entered += 1
         if number in self._pinned:
             self._fill()
         else:
@@ -243,7 +243,7 @@ class LayerRing:
     def _try_all(self) -> None:
         """Copy each layer once, compare it with host memory, and measure the copies."""
         for number, packed in self._host.items():
-            if self._free == []:
+            if not self._free:
                 self._free.append(self._held.pop(next(iter(self._held))))
             self._load(number)
             self._await(number)
@@ -260,16 +260,17 @@ class LayerRing:
         self._tail = len(self._layers) - 1
         self._fill()
 
-    def _count_call(self, began: Any, ended: Any, entered: int) -> None:
+    def _count_call(self, began: Any, ended: Any) -> None:
         seconds = self._transfers.between(began, ended)
         waited = sum(self._transfers.between(*pair) for pair in self._waits)
         self._waits.clear()
         self._count_copies()
-        if entered:
+        if self._entered:
             with self._lock:
                 self._counts["calls"] += 1
+                self._counts["entered"] += self._entered
                 self._seconds["stall_seconds"] += waited
-                self._seconds["compute_seconds"] += seconds - waited
+                self._seconds["compute_seconds"] += max(0.0, seconds - waited)
 
     def _count_copies(self) -> None:
         copied = sum(self._transfers.seconds(transfer) for transfer in self._arrived)
