@@ -2,7 +2,8 @@
 
 Both are in one process and take turns. Layers are mixtures of experts, as wide as `--width`; `--tokens` sets
 how long computing a layer takes beside copying it. A thread copies from host memory to preallocated memory
-that stands for a device's. Each kind's best pass counts, as others on a machine only add to it.
+that stands for a device's. Each kind's best pass counts, as others on a machine only add to it; the median
+of the passes in turns says whether the bests of both had the same luck.
 
     python -m benchmarks.ring_inference [--layers 12] [--saved 0.3] [--tokens 256] [--rounds 5] [--json OUT]
 """
@@ -13,8 +14,10 @@ import argparse
 import copy
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +50,9 @@ class Figures:
     """Seconds of a pass and of a layer, and ratios.
 
     Attributes:
-        saved: share of the resident model's memory. over_resident: streamed over resident time.
+        saved: share of the resident model's memory.
+        over_resident: streamed over resident time, each of its best pass. median_over_resident: of the passes
+            in turns, pair by pair.
         over_prediction: streamed time over what the planner says with the times of the same run.
         stall_share: part of the passes that waited for copies.
     """
@@ -58,6 +63,7 @@ class Figures:
     load_seconds: float
     compute_seconds: float
     over_resident: float
+    median_over_resident: float
     over_prediction: float
     stall_share: float
     are_bits_equal: bool
@@ -77,7 +83,8 @@ def measure(layers: int, width: int, experts: int, tokens: int, saved: float, ro
     if ring is None:
         raise SystemExit(f"--saved is {saved:g}; nothing streams")
     rows = torch.randn(1, tokens, width)
-    bests, equal = [float("inf")] * 2, True
+    pairs: list[tuple[float, float]] = []
+    equal = True
     for _ in range(rounds):
         for _ in range(3):
             began = time.perf_counter()
@@ -86,12 +93,13 @@ def measure(layers: int, width: int, experts: int, tokens: int, saved: float, ro
             with ring.call():
                 found = streamed(rows)
             ended = time.perf_counter()
-            bests = [min(bests[0], middle - began), min(bests[1], ended - middle)]
+            pairs.append((middle - began, ended - middle))
             equal = equal and torch.equal(wanted, found)
-    return _figures(ring, count_bytes(resident), bests[0], bests[1], equal)
+    return _figures(ring, count_bytes(resident), pairs, equal)
 
 
-def _figures(ring: LayerRing, model_bytes: int, resident: float, streamed: float, equal: bool) -> Figures:
+def _figures(ring: LayerRing, model_bytes: int, pairs: Sequence[tuple[float, float]], equal: bool) -> Figures:
+    resident, streamed = (min(times) for times in zip(*pairs, strict=True))
     report, times = ring.report(), ring.times()
     # The best passes of both, so that others on the machine count on neither side.
     best = RingTimes(times.load_seconds, resident / ring.plan.layers)
@@ -103,6 +111,7 @@ def _figures(ring: LayerRing, model_bytes: int, resident: float, streamed: float
         load_seconds=times.load_seconds,
         compute_seconds=best.compute_seconds,
         over_resident=streamed / resident,
+        median_over_resident=median(second / first for first, second in pairs),
         over_prediction=streamed / judge_ring(ring.plan, best, None).seconds,
         stall_share=waited / (waited + computed),
         are_bits_equal=equal,
@@ -124,7 +133,7 @@ def main() -> None:
     with torch.inference_mode():
         found = measure(asked.layers, asked.width, asked.experts, asked.tokens, asked.saved, asked.rounds)
     for name, value in asdict(found).items():
-        print(f"{name:18} {value if isinstance(value, bool) else format(value, '.4g')}")
+        print(f"{name:21} {value if isinstance(value, bool) else format(value, '.4g')}")
     if asked.json:
         asked.json.write_text(json.dumps(asdict(found), indent=1))
 

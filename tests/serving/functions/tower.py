@@ -24,4 +24,4 @@ class Tower(TrainingFunction):
         return model(batch[0]).mean()
 
     def predict(self, batch, model):
-        return model(as_tensor(batch))
+        return model(as_tensor(batch, (WIDTH,)))
