@@ -15,7 +15,7 @@ import torch
 from workers.runtime.local_agent import Generation, LocalAgent
 from workers.runtime.local_nursery import Nursery
 
-FUNCTIONS = Path(__file__).parent / "functions"
+FUNCTION = Path(__file__).parent / "functions" / "scaler.py"
 TOKEN = "token-of-the-deployment"
 FACTOR_THREE = {"weight": torch.tensor([[3.0]])}
 
@@ -32,28 +32,18 @@ def agent(nursery: Nursery) -> Iterator[LocalAgent]:
 class Replica:
     """A worker that was told to serve these weights."""
 
-    def __init__(
-        self,
-        agent: LocalAgent,
-        weights: dict[str, Any] | None,
-        entry: str = "scaler:Scaler",
-        memory: dict[str, Any] | None = None,
-        **serving: Any,
-    ) -> None:
+    def __init__(self, agent: LocalAgent, weights: dict[str, Any] | None, **serving: Any) -> None:
         (worker,) = agent.warm_workers(1)
         if weights is not None:
             torch.save(weights, worker.box / "in" / "weights.pt")
         assignment = {
             "purpose": "serving",
-            "function": {"entry": entry},
+            "function": {"entry": "scaler:Scaler"},
             "hyperparameters": {},
             "files": [] if weights is None else [{"name": "weights.pt"}],
-            "memory": memory,
             "serving": {"drain_quiet_seconds": 0.3, **serving},
         }
-        self.generation = Generation(
-            agent, [worker], FUNCTIONS / f"{entry.partition(':')[0]}.py", assignment, {}
-        )
+        self.generation = Generation(agent, [worker], FUNCTION, assignment, {})
         self.worker = worker
         self.serve_for(TOKEN)
         url = f"http://127.0.0.1:{self.generation.handover_ports[0]}"
@@ -120,23 +110,6 @@ def test_stored_weights_are_served_until_drained(start: Start) -> None:
 def test_model_without_a_job_is_as_init_model_makes_it(start: Start) -> None:
     replica = start(None)
     assert replica.predict(2).json()["outputs"] == [2.0]
-
-
-def test_model_larger_than_its_device_is_served_by_a_ring(start: Start) -> None:
-    from tests.serving.functions import tower
-
-    model = tower.Tower({}).init_model()
-    # Three of ten layers fit, each padded to 512 bytes.
-    replica = start(model.state_dict(), "tower:Tower", {"device_bytes": 1700, "latency_target_seconds": 60.0})
-    row = [0.5] * tower.WIDTH
-    with torch.inference_mode():
-        wanted = model(torch.tensor([row])).tolist()
-    for _ in range(3):
-        assert replica.predict(row).json()["outputs"] == wanted
-    told = replica.worker.wait_for(lambda message: message.get("serving", {}).get("batches") == 3)
-    ring = told["serving"]["ring"]
-    assert (ring["layers"], ring["sections"], ring["section_bytes"]) == (10, 3, 512)
-    assert (ring["entered"], ring["unexpected"]) == (30, 0)
 
 
 def test_call_that_never_returns_ends_its_worker(start: Start) -> None:
