@@ -72,8 +72,8 @@ def _between_servers(timing: dict[str, Any]) -> str:
         return ""
     return (
         f" Between servers {found['hierarchical_share']:.0%} of all-to-alls are hierarchical; one was "
-        f"predicted to take {1e3 * found['predicted_seconds']:.2f} ms and took "
-        f"{1e3 * found['measured_seconds']:.2f} ms."
+        f"predicted to take {1e3 * found['predicted_seconds']:.2f} ms, by {found['rates_source']} rates, and "
+        f"took {1e3 * found['measured_seconds']:.2f} ms."
     )
 
 

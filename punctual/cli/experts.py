@@ -65,7 +65,7 @@ def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     )
     text = (
         f"{told['hierarchical_share']:.0%} hierarchical; an all-to-all took {measured}, predicted "
-        f"{predicted} (flat {flat}, hierarchical {hierarchical})"
+        f"{predicted} by {told['rates_source']} rates (flat {flat}, hierarchical {hierarchical})"
     )
     return [("Between servers", text)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -73,11 +73,13 @@ class RowsBetweenServers(Message):
     """How rows travelled between servers: means of one all-to-all of the timed iterations.
 
     Attributes:
+        rates_source: where the rates of predictions are from.
         hierarchical_share: of all-to-alls, those in two phases.
         flat_seconds, hierarchical_seconds, predicted_seconds: predictions, the last one of what was chosen.
         measured_seconds: waiting for other ranks included.
     """
 
+    rates_source: Literal["measured", "emulated", "published"] = "published"
     hierarchical_share: Share
     flat_seconds: TrainSeconds
     hierarchical_seconds: TrainSeconds

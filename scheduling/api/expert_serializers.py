@@ -50,6 +50,11 @@ class RowSpanSerializer(serializers.Serializer):
 class RowsBetweenServersSerializer(serializers.Serializer):
     """How rows travelled between servers: means of one all-to-all."""
 
+    rates_source = serializers.ChoiceField(
+        ["measured", "emulated", "published"],
+        help_text="Rates that the predictions use: measured between servers, else declared for emulated "
+        "links, else published for A100 servers.",
+    )
     hierarchical_share = serializers.FloatField(help_text="Share of the all-to-alls in two phases.")
     flat_seconds = serializers.FloatField(help_text="Predicted seconds.")
     hierarchical_seconds = serializers.FloatField(help_text="Predicted seconds.")

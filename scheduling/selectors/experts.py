@@ -55,7 +55,10 @@ def _all_to_all(timing: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     whole = timing["iteration_seconds"]
     share = timing["all_to_all_seconds"] / whole if whole else 0.0
-    return {"between_servers": None, **timing, "share": share}
+    between_servers = timing.get("between_servers")
+    if between_servers is not None:
+        between_servers = {"rates_source": "published", **between_servers}
+    return {**timing, "between_servers": between_servers, "share": share}
 
 
 def newest_decisions(job: Job, count: int) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from cluster.link_pairs import Pair, pair_of, pairs_of
 from cluster.models import Server, ServerLink
 from communication.profiles.link import LinkRate
 
+#: Source of a measured link.
+MEASURED = "measured"
 #: Where nobody said anything: 25 Gbps, a call takes 150 microseconds (Espresso 4.3, its slower platform).
 DEFAULT_RATE = LinkRate(150e-6, 3.125e9)
 
@@ -75,7 +77,7 @@ def network_of(servers: Iterable[Server]) -> Network:
     measured = {
         (link.first_id, link.second_id): KnownRate(
             LinkRate(link.latency_seconds or 0.0, link.bytes_per_second or 0.0),
-            "measured",
+            MEASURED,
             link.emulated,
             link.measured_at,
         )
@@ -105,7 +107,7 @@ def _usual(measured: Mapping[Pair, KnownRate]) -> dict[int, KnownRate]:
                 median(one.rate.latency_seconds for one in some),
                 median(one.rate.bytes_per_second for one in some),
             ),
-            "measured",
+            MEASURED,
             any(one.emulated for one in some),
             max((one.since for one in some if one.since is not None), default=None),
         )

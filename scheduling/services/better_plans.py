@@ -121,7 +121,7 @@ def _newer_pays(generation: Generation, plan: GradientPlan) -> bool:
     followed = FollowedPlans([(job, gpus[0].kind)])
     newer = followed.runtime_plan(job, [gpu.server_id for gpu in gpus])
     level = CurveLevel.objects.filter(curve=job.curve, gpus=generation.world_size).first()
-    if level is None or newer.to_message()["digest"] == generation.runtime_plan["digest"]:
+    if level is None or newer.to_message()["synchronisers"] == generation.runtime_plan["synchronisers"]:
         return False
     predicted = plan.chosen["predicted"]["iteration_seconds"]
     saved = (job.max_iterations - job.iterations_done) * (median(window["iteration_seconds"]) - predicted)

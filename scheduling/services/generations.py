@@ -29,6 +29,7 @@ from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.following_plans import FollowedPlans, told_plan
 from scheduling.services.held_gpus import hold_all, tell_agents
+from scheduling.services.measured_links import with_measured_link
 from scheduling.services.memory_points import start_from_memory
 from scheduling.services.protection import Stores, promised_replicas
 from scheduling.services.records import record
@@ -155,7 +156,9 @@ def _created(
             reason=one.reason[:300],
             profile=one.profile,
             curve=curves.get(one.job.pk),
-            runtime_plan=followed.runtime_plan(one.job, servers, measured).to_message(),
+            runtime_plan=with_measured_link(
+                followed.runtime_plan(one.job, servers, measured), servers
+            ).to_message(),
             communication=told_plan(followed.plan(one.job, servers)),
         )
         if one.purpose == Purpose.TRAINING:

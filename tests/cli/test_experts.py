@@ -57,7 +57,7 @@ def test_tiers_are_told_as_means_of_the_iterations_that_report_them(
 def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     layer = {**LAYER, "load": [1.0] * 20 + [3.0, 0.0], "hosts": [[0]] * 11 + [[0, 1]] * 11}
     between_servers = {
-        "hierarchical_share": 0.5, "flat_seconds": 0.004, "hierarchical_seconds": 0.002,
+        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 0.004, "hierarchical_seconds": 0.002,
         "predicted_seconds": 0.0025, "measured_seconds": 0.003,
     }  # fmt: skip
     timing = {
@@ -72,7 +72,7 @@ def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[s
     lines = said(capsys, told | {"other_layers": 3}).splitlines()
     text = "\n".join(lines)
     assert "38% of an iteration: 12.2 ms of 32.1 ms" in text
-    assert "50% hierarchical; an all-to-all took 3.0 ms, predicted 2.5 ms" in text
+    assert "50% hierarchical; an all-to-all took 3.0 ms, predicted 2.5 ms by measured rates" in text
     assert "most: 20 (3.00), 0 (1.00), 1 (1.00), 2 (1.00); least: 21 (0.00), 19 (1.00)" in text
     assert "3 more layers are not reported" in text
     assert ["all", "0", "to", "10", "0", "on", "node-a:3"] in [line.split() for line in lines]

@@ -28,8 +28,8 @@ DECISION = {
 }  # fmt: skip
 SPAN = {"layer": 0, "begin_seconds": 0.1, "end_seconds": 0.2}
 BETWEEN_SERVERS = {
-    "hierarchical_share": 1.0, "flat_seconds": 0.3, "hierarchical_seconds": 0.2, "predicted_seconds": 0.2,
-    "measured_seconds": 0.25,
+    "rates_source": "measured", "hierarchical_share": 1.0, "flat_seconds": 0.3, "hierarchical_seconds": 0.2,
+    "predicted_seconds": 0.2, "measured_seconds": 0.25,
 }  # fmt: skip
 TIMING: dict[str, Any] = {
     "iterations": 8, "iteration_seconds": 0.5, "all_to_all_seconds": 0.2, "seconds": 0.5,

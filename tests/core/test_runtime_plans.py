@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from communication.profiles.link import LinkRate
 from scheduling.core.runtime_plans.choosing import choose_plan_family, choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan, Shape, Synchroniser
 from workers.runtime.synchronisation.kinds import KINDS
@@ -25,6 +26,7 @@ PLANS = st.builds(
     st.just(choose_plan_family()),
     st.sampled_from(Shape),
     st.lists(SYNCHRONISERS, max_size=3).map(tuple),
+    link=st.none() | st.builds(LinkRate, st.floats(0.0, 1.0), st.floats(1.0, 1e12)),
 )
 
 
@@ -58,7 +60,7 @@ def test_a_worker_reads_the_plan_that_was_sent_and_finds_the_same_digest(plan: R
     """Also when the database has sorted its fields anew meanwhile."""
     message = json.loads(json.dumps(plan.to_message(), sort_keys=True))
     read = PlanOfAWorker.from_message(message)
-    assert read.digest == plan.digest
+    assert (read.digest, read.link) == (plan.digest, plan.link)
     assert [(one.kind, one.choices) for one in read.synchronisers] == [
         (one.kind, dict(one.choices)) for one in plan.synchronisers
     ]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from communication.profiles.link import LinkRate as MeasuredLink
 from moe.moesys.all_to_all import Algorithm, LinkRates
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, TopK
 from tests.communication.hooks.ranks import run_on_ranks
 from workers.links.rates import DECLARED_LINKS, LinkRate, ServerLinks
-from workers.runtime.assignment import Places
+from workers.runtime.assignment import Assignment, Device, Places
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
-from workers.runtime.topology import RankGrid, Topology, emulated_rates
+from workers.runtime.topology import RankGrid, Topology, emulated_rates, measured_rates
 
 WIDTH, EXPERTS = 5, 8
 #: By these, two phases win below 2 us of bytes along rails; here a rank has a network interface of its own.
@@ -34,7 +36,7 @@ def exchange_both_ways(shapes: list[tuple[int, int]]) -> list[dict[str, Any]]:
 def exchange_in(shape: tuple[int, int]) -> dict[str, Any]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     group = dist.group.WORLD
-    rails = RailGroups.open(Topology(servers_of(shape)), group, RATES)
+    rails = RailGroups.open(Topology(servers_of(shape), RATES), group)
     assert rails is not None
     placement = ExpertPlacement.even(EXPERTS, ranks)
     two_phases = HierarchicalExchange(placement, group, rails)
@@ -116,3 +118,27 @@ def test_gpus_of_an_emulated_server_share_its_links() -> None:
     one_rack = emulated_rates(links, Places((0, 0, 1, 1), (0, 0, 0, 0)))
     assert (one_rack.within, one_rack.leaf, one_rack.spine) == (8.0, 8.0, 8.0)
     assert emulated_rates(links, Places((0, 0, 1, 1), (0, 0, 1, 1))).leaf == 4.0
+
+
+def test_measured_links_replace_published_and_declared_ones() -> None:
+    places = Places((0, 0, 1, 1), (0, 0, 1, 1))
+    measured = MeasuredLink(1e-4, 6.0)
+    real = measured_rates(measured, places)
+    assert (real.leaf, real.spine, real.between_latency) == (3.0, 3.0, 1e-4)
+    assert real.within == LinkRates().within
+    links = ServerLinks({name: LinkRate(16.0) for name in DECLARED_LINKS})
+    emulated = emulated_rates(links, places, measured)
+    assert (emulated.leaf, emulated.within, emulated.between_latency) == (3.0, 8.0, 0.0)
+
+
+@pytest.mark.parametrize("link", [None, MeasuredLink(1e-4, 6.0)])
+def test_a_topology_tells_where_its_rates_are_from(link: MeasuredLink | None) -> None:
+    assignment = cast(
+        Assignment,
+        SimpleNamespace(
+            device=Device("cuda"), places=Places((0, 0, 1, 1), (0,) * 4), runtime_plan=SimpleNamespace(link=link)
+        ),
+    )
+    topology = Topology.of(assignment)
+    assert topology.source == ("published" if link is None else "measured")
+    assert topology.rates.leaf == (LinkRates().leaf if link is None else 3.0)

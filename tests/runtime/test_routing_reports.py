@@ -164,10 +164,10 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     """One all-to-all in two phases of 3 s that were predicted to take 2 s, one flat of 1 s."""
     choices = (AllToAllChoice(Algorithm.HIERARCHICAL, 4.0, 2.0), AllToAllChoice(Algorithm.FLAT, 1.0, 5.0))
     spans = ((0, 0.0, 3.0), (0, 5.0, 6.0))
-    timing = timing_fields([IterationRows(10.0, 4.0, spans, 8.0, choices)], [0])
+    timing = timing_fields([IterationRows(10.0, 4.0, spans, 8.0, choices, "measured")], [0])
     assert timing is not None
     assert timing["between_servers"] == {
-        "hierarchical_share": 0.5, "flat_seconds": 2.5, "hierarchical_seconds": 3.5,
+        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 2.5, "hierarchical_seconds": 3.5,
         "predicted_seconds": 1.5, "measured_seconds": 2.0,
     }  # fmt: skip
     on_one_server = timing_fields([IterationRows(10.0, 4.0, spans, 8.0)], [0])

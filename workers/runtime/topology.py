@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from communication.profiles.link import LinkRate
 from moe.moesys.all_to_all import LinkRates
 from workers.links.rates import NETWORK, SPINE, WITHIN_SERVER, ServerLinks
 from workers.runtime.assignment import Assignment, Places
+
+MEASURED, EMULATED, PUBLISHED = "measured", "emulated", "published"
 
 
 @dataclass(frozen=True)
@@ -16,18 +19,25 @@ class Topology:
 
     Attributes:
         servers: number of each rank's server; empty if all are on one.
-        rates: of the links between them; the published ones on real devices.
+        rates: of the links between them.
+        source: where the rates between servers are from: measured, declared of emulated links, or published.
     """
 
     servers: tuple[int, ...] = ()
     rates: LinkRates = field(default_factory=LinkRates)
+    source: str = PUBLISHED
 
     @classmethod
     def of(cls, assignment: Assignment) -> Topology:
         """Return the topology of a generation."""
-        links = assignment.device.links
-        places = assignment.places
-        return cls(places.servers, LinkRates() if links is None else emulated_rates(links, places))
+        links, places = assignment.device.links, assignment.places
+        measured = assignment.runtime_plan.link
+        source = MEASURED if measured is not None else EMULATED if links is not None else PUBLISHED
+        if links is not None:
+            rates = emulated_rates(links, places, measured)
+        else:
+            rates = LinkRates() if measured is None else measured_rates(measured, places)
+        return cls(places.servers, rates, source)
 
     def grid(self, ranks: Sequence[int]) -> RankGrid | None:
         """Return how some ranks fill servers. None if they are not numbered server by server, as many on each
@@ -60,15 +70,35 @@ class RankGrid:
         return [list(rail) for rail in zip(*self.rows, strict=True)]
 
 
-def emulated_rates(links: ServerLinks, places: Places) -> LinkRates:
+def measured_rates(link: LinkRate, places: Places) -> LinkRates:
+    """Return the rates of real devices on servers with this link between them.
+
+    The interface that was measured is shared by the GPUs of a server. Links within servers are not measured:
+    their published rate stands.
+    """
+    between = link.bytes_per_second / _sharing(places)
+    return LinkRates(leaf=between, spine=between, between_latency=link.latency_seconds)
+
+
+def emulated_rates(links: ServerLinks, places: Places, measured: LinkRate | None = None) -> LinkRates:
     """Return the rates of emulated links.
 
     The GPUs of a server share its links, and all messages of a collective leave at once: there are no rails,
     and no message waits for another's latency.
+
+    Args:
+        measured: the link between the servers, if it was measured.
     """
-    sharing = max(places.servers.count(server) for server in places.servers)
+    sharing = _sharing(places)
     network = links.rate(NETWORK).bytes_per_second
     if len(set(places.racks)) > 1:
         network = min(network, links.rate(SPINE).bytes_per_second)
+    if measured is not None:
+        network = measured.bytes_per_second
     within = links.rate(WITHIN_SERVER).bytes_per_second
     return LinkRates(within / sharing, network / sharing, network / sharing, 0.0, 0.0)
+
+
+def _sharing(places: Places) -> int:
+    """Return the most GPUs of a server."""
+    return max(places.servers.count(server) for server in places.servers)

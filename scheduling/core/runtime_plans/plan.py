@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from communication.library.codec_names import FAITHFUL
+from communication.profiles.link import LinkRate
 
 
 class PlanFamily(StrEnum):
@@ -84,6 +85,8 @@ class RuntimePlan:
     synchronisers: tuple[Synchroniser, ...]
     #: In a measurement, those of the levels that have others: numbers of ranks with synchronisers.
     at_levels: tuple[tuple[int, tuple[Synchroniser, ...]], ...] = ()
+    #: The slowest measured link between the servers, by which rows of experts choose their way.
+    link: LinkRate | None = None
 
     @property
     def digest(self) -> str:
@@ -106,5 +109,10 @@ class RuntimePlan:
             content["at_levels"] = {
                 str(ranks): [one.to_message() for one in synchronisers]
                 for ranks, synchronisers in self.at_levels
+            }
+        if self.link is not None:
+            content["link"] = {
+                "latency_seconds": self.link.latency_seconds,
+                "bytes_per_second": self.link.bytes_per_second,
             }
         return content

@@ -21,6 +21,7 @@ from workers.runtime.emulated_network import EmulatedGroup
 from workers.runtime.lina.communication import Pending
 from workers.runtime.lina.exchange import PipelinedExchange
 from workers.runtime.pace import Pace
+from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange
 
 #: Not timed: memory is found, connections are made.
 WARM_UP_ITERATIONS = 3
@@ -37,6 +38,7 @@ class IterationRows:
         spans: layer, beginning and end of each all-to-all.
         sent_bytes: mean of what this rank gave to one of them.
         choices: between servers, how each of them was to travel.
+        rates_source: where the rates of these predictions are from; None without any.
     """
 
     seconds: float
@@ -44,6 +46,7 @@ class IterationRows:
     spans: tuple[tuple[int, float, float], ...]
     sent_bytes: float
     choices: tuple[AllToAllChoice, ...] = ()
+    rates_source: str | None = None
 
     @property
     def all_to_all(self) -> float:
@@ -70,6 +73,7 @@ class RowTimes:
         self._host_began_at = 0.0
         self._sent_bytes: list[int] = []
         self._choices: list[AllToAllChoice] = []
+        self._rates_source: str | None = None
         self._timed: list[IterationRows] = []
 
     def begins(self) -> None:
@@ -113,8 +117,16 @@ class RowTimes:
         spans = sorted((within(begin), within(end), layer) for layer, begin, end in self._spans)
         ordered = tuple((layer, begin, max(begin, end)) for begin, end, layer in spans)
         sent_bytes = fmean(self._sent_bytes)
-        choices = tuple(self._choices)
-        self._timed.append(IterationRows(seconds, within(self._backward), ordered, sent_bytes, choices))
+        self._timed.append(
+            IterationRows(
+                seconds,
+                within(self._backward),
+                ordered,
+                sent_bytes,
+                tuple(self._choices),
+                self._rates_source,
+            )
+        )
 
     def continue_from(self, timed: Sequence[IterationRows], *, watching: bool) -> None:
         """Take over from the times of another model like this one."""
@@ -128,9 +140,10 @@ class RowTimes:
     @contextmanager
     def _transfer(self, layer: int, groups: Sequence[Any], sent_bytes: int) -> Iterator[None]:
         self._sent_bytes.append(sent_bytes)
-        choice = getattr(self._layers[layer].exchange, "choice", None)
-        if choice is not None:
-            self._choices.append(choice)
+        exchange = self._layers[layer].exchange
+        if isinstance(exchange, HierarchicalExchange) and exchange.choice is not None:
+            self._choices.append(exchange.choice)
+            self._rates_source = exchange.rates_source
         begin = self._now()
         yield
         emulated = [group.last for group in groups if isinstance(group, EmulatedGroup)]
@@ -190,6 +203,7 @@ def _between_servers(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
     if not choices:
         return None
     return {
+        "rates_source": timed[-1].rates_source,
         "hierarchical_share": fmean(choice.algorithm is Algorithm.HIERARCHICAL for choice in choices),
         "flat_seconds": fmean(choice.flat_seconds for choice in choices),
         "hierarchical_seconds": fmean(choice.hierarchical_seconds for choice in choices),

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from communication.hooks.groups import open_group
 from moe.lina.packing import ExpertPacking
-from moe.moesys.all_to_all import LinkRates
 from punctual.moe import ExpertPlacement, LocalExchange, MoELayer, moe_layers
 from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter, expert_parameters
@@ -43,9 +42,8 @@ from workers.runtime.tiers.usage import TierUsage
 class ExpertParallelSynchroniser(GradientSynchroniser):
     """Takes the parameters of spread experts; gives each `MoELayer` an exchange among the ranks.
 
-    Choices, all optional: `packing`, the number of hosts of each expert (default 1), which divides the number
-    of ranks; `rates`, the fields of `LinkRates` by which all-to-alls between servers are chosen (default:
-    those of the topology).
+    One optional choice: `packing`, the number of hosts of each expert (default 1), which divides the number
+    of ranks.
 
     Attributes:
         placements: by the name of each layer, the hosts of its experts.
@@ -60,11 +58,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     placements: Mapping[str, ExpertPlacement]
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
-        unknown = set(choices) - {"packing", "rates"}
+        unknown = set(choices) - {"packing"}
         if unknown:
             raise ValueError(f"there is nothing to choose about {min(unknown)!r}")
         self._packing = int(choices.get("packing", 1))
-        self._rates = LinkRates(**choices["rates"]) if "rates" in choices else None
         self._rails: RailGroups | None = None
         self.placements = {}
         self._layers: dict[str, MoELayer] = {}
@@ -134,7 +131,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         return opened
 
     def _open_rails(self, parts: TrainingParts, group: dist.ProcessGroup | None) -> RailGroups | None:
-        rails = RailGroups.open(parts.topology, group, self._rates)
+        rails = RailGroups.open(parts.topology, group)
         if rails is not None:
             own_groups.own(*rails.groups)
             self._opened += rails.groups

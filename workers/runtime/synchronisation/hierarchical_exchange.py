@@ -29,22 +29,18 @@ class RailGroups:
     Attributes:
         within: ranks of its server.
         between: ranks of its rail, one on each server.
+        source: where the rates are from, as `Topology` has it.
     """
 
     grid: RankGrid
     within: dist.ProcessGroup
     between: dist.ProcessGroup
     rates: LinkRates
+    source: str
 
     @classmethod
-    def open(
-        cls, topology: Topology, group: dist.ProcessGroup | None, rates: LinkRates | None = None
-    ) -> RailGroups | None:
-        """Make the groups; None if servers have no rails. All ranks of the group call this together.
-
-        Args:
-            rates: those of the topology if None.
-        """
+    def open(cls, topology: Topology, group: dist.ProcessGroup | None) -> RailGroups | None:
+        """Make the groups; None if servers have no rails. All ranks of the group call this together."""
         ranks = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
         grid = topology.grid(ranks)
         if grid is None:
@@ -53,7 +49,7 @@ class RailGroups:
         between = [open_subgroup(EXPERTS, rail, group) for rail in grid.rails]
         (own_within,) = (each for each in within if each is not None)
         (own_between,) = (each for each in between if each is not None)
-        return cls(grid, own_within, own_between, rates or topology.rates)
+        return cls(grid, own_within, own_between, topology.rates, topology.source)
 
     @property
     def groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
@@ -72,6 +68,11 @@ class HierarchicalExchange(RuntimeExchange):
         super().__init__(placement, group)
         self.choice: AllToAllChoice | None = None
         self._rails = rails
+
+    @property
+    def rates_source(self) -> str:
+        """Where the rates of predictions are from."""
+        return self._rails.source
 
     def transfer(self, rows: Tensor, between: Tensor) -> Tensor:
         """Return the rows that this rank receives, by source rank."""

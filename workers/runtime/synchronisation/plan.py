@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from communication.profiles.link import LinkRate
+
 #: What the families of plans begin with under which codecs may lose something.
 _LOSSY = "lossy"
 
@@ -28,12 +30,14 @@ class RuntimePlan:
         digest: SHA-256 of the content; all ranks must have the same.
         synchronisers: each takes charge of what the ones before it have left.
         lossless: whether the job's gradients have to arrive as they were computed.
+        link: the slowest measured link between the generation's servers; None if none was measured.
         at_levels: in a measurement, those of other numbers of ranks, where they are others.
     """
 
     digest: str
     synchronisers: tuple[SynchroniserChoice, ...]
     lossless: bool = True
+    link: LinkRate | None = None
     at_levels: Mapping[int, tuple[SynchroniserChoice, ...]] = field(default_factory=dict)
 
     def at(self, ranks: int) -> RuntimePlan:
@@ -54,11 +58,17 @@ class RuntimePlan:
             raise ValueError(f"the runtime plan's content has the digest {actual}, not {digest}")
         levels = {int(ranks): _choices(told) for ranks, told in message.get("at_levels", {}).items()}
         lossless = not str(message["family"]).startswith(_LOSSY)
-        return cls(actual, _choices(message["synchronisers"]), lossless, levels)
+        return cls(actual, _choices(message["synchronisers"]), lossless, _link(message.get("link")), levels)
 
 
 def _choices(told: Sequence[Mapping[str, Any]]) -> tuple[SynchroniserChoice, ...]:
     return tuple(SynchroniserChoice(str(one["kind"]), dict(one["choices"])) for one in told)
+
+
+def _link(told: Mapping[str, Any] | None) -> LinkRate | None:
+    if told is None:
+        return None
+    return LinkRate(float(told["latency_seconds"]), float(told["bytes_per_second"]))
 
 
 def content_digest(message: Mapping[str, Any]) -> str:
