@@ -42,11 +42,11 @@ from workers.runtime.emulated_network import BACKEND, Emulation, register
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.topology import EMULATED, RankGrid
 
-WIDTH = 64
+WIDTH = 8
 ROW_BYTES = WIDTH * 4
 NETWORK_BYTES_PER_SECOND = 4e6
 #: Mean rows from one rank to one other. The constants are fitted to the first two sizes.
-SIZES = (32, 64, 128, 256, 512, 1024)
+SIZES = (256, 512, 1024, 2048, 4096, 8192)
 FITTED = 2
 REPEATS = 3
 LIMIT_SECONDS = 900.0
@@ -122,7 +122,9 @@ class Links:
         register(emulation)
         everybody = dist.new_group(backend=BACKEND, group_desc=EXPERTS)
         rows = {tuple(row): dist.new_group(row, backend=BACKEND, group_desc=EXPERTS) for row in grid.rows}
-        rails = {tuple(rail): dist.new_group(rail, backend=BACKEND, group_desc=EXPERTS) for rail in grid.rails}
+        rails = {
+            tuple(rail): dist.new_group(rail, backend=BACKEND, group_desc=EXPERTS) for rail in grid.rails
+        }
         (within,) = (group for members, group in rows.items() if rank in members)
         (between,) = (group for members, group in rails.items() if rank in members)
         own = RailGroups(grid, within, between, LinkRates(), EMULATED)
@@ -213,9 +215,7 @@ def fit(grid: RankGrid, times: Mapping[int, Mapping[str, tuple[float, float]]]) 
 
 def compare(setting: Setting, grid: RankGrid, by_rank: list[dict[str, Any]]) -> dict[str, Any]:
     """Compare measured times with predictions."""
-    times = {
-        size: {each.value: slowest(by_rank, size, each.value) for each in Algorithm} for size in SIZES
-    }
+    times = {size: {each.value: slowest(by_rank, size, each.value) for each in Algorithm} for size in SIZES}
     rates = fit(grid, times)
     rows = []
     for size in SIZES:

@@ -12,6 +12,7 @@ from punctual.moe.layer import MoELayer
 from punctual.moe.model import balance_loss, expert_parameters, moe_layers, routing_counts
 from punctual.moe.placement import ExpertPlacement
 from punctual.moe.records import RoutingCounts
+from punctual.moe.tables import PartitionedEmbedding
 
 __all__ = [
     "Adaptive",
@@ -21,6 +22,7 @@ __all__ = [
     "GroupExchange",
     "LocalExchange",
     "MoELayer",
+    "PartitionedEmbedding",
     "Routing",
     "RoutingCounts",
     "TopK",

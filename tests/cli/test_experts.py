@@ -57,7 +57,8 @@ def test_tiers_are_told_as_means_of_the_iterations_that_report_them(
 def test_homes_all_to_all_and_decisions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     layer = {**LAYER, "load": [1.0] * 20 + [3.0, 0.0], "hosts": [[0]] * 11 + [[0, 1]] * 11}
     between_servers = {
-        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 0.004, "hierarchical_seconds": 0.002,
+        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 0.004,
+        "hierarchical_seconds": 0.002,
         "predicted_seconds": 0.0025, "measured_seconds": 0.003,
     }  # fmt: skip
     timing = {

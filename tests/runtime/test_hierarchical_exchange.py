@@ -136,7 +136,9 @@ def test_a_topology_tells_where_its_rates_are_from(link: MeasuredLink | None) ->
     assignment = cast(
         Assignment,
         SimpleNamespace(
-            device=Device("cuda"), places=Places((0, 0, 1, 1), (0,) * 4), runtime_plan=SimpleNamespace(link=link)
+            device=Device("cuda"),
+            places=Places((0, 0, 1, 1), (0,) * 4),
+            runtime_plan=SimpleNamespace(link=link),
         ),
     )
     topology = Topology.of(assignment)

@@ -167,7 +167,8 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     timing = timing_fields([IterationRows(10.0, 4.0, spans, 8.0, choices, "measured")], [0])
     assert timing is not None
     assert timing["between_servers"] == {
-        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 2.5, "hierarchical_seconds": 3.5,
+        "rates_source": "measured", "hierarchical_share": 0.5, "flat_seconds": 2.5,
+        "hierarchical_seconds": 3.5,
         "predicted_seconds": 1.5, "measured_seconds": 2.0,
     }  # fmt: skip
     on_one_server = timing_fields([IterationRows(10.0, 4.0, spans, 8.0)], [0])

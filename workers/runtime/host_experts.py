@@ -15,13 +15,15 @@ from torch.optim import Optimizer
 
 from punctual.function import TrainingFunction
 from punctual.moe import moe_layers
+from workers.runtime.divisible_tables import divisible_tables
 from workers.runtime.spread_experts import kept_modules, spread_experts
 
 
 def move_rest(function: TrainingFunction, module: nn.Module, device: torch.device) -> None:
-    """Move a model to its device, without the experts that ranks may divide among them."""
+    """Move a model to its device, without experts and columns that ranks may divide among them."""
     # A layer that a model has at two places is one layer with two names.
-    spread = {module.get_parameter(name) for name in spread_experts(function, module)}
+    names = spread_experts(function, module).keys() | divisible_tables(function, module).keys()
+    spread = {module.get_parameter(name) for name in names}
     held = {parameter: parameter.detach().cpu() for parameter in spread}
     for parameter, value in held.items():
         parameter.data = value.new_empty(0)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from punctual.moe import LocalExchange, RoutingCounts, balance_loss, moe_layers, routing_counts
+from punctual.moe.tables import LocalTableExchange, partitioned_tables, table_blocks
+from workers.runtime.measuring.mixture_sizes import optimizer_share
 from workers.runtime.parts import TrainingParts
 from workers.runtime.tiers.usage import TierUsage
 
@@ -21,6 +23,7 @@ class Mixtures:
         self._layers = moe_layers(parts.module)
         self._has_tiers = any(layer.tiers is not None for layer in self._layers.values())
         self._tiers_before = TierUsage()
+        self._table_bytes_saved = table_bytes_saved(parts)
 
     def begin_iteration(self, share: float) -> None:
         """Forget passes outside iterations, such as those of an evaluation.
@@ -45,9 +48,10 @@ class Mixtures:
     def take_routing(self) -> RoutingOfIteration:
         """Return what became of the iteration's tokens."""
         if not self._has_tiers:
-            return RoutingOfIteration(self._take_counts())
+            return RoutingOfIteration(self._take_counts(), table_bytes_saved=self._table_bytes_saved)
         before, self._tiers_before = self._tiers_before, self._parts.tier_usage()
-        return RoutingOfIteration(self._take_counts(), tuple(self._tiers_before.since(before).values()))
+        tiers = tuple(self._tiers_before.since(before).values())
+        return RoutingOfIteration(self._take_counts(), tiers, table_bytes_saved=self._table_bytes_saved)
 
     def _take_counts(self) -> list[RoutingCounts]:
         return [layer.records.take_runtime_counts() for layer in self._layers.values()]
@@ -62,11 +66,13 @@ class RoutingOfIteration:
             all ranks.
         tiers: values of `TierUsage`, of this rank until `with_tiers`; empty without tiers.
         workers: whose values `tiers` sums up.
+        table_bytes_saved: memory of columns that this rank leaves to others; None without partitioned tables.
     """
 
     counts: Sequence[RoutingCounts]
     tiers: Sequence[float] = ()
     workers: int = 1
+    table_bytes_saved: float | None = None
 
     @property
     def balances(self) -> list[float]:
@@ -84,18 +90,34 @@ class RoutingOfIteration:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of all layers together; none where no layer ran."""
+        saved = {} if self.table_bytes_saved is None else {"table_bytes_saved": self.table_bytes_saved}
         ran = [each for each in self.counts if each.tokens]
         if not ran:
-            return {}
+            return saved
         rows = sum(int(each.rows.sum()) for each in ran)
         tiers = TierUsage.from_values(self.tiers).metrics(self.workers) if self.tiers else {}
-        return tiers | {
-            "moe/balance_loss": sum(each.balance_loss for each in ran) / len(ran),
-            "moe/dropped_share": sum(int(each.dropped.sum()) for each in ran) / max(rows, 1),
-            "moe/largest_load": max(_largest_load(each) for each in ran),
-            "moe/two_expert_share": sum(each.multi_expert_tokens for each in ran)
-            / sum(each.tokens for each in ran),
-        }
+        return (
+            saved
+            | tiers
+            | {
+                "moe/balance_loss": sum(each.balance_loss for each in ran) / len(ran),
+                "moe/dropped_share": sum(int(each.dropped.sum()) for each in ran) / max(rows, 1),
+                "moe/largest_load": max(_largest_load(each) for each in ran),
+                "moe/two_expert_share": sum(each.multi_expert_tokens for each in ran)
+                / sum(each.tokens for each in ran),
+            }
+        )
+
+
+def table_bytes_saved(parts: TrainingParts) -> float | None:
+    """Return the bytes of states of columns that this rank leaves to others: weights, gradients, and what the
+    optimizer keeps. None without partitioned tables."""
+    names = table_blocks(parts.module).keys()
+    if not names:
+        return None
+    elsewhere = {parts.module.get_parameter(name) for name in names if not parts.experts.is_here(name)}
+    size = sum(each.numel() * each.element_size() for each in elsewhere)
+    return size * (2.0 + optimizer_share(parts.optimizer)) if size else 0.0
 
 
 def _largest_load(counts: RoutingCounts) -> float:
@@ -106,12 +128,17 @@ def _largest_load(counts: RoutingCounts) -> float:
 @contextmanager
 def without_peers(module: nn.Module) -> Iterator[None]:
     """Let the layers compute on this rank alone: the others do not run the model meanwhile."""
-    layers = moe_layers(module).values()
+    layers, tables = moe_layers(module).values(), partitioned_tables(module).values()
     exchanges = [layer.exchange for layer in layers]
+    table_exchanges = [table.exchange for table in tables]
     for layer in layers:
         layer.exchange = LocalExchange()
+    for table in tables:
+        table.exchange = LocalTableExchange()
     try:
         yield
     finally:
         for layer, exchange in zip(layers, exchanges, strict=True):
             layer.exchange = exchange
+        for table, table_exchange in zip(tables, table_exchanges, strict=True):
+            table.exchange = table_exchange

@@ -1,4 +1,5 @@
 """Expert parallelism: each rank has some experts of each mixture-of-experts layer, and tokens travel to them.
+Columns of partitioned tables are divided among the ranks too, and ids and rows travel.
 
 Ranks form groups that host all experts together. The gradient of an expert is computed where all rows of a
 group come together; summed over its hosts, one in each group, it is the sum over all ranks. Layers whose
@@ -9,7 +10,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch.distributed as dist
@@ -35,6 +36,7 @@ from workers.runtime.synchronisation.expert_gradients import HostGroups
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.synchronisation.partitioned_tables import PartitionedTables
 from workers.runtime.tiers.model_tiers import ModelTiers, find_tiered
 from workers.runtime.tiers.usage import TierUsage
 
@@ -66,6 +68,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self.placements = {}
         self._layers: dict[str, MoELayer] = {}
         self._spread: dict[str, ExpertParameter] = {}
+        self._tables: PartitionedTables | None = None
         self._tiered: frozenset[str] = frozenset()
         self._tiers: ModelTiers | None = None
         self._parts: TrainingParts | None = None
@@ -74,13 +77,19 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._ranks = 1
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Return the parameters of spread experts."""
+        """Return the parameters of spread experts, and the blocks of partitioned tables."""
         self._spread = spread_experts(parts.function, parts.module)
+        self._tables = PartitionedTables(parts.function, parts.module)
         whole = expert_parameters(parts.module).keys() - self._spread.keys()
         take_to_device(map(parts.module.get_parameter, whole), parts.optimizer, parts.device)
         if not self._spread:
             take_copies_to_device(parts.function, parts.device)
-        return {name: parameter for name, parameter in left.items() if name in self._spread}
+        return {name: parameter for name, parameter in left.items() if name in self.divided}
+
+    @property
+    def divided(self) -> frozenset[str]:
+        """Names of the parameters that ranks divide among them."""
+        return self._spread.keys() | (frozenset() if self._tables is None else self._tables.names)
 
     def wrap(
         self,
@@ -97,7 +106,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._parts, self._ranks = parts, dist.get_world_size(group)
         self._layers = moe_layers(parts.module)
         self._hosts = HostGroups(group)
-        if not self._layers:
+        if not self._layers and not self.divided:
             return None
         try:
             placements = self.packed(self._packing)
@@ -112,17 +121,24 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             self._rows = self._open(EXPERTS, group)
             if self.follows_rails:
                 self._rails = self._open_rails(parts, group)
-            if self._spread:
+            if self.divided:
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
+        self._divide_tables()
         parts.experts.hosts = self._hosts_by_parameter()
         if self.supports_tiers and self._packing == 1:
             self._tiered = find_tiered(self._layers, self._spread)
-        own = filter(parts.experts.is_here, self._spread.keys() - self._tiered)
+        own = filter(parts.experts.is_here, self.divided - self._tiered)
         take_to_device(map(parts.module.get_parameter, own), parts.optimizer, parts.device)
         if parts.experts.rank:
             self._free()
         return None
+
+    def _divide_tables(self) -> None:
+        assert self._tables is not None
+        self._tables.place(self._ranks)
+        if self._rows is not None:
+            self._tables.connect(self._rows)
 
     def _open(self, description: str, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         opened = open_group(description, group)
@@ -195,15 +211,15 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             hosts = self.placements[each.layer].hosts[each.expert]
             turn = each.expert % len(hosts)
             found[name] = hosts[turn:] + hosts[:turn]
-        return found
+        return found | ({} if self._tables is None else self._tables.hosts)
 
     def begin_alike(self) -> None:
         """Give the hosts of each expert the first rank's values."""
-        if self._parts is not None and self._ranks > 1 and self._spread:
+        if self._parts is not None and self._ranks > 1 and self.divided:
             experts = self._parts.experts
             send_parameters(
                 self._parts,
-                () if experts.rank else self._spread,
+                () if experts.rank else self.divided,
                 lambda name: [rank for rank in experts.hosts[name] if rank],
             )
         self._free()
@@ -220,12 +236,12 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         experts = self._parts.experts
         gradients = {}
         for name, parameter in self._parts.module.named_parameters():
-            if name not in self._spread or parameter.grad is None:
+            if name not in experts.hosts or parameter.grad is None:
                 continue
             if not experts.is_here(name):
                 raise refused(
                     f"train() computes with the parameter {name!r}, which lies on another worker: leave "
-                    "penalties on the weights of experts to the optimizer (weight_decay)"
+                    "penalties on the weights of experts and tables to the optimizer (weight_decay)"
                 )
             gradients[name] = parameter.grad
         self.sum_over_hosts(gradients)
@@ -272,13 +288,13 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Give the first rank all experts, so it can run the model alone. All ranks call this together."""
-        if self._parts is None or self._ranks == 1 or not self._spread:
+        if self._parts is None or self._ranks == 1 or not self.divided:
             yield
             return
         experts = self._parts.experts
         send_parameters(
             self._parts,
-            [name for name in self._spread if experts.is_owned(name)],
+            [name for name in sorted(self.divided) if experts.is_owned(name)],
             lambda name: () if 0 in experts.hosts[name] else (0,),
         )
         try:
@@ -294,8 +310,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         exchanges = {name: layer.exchange for name, layer in self._layers.items()}
         for name, layer in self._layers.items():
             layer.exchange = RehearsedExchange(self.placements[name].hosted_by(rank))
+        tables = nullcontext() if self._tables is None else self._tables.rehearsing(rank, self._ranks)
         try:
-            yield
+            with tables:
+                yield
         finally:
             for name, layer in self._layers.items():
                 layer.exchange = exchanges[name]
@@ -305,6 +323,8 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._give_tiers_back()
         for layer in self._layers.values():
             layer.exchange = LocalExchange()
+        if self._tables is not None:
+            self._tables.disconnect()
         if self._parts is not None:
             self._hosts.close()
         own_groups.disown(*self._opened)

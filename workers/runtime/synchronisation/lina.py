@@ -96,7 +96,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
             own_groups.own(self._gradient_group)
         super().wrap(parts, group, parameters)
         self._controls = self._open_packing(parts)
-        dense = {name: each for name, each in parameters.items() if name not in self._spread}
+        dense = {name: each for name, each in parameters.items() if name not in self.divided}
         self._model = model = self._dense.wrap(parts, group, dense)
         model.register_comm_hook(None, lambda _state, bucket: self._take_bucket(bucket))
         return model

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from communication.hooks.measures import CommunicationMeasures
 from punctual.moe.model import expert_parameters
+from punctual.moe.tables import table_blocks
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.host_experts import take_to_device
@@ -48,7 +49,10 @@ class Synchronisation:
         self._synchronisers = {choice.kind: _of_kind(choice) for choice in plan.synchronisers}
         left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
         if not any(each.spreads_experts for each in self._synchronisers.values()):
-            whole = map(parts.module.get_parameter, expert_parameters(parts.module))
+            whole = map(
+                parts.module.get_parameter,
+                expert_parameters(parts.module).keys() | table_blocks(parts.module).keys(),
+            )
             take_to_device(whole, parts.optimizer, parts.device)
         wrapped = None
         for synchroniser in self._synchronisers.values():
