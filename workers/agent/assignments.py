@@ -42,8 +42,8 @@ class Assignments:
     """What is said to every worker that has, or gets, an assignment. All methods are for the main thread.
 
     `keeps_state`: this server has an in-memory store. `worker_disk_bytes`: what a worker may fill with states
-    of experts. `changed` is called when something should be reported
-    at once.
+    of experts, `worker_disk_bytes_per_second`: at which rate it may read and write them. `changed` is called
+    when something should be reported at once.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Assignments:
         sandbox_shows_paths: bool,
         keeps_state: bool,
         worker_disk_bytes: int,
+        worker_disk_bytes_per_second: float | None,
         changed: Callable[[], None],
     ) -> None:
         self._configuration = configuration
@@ -71,6 +72,7 @@ class Assignments:
         self._sandbox_shows_paths = sandbox_shows_paths
         self._keeps_state = keeps_state
         self._worker_disk_bytes = worker_disk_bytes
+        self._worker_disk_bytes_per_second = worker_disk_bytes_per_second
         self._changed = changed
         self._threads = ThreadPoolExecutor(PROVISIONING_THREADS, thread_name_prefix="provision")
 
@@ -185,6 +187,7 @@ class Assignments:
             "device": self._device(accelerator),
             "interface_address": self._configuration.interface or self._configuration.address,
             "worker_disk_bytes": self._worker_disk_bytes,
+            "worker_disk_bytes_per_second": self._worker_disk_bytes_per_second,
             "worker_disk_writes_bytes": self._configuration.worker_disk_writes_bytes,
             "memory_points": {"share": self._configuration.memory_point_share} if self._keeps_state else None,
         }

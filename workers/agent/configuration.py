@@ -87,6 +87,7 @@ class Configuration:
     worker_memory_bytes: int | None = None
     worker_disk_bytes: int | None = None
     worker_disk_writes_bytes: int | None = None
+    worker_disk_bytes_per_second: int | None = None
     worker_processes: int = 1024
     memory_store_bytes: int | None = None
     memory_point_share: float = 0.02
@@ -108,6 +109,7 @@ _WHOLE_NUMBERS = (
     "worker_memory_bytes",
     "worker_disk_bytes",
     "worker_disk_writes_bytes",
+    "worker_disk_bytes_per_second",
     "worker_processes",
     "memory_store_bytes",
 )

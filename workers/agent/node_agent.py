@@ -21,6 +21,7 @@ from workers.agent.decisions import (
     is_stale,
 )
 from workers.agent.desired_state import DesiredState, DesiredStateError, parse_desired_state
+from workers.agent.disk_rates import disk_rate_of_worker
 from workers.agent.durable_files import write_waiting
 from workers.agent.durable_store import DurableStore
 from workers.agent.ending import Ending
@@ -113,6 +114,7 @@ class NodeAgent:
         self._outbox = EventOutbox(configuration.data / "events")
         inventory = describe(accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes)
         self._worker_disk_bytes: int = inventory["worker_disk_bytes"]
+        self._worker_disk_rate = disk_rate_of_worker(configuration, len(accelerators))
         self._reporter = Reporter(
             self._state,
             self._outbox,
@@ -171,6 +173,7 @@ class NodeAgent:
             sandbox_shows_paths=sandboxing.mode == "namespaces",
             keeps_state=self._memory.enabled,
             worker_disk_bytes=self._worker_disk_bytes,
+            worker_disk_bytes_per_second=self._worker_disk_rate,
             changed=self._report_soon,
         )
 

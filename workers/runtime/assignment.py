@@ -107,6 +107,8 @@ class Assignment:
     #: Of states of experts that this worker may have in files, and may write in its life; None: no limit.
     worker_disk_bytes: int | None = None
     worker_disk_writes_bytes: int | None = None
+    #: At which it may read and write them; None: no limit.
+    worker_disk_bytes_per_second: float | None = None
     #: How copies of these points are sent to other servers.
     copy_mode: TrafficMode = TrafficMode.GEMINI
     #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
@@ -125,7 +127,9 @@ class Assignment:
     @property
     def disk_share(self) -> DiskShare:
         """What this worker may do to its server's disk."""
-        return DiskShare(self.worker_disk_bytes, self.worker_disk_writes_bytes)
+        return DiskShare(
+            self.worker_disk_bytes, self.worker_disk_writes_bytes, self.worker_disk_bytes_per_second
+        )
 
     @property
     def failures_per_second(self) -> float:
@@ -180,6 +184,7 @@ class Assignment:
             memory_share=_read_memory_share(message.get("memory_points")),
             worker_disk_bytes=message.get("worker_disk_bytes"),
             worker_disk_writes_bytes=message.get("worker_disk_writes_bytes"),
+            worker_disk_bytes_per_second=_read_disk_rate(message.get("worker_disk_bytes_per_second")),
             copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
             safe_seconds=_read_safe_seconds(message.get("safe_seconds")),
             point_iterations=_read_point_iterations(message.get("point_iterations")),
@@ -225,6 +230,14 @@ def _read_point_iterations(value: Any) -> int | None:
     if not int(value) >= 1:
         raise ValueError(f"point_iterations must be a whole number from 1, not {value!r}")
     return int(value)
+
+
+def _read_disk_rate(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not (isfinite(float(value)) and float(value) > 0):
+        raise ValueError(f"worker_disk_bytes_per_second must be a number above 0, not {value!r}")
+    return float(value)
 
 
 def _read_failures(value: Any) -> float:

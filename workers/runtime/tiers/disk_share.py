@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from punctual.protocol.limits import DISK_WRITES_EXCEEDED
 from workers.runtime.failures import WorkerFailureError
 
 
 class DiskShare:
-    """A worker's share of a disk's room and endurance. Flash wears out with what is written to it.
+    """A worker's share of a disk's room, bandwidth and endurance. Flash wears out with what is written to it.
+
+    The shares of a server's workers add up to its disk, so jobs on one server never use more together.
 
     Attributes:
         room_bytes: of all files together; None for no limit but the disk's.
         max_written_bytes: that may be written in the life of the worker; None for no limit.
+        bytes_per_second: of reads and writes together; None for no limit but the disk's.
         written_bytes: since the beginning.
     """
 
-    def __init__(self, room_bytes: int | None = None, max_written_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        room_bytes: int | None = None,
+        max_written_bytes: int | None = None,
+        bytes_per_second: float | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.room_bytes, self.max_written_bytes = room_bytes, max_written_bytes
+        self.bytes_per_second = bytes_per_second
         self.written_bytes = 0
+        self._clock, self._sleep = clock, sleep
+        self._free_at = clock()
         self._lock = threading.Lock()
+
+    @contextmanager
+    def moving(self, size_bytes: int) -> Iterator[None]:
+        """Read or write so many bytes meanwhile. It ends no earlier than the share allows."""
+        began = self._clock()
+        yield
+        if self.bytes_per_second is None:
+            return
+        with self._lock:
+            self._free_at = max(self._free_at, began) + size_bytes / self.bytes_per_second
+            end = self._free_at
+        self._sleep(max(0.0, end - self._clock()))
 
     def write(self, size_bytes: int) -> None:
         """Count bytes that are about to be written.

@@ -85,7 +85,7 @@ class ExpertFiles:
         """
         numbers = self._numbers(into)
         try:
-            with self.path(key).open("rb", buffering=0) as file:
+            with self._disk.moving(self.state_bytes), self.path(key).open("rb", buffering=0) as file:
                 header = file.read(HEADER_BYTES)
                 target = memoryview(numbers.data).cast("B")
                 filled = 0
@@ -113,7 +113,7 @@ class ExpertFiles:
         self._disk.write(self.state_bytes)
         part = self.path(key).with_suffix(".part")
         try:
-            with part.open("wb", buffering=0) as file:
+            with self._disk.moving(self.state_bytes), part.open("wb", buffering=0) as file:
                 for left in (memoryview(self._header(numbers)), memoryview(numbers.data).cast("B")):
                     while left:
                         left = left[file.write(left) or 0 :]
