@@ -29,7 +29,7 @@ from workers.runtime.tiers.tiered_experts import TieredExperts
 
 HOST_ENTRIES = 3
 WIDTH, HIDDEN, ROWS = 16, 32, 8
-COMPUTE_SECONDS, READ_SECONDS, WRITE_SECONDS = 0.12, 0.1, 0.03
+COMPUTE_SECONDS, READ_SECONDS, WRITE_SECONDS = 0.48, 0.4, 0.12
 
 
 def pace(began: float, seconds: float) -> None:

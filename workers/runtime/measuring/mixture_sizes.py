@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from punctual.moe import MoELayer, expert_parameters, moe_layers
+from punctual.moe.tables import table_blocks
 from workers.runtime.parts import TrainingParts
 
 _log = logging.getLogger(__name__)
@@ -21,7 +22,8 @@ PROBE_SIZE = 256
 def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     """Return the fields of a `mixture`; None for a model without experts that could be spread.
 
-    An expert is spread if all of its parameters are trained. What the optimizer keeps is measured on a small
+    An expert is spread if all of its parameters are trained. Partitioned tables are on no worker as a whole, and
+    are left out: sizes say what a worker needs at least. What the optimizer keeps is measured on a small
     parameter, since it keeps nothing before its first step.
     """
     layers = moe_layers(parts.module)
@@ -45,7 +47,8 @@ def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     if not spread:
         return None
     parameters = list(parts.module.parameters())
-    total = sum(map(states_of, parameters))
+    tables = {id(parts.module.get_parameter(name)) for name in table_blocks(parts.module)}
+    total = sum(states_of(each) for each in parameters if id(each) not in tables)
     return {
         "parameter_bytes": sum(each.numel() * each.element_size() for each in parameters),
         "dense_state_bytes": total - sum(sum(by_expert.values()) for by_expert in spread.values()),
