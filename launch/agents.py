@@ -9,7 +9,6 @@ import signal
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import DEPLOYMENTS_USAGE, PlatformSettings
-from workers.agent.disk_rates import measure_disk
 
 #: As agents have it: what PyTorch needs even where a machine is small and its slots are many.
 LEAST_WORKER_BYTES = 1024**3
@@ -199,10 +197,6 @@ class LocalAgents:
             configuration["emulate"] = {
                 "name": kind.name, **kind.device_model(settings.device_model), **links
             }  # fmt: skip
-        else:
-            configuration["worker_disk_bytes_per_second"] = _worker_disk_rate(
-                folders.data, len(self.names) * settings.slots
-            )
         own = settings.each_agent.get(name, {})
         return configuration | dict(settings.agent_configuration) | dict(own)
 
@@ -217,12 +211,6 @@ def _worker_disk_bytes(folder: Path, workers: int) -> int:
     """A quarter of the free disk for all workers of all agents, each of which would count on the whole of it;
     a worker's successor has as much for a moment."""
     return max(1, shutil.disk_usage(folder).free // 4 // max(1, workers))
-
-
-@cache
-def _worker_disk_rate(folder: Path, workers: int) -> int:
-    """The disk's bandwidth for each worker of all agents, each of which would count on the whole of it."""
-    return max(1, int(measure_disk(folder)) // max(1, workers))
 
 
 def _machine_bytes() -> int:

@@ -22,8 +22,8 @@ PROBE_SIZE = 256
 def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     """Return the fields of a `mixture`; None for a model without experts that could be spread.
 
-    An expert is spread if all of its parameters are trained. Partitioned tables are whole on no worker, so they
-    are left out: sizes say what a worker needs at least. What the optimizer keeps is measured on a small
+    An expert is spread if all of its parameters are trained. Partitioned tables are whole on no worker, so
+    they are left out: sizes say what a worker needs at least. What the optimizer keeps is measured on a small
     parameter, since it keeps nothing before its first step.
     """
     layers = moe_layers(parts.module)
