@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from punctual import TrainingFunction
-from punctual.moe import PartitionedEmbedding
+from punctual.moe import MoELayer, PartitionedEmbedding
 from punctual.moe.tables import LocalTableExchange
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
@@ -24,6 +24,7 @@ from workers.runtime.state.training_state import Progress, ShardCapture, homes_o
 from workers.runtime.synchronisation.partitioned_tables import GroupTableExchange, owners_of_blocks
 
 RANKS, ROWS, WIDTH, ITERATIONS = 2, 11, 5, 3
+LINA = {"kind": "lina", "choices": {}}
 #: Vector V7 of the specification.
 V7_IDS = ([1, 3], [0, 5], [2, 2], [4, 1])
 
@@ -34,6 +35,9 @@ class Words(TrainingFunction):
     def init_model(self) -> nn.Module:
         if self.hyperparameters.get("whole"):
             return nn.Sequential(nn.Embedding(ROWS, WIDTH, padding_idx=0), nn.Linear(WIDTH, 1))
+        if self.hyperparameters.get("mixture"):
+            table, layer = PartitionedEmbedding(ROWS, WIDTH), MoELayer(WIDTH, 4, experts=2)
+            return nn.Sequential(table, layer, nn.Linear(WIDTH, 1))
         return nn.Sequential(PartitionedEmbedding(ROWS, WIDTH, padding_index=0), nn.Linear(WIDTH, 1))
 
     def init_dataset(self) -> TensorDataset:
@@ -52,8 +56,10 @@ class Words(TrainingFunction):
         return {"error": nn.functional.mse_loss(model(ids).mean(1), targets).item()}
 
 
-def trained(batch: int, **hyperparameters: Any) -> tuple[IterationRunner, list[dict[str, float]]]:
-    runner = runner_of(Words(hyperparameters), batch=batch)
+def trained(
+    batch: int, *synchronisers: dict[str, Any], **hyperparameters: Any
+) -> tuple[IterationRunner, list[dict[str, float]]]:
+    runner = runner_of(Words(hyperparameters), batch=batch, synchronisers=synchronisers)
     return runner, [dict(runner.run(iteration).values) for iteration in range(ITERATIONS)]
 
 
@@ -93,7 +99,9 @@ def load(path: Path, world_size: int) -> IterationRunner:
 def train_on_ranks(path: str) -> tuple[Any, ...]:
     """Train with even and ragged batches, evaluate, store; return what tests compare."""
     runner, values = trained(8)
-    ragged, ragged_values = trained(7)
+    _, ragged_values = trained(7)
+    scheduled, scheduled_values = trained(8, LINA, mixture=True)
+    scheduled.synchronisation.close()
     moved = load(Path(path), 1)
     moved_loss = moved.run(ITERATIONS).values["loss"]
     table = whole_table(runner)
@@ -103,10 +111,9 @@ def train_on_ranks(path: str) -> tuple[Any, ...]:
             evaluated = evaluate(runner.parts.function, runner.parts.module, seed=0)
     store(moved, Path(path))
     own = sum(each.untyped_storage().nbytes() for each in runner.parts.module[0].blocks)
-    alike = torch.equal(runner.parts.module[1].weight, ragged.parts.module[1].weight)
     runner.synchronisation.close()
     is_local = isinstance(runner.parts.module[0].exchange, LocalTableExchange)
-    return values, ragged_values, table, evaluated, moved_loss, own, alike, is_local
+    return values, ragged_values, scheduled_values, table, evaluated, moved_loss, own, is_local
 
 
 def assert_same_metrics(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
@@ -121,18 +128,20 @@ def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> 
     store(one, tmp_path)
     next_loss = one.run(ITERATIONS).values["loss"]
     first, second = run_on_ranks(RANKS, train_on_ranks, str(tmp_path))
-    for values, ragged, _, _, moved_loss, _, _, is_local in (first, second):
+    _, expected_of_mixture = trained(8, mixture=True)
+    for values, ragged, scheduled, _, _, moved_loss, _, is_local in (first, second):
         assert_same_metrics(values, expected)
+        assert_same_metrics(scheduled, expected_of_mixture)
         assert_same_metrics(ragged, expected_of_seven)
         assert moved_loss == pytest.approx(next_loss, rel=1e-5)
         assert is_local
-    torch.testing.assert_close(first[2], replicated.parts.module[0].weight.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(first[3], replicated.parts.module[0].weight.detach(), rtol=1e-5, atol=1e-6)
     told = evaluate(replicated.parts.function, replicated.parts.module, seed=0)
-    assert first[3]["error"] == pytest.approx(told["error"], rel=1e-5)
+    assert first[4]["error"] == pytest.approx(told["error"], rel=1e-5)
     # Three columns of five, and two.
     nothing = 4
-    assert first[5] == 3 * ROWS * 4 + 2 * nothing
-    assert second[5] == 2 * ROWS * 4 + 3 * nothing
+    assert first[6] == 3 * ROWS * 4 + 2 * nothing
+    assert second[6] == 2 * ROWS * 4 + 3 * nothing
     # Weights, gradients, and two moments of the columns that the other worker has.
     assert first[0][0]["table_bytes_saved"] == 2 * ROWS * 4 * 4
     assert load(tmp_path, 2).run(ITERATIONS + 1).values["loss"] == pytest.approx(

@@ -124,7 +124,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             if self.divided:
                 parts.experts.group = self._open(STATE, group)
         self._place(placements)
-        self._divide_tables()
+        self._divide_tables(group)
         parts.experts.hosts = self._hosts_by_parameter()
         if self.supports_tiers and self._packing == 1:
             self._tiered = find_tiered(self._layers, self._spread)
@@ -134,11 +134,12 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             self._free()
         return None
 
-    def _divide_tables(self) -> None:
+    def _divide_tables(self, group: dist.ProcessGroup | None) -> None:
         assert self._tables is not None
         self._tables.place(self._ranks)
-        if self._rows is not None:
-            self._tables.connect(self._rows)
+        if self._ranks > 1 and self._tables.names:
+            # Of its own: a schedule may send rows of experts meanwhile.
+            self._tables.connect(self._open(EXPERTS, group))
 
     def _open(self, description: str, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         opened = open_group(description, group)
