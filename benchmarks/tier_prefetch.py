@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -111,7 +112,10 @@ class Training:
             for expert in self.experts:
                 rows = rows + expert(rows)
 
-        for part in (forward, lambda: rows.square().mean().backward(), self.optimizer.step):
+        parts: list[Callable[[], Any]] = [
+            forward, lambda: rows.square().mean().backward(), self.optimizer.step
+        ]  # fmt: skip
+        for part in parts:
             if self.tiers is not None:
                 self.files.noted = []
             began = time.perf_counter()

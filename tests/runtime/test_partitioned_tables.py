@@ -63,10 +63,16 @@ def trained(
     return runner, [dict(runner.run(iteration).values) for iteration in range(ITERATIONS)]
 
 
+def table_of(runner: IterationRunner) -> Any:
+    """Return the model's table, or the embedding in its place."""
+    return runner.parts.module.get_submodule("0")
+
+
 def whole_table(runner: IterationRunner) -> Tensor:
     """Return the first rank's table. All ranks call this together."""
     with runner.synchronisation.whole():
-        return runner.parts.module[0].weight.detach().clone()
+        found: Tensor = table_of(runner).weight.detach().clone()
+        return found
 
 
 def store(runner: IterationRunner, path: Path) -> None:
@@ -110,9 +116,9 @@ def train_on_ranks(path: str) -> tuple[Any, ...]:
         if dist.get_rank() == 0:
             evaluated = evaluate(runner.parts.function, runner.parts.module, seed=0)
     store(moved, Path(path))
-    own = sum(each.untyped_storage().nbytes() for each in runner.parts.module[0].blocks)
+    own = sum(each.untyped_storage().nbytes() for each in table_of(runner).blocks)
     runner.synchronisation.close()
-    is_local = isinstance(runner.parts.module[0].exchange, LocalTableExchange)
+    is_local = isinstance(table_of(runner).exchange, LocalTableExchange)
     return values, ragged_values, scheduled_values, table, evaluated, moved_loss, own, is_local
 
 
@@ -135,7 +141,7 @@ def test_partitioned_tables_train_as_whole_ones(alone: None, tmp_path: Path) -> 
         assert_same_metrics(ragged, expected_of_seven)
         assert moved_loss == pytest.approx(next_loss, rel=1e-5)
         assert is_local
-    torch.testing.assert_close(first[3], replicated.parts.module[0].weight.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(first[3], table_of(replicated).weight.detach(), rtol=1e-5, atol=1e-6)
     told = evaluate(replicated.parts.function, replicated.parts.module, seed=0)
     assert first[4]["error"] == pytest.approx(told["error"], rel=1e-5)
     # Three columns of five, and two.

@@ -89,7 +89,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
     @property
     def divided(self) -> frozenset[str]:
         """Names of the parameters that ranks divide among them."""
-        return self._spread.keys() | (frozenset() if self._tables is None else self._tables.names)
+        return frozenset(self._spread).union(() if self._tables is None else self._tables.names)
 
     def wrap(
         self,
