@@ -1,5 +1,5 @@
-"""On servers of one rack, blocks of GPUs are the cheapest places for an all-to-all, also by the score of MoESys
-(7.4): no rule of their own is needed for experts."""
+"""On servers of one rack, blocks of GPUs are the cheapest places for an all-to-all, by MoESys (7.4) too: no
+rule of their own is needed for experts."""
 
 from __future__ import annotations
 
