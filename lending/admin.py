@@ -1,4 +1,4 @@
-"""The admin's pages of inference clusters, their orders and their forecasters."""
+"""Admin pages of inference clusters, their orders and their forecasters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from projects.read_only_admin import ReadOnlyAdmin
 
 @admin.register(InferenceCluster)
 class InferenceClusterAdmin(admin.ModelAdmin):
-    """Operators' settings are changed here or by the API; its scheduler's credential is issued by the API
-    alone."""
+    """Admin page of an inference cluster's settings. Only the REST API issues its scheduler's credential."""
 
     list_display = ("name", "lending", "headroom_fraction", "forecaster", "asks_back_by_forecast")
     readonly_fields = ("name", "cluster", "created_at", "credential_issued_at")

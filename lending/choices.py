@@ -1,4 +1,4 @@
-"""Where orders to lend servers and to give them back stand, and who gave them (Lyra section 3.3)."""
+"""States of loan and reclaim orders, and who issued them (Lyra section 3.3)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from django.db import models
 
 class ScheduledBy(models.TextChoices):
     """Who reports an inference cluster's usage, lends its servers and asks them back: a client of the REST
-    API, or the platform for the cluster's deployments."""
+    API, or the platform on behalf of the cluster's deployments."""
 
     SCHEDULER = "scheduler", "Its own scheduler"
     DEPLOYMENTS = "deployments", "Its deployments"
 
 
 class OrderSource(models.TextChoices):
-    """Who moves servers: the inference scheduler, an operator by hand, or the platform by its forecast."""
+    """Who issued an order: the inference scheduler, an operator, or the platform by its forecast."""
 
     SCHEDULER = "scheduler", "Inference scheduler"
     OPERATOR = "operator", "Operator"
@@ -22,8 +22,8 @@ class OrderSource(models.TextChoices):
 
 
 class LoanState(models.TextChoices):
-    """`pending` until carried out; `withdrawn` when the servers were asked back first; `refused` with a
-    reason."""
+    """State of a loan order: `pending` until carried out; `withdrawn` when its servers were asked back first;
+    `refused` with a reason."""
 
     PENDING = "pending", "Pending"
     DONE = "done", "Done"
@@ -32,8 +32,8 @@ class LoanState(models.TextChoices):
 
 
 class ReclaimState(models.TextChoices):
-    """`pending` until servers are chosen, `reclaiming` until all are empty and back, then confirmed by their
-    scheduler."""
+    """State of a reclaim order: `pending` until servers are chosen, `reclaiming` until all of them are empty
+    and back, `returned`, then `confirmed` by the inference scheduler."""
 
     PENDING = "pending", "Pending"
     RECLAIMING = "reclaiming", "Reclaiming"

@@ -1,1 +1,1 @@
-"""What lending decides by arithmetic alone: no Django, no clock, no I/O."""
+"""Pure lending arithmetic: no Django, no clock, no I/O."""

@@ -1,7 +1,7 @@
-"""What the history of an inference cluster adds up to: servers over time, borrowed time, combined usage (Lyra
-section 3.7.1).
+"""Figures from an inference cluster's history: servers over time, borrowed time, combined usage (Lyra section
+3.7.1).
 
-Plain data in, plain data out: `lending/selectors/history.py` reads the rows.
+Pure: `lending/selectors/history.py` reads the rows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-#: A usage sample says nothing about a moment that is more periods away than this.
+#: A usage sample is stale for moments more than this many periods after it.
 STALE_PERIODS = 2.5
 
 
 class MoveKind(StrEnum):
-    """How servers moved: the lines of the history that tell of moves are of these kinds."""
+    """Kinds of history lines that record a move of servers."""
 
     LENT = "lent"
     ASKED_BACK = "asked_back"
@@ -27,7 +27,7 @@ class MoveKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerStay:
-    """How long a server has been part of a cluster; ``left_at`` is None while it is."""
+    """Time during which a server belongs to a cluster; ``left_at`` is None while it still does."""
 
     joined_at: datetime
     left_at: datetime | None = None
@@ -35,7 +35,7 @@ class ServerStay:
 
 @dataclass(frozen=True, slots=True)
 class ServerMove:
-    """Servers that moved at a time, and how many were on loan and on their way back afterwards."""
+    """One move of servers, with the numbers of servers on loan and being returned after it."""
 
     at: datetime
     kind: MoveKind
@@ -46,7 +46,7 @@ class ServerMove:
 
 @dataclass(frozen=True, slots=True)
 class ServerCounts:
-    """How many servers were where from ``at`` on. All but ``inference`` are on the training whitelist."""
+    """Number of servers in each place from ``at`` on. All but ``inference`` are on the training whitelist."""
 
     at: datetime
     training: int
@@ -56,14 +56,14 @@ class ServerCounts:
 
     @property
     def training_whitelist(self) -> int:
-        """Servers that the training scheduler could use; on the other whitelist are those at their inference
-        home."""
+        """Servers that the training scheduler may use. Servers at their inference home are on the other
+        whitelist."""
         return self.training + self.on_loan + self.reclaiming
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something, named by ``key``, lasted from ``since`` until ``until``."""
+    """A time interval of ``key``, for example a server's name."""
 
     key: str
     since: datetime
@@ -72,10 +72,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class UsagePoint:
-    """Mean usage (0 to 1) of the time that ends at ``ends_at``; servers missing at worst, and away on
-    average, in that time.
+    """Mean usage (0 to 1) of the interval that ends at ``ends_at``.
 
-    ``seen_shortfall_servers``: missing as the inference side saw it, None where it does not say.
+    ``shortfall_servers``: the largest number of missing servers in it. ``seen_shortfall_servers``: the same
+    as the inference side reported it; None if it did not. ``away_servers``: mean number of servers away.
     """
 
     ends_at: datetime
@@ -87,7 +87,7 @@ class UsagePoint:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPoint:
-    """GPUs that training held at a moment, out of those that it could use, borrowed ones included."""
+    """GPUs that training held at a moment, and GPUs that it could use, borrowed ones included."""
 
     at: datetime
     busy_gpus: float
@@ -96,8 +96,8 @@ class TrainingPoint:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSide:
-    """GPUs of an inference cluster, its usage over time in points of ``point_seconds``, and when its servers
-    moved."""
+    """An inference cluster's servers and GPUs, its usage in points of ``point_seconds``, and its server
+    counts over time, oldest first."""
 
     servers: int
     gpus: int
@@ -106,7 +106,7 @@ class InferenceSide:
     steps: Sequence[ServerCounts]
 
     def gpus_at_home(self, moment: datetime) -> float:
-        """GPUs of servers that were not away then."""
+        """Return the number of GPUs on servers that were at home at ``moment``."""
         place = bisect_right(self.steps, moment, key=lambda step: step.at) - 1
         away = self.steps[place].on_loan + self.steps[place].reclaiming if place >= 0 else 0
         return self.gpus * (1.0 - away / self.servers) if self.servers else 0.0
@@ -114,8 +114,8 @@ class InferenceSide:
 
 @dataclass(frozen=True, slots=True)
 class CombinedPoint:
-    """GPUs of both clusters at a moment: those that trained, those that served requests, and all there
-    were."""
+    """GPUs of both clusters at a moment: busy with training, usable by training, serving requests, and
+    all."""
 
     at: datetime
     training_busy_gpus: float
@@ -125,13 +125,12 @@ class CombinedPoint:
 
     @property
     def training_share(self) -> float:
-        """Training alone: GPUs that held work out of those that training could use, borrowed ones
-        included."""
+        """Busy training GPUs over the GPUs that training could use, borrowed ones included."""
         return self.training_busy_gpus / self.training_gpus if self.training_gpus else 0.0
 
     @property
     def combined_share(self) -> float:
-        """GPUs that trained or served requests out of all GPUs of both clusters."""
+        """GPUs that trained or served requests over all GPUs of both clusters."""
         return (self.training_busy_gpus + self.serving_gpus) / self.gpus if self.gpus else 0.0
 
 
@@ -142,10 +141,10 @@ def server_steps(
     since: datetime,
     until: datetime,
 ) -> list[ServerCounts]:
-    """How many servers were where, one step for each moment at which something changed, from ``since`` until
-    ``until``.
+    """Return the server counts at each change between ``since`` and ``until``, and at both ends.
 
-    ``moves``, oldest first, may begin before ``since``: the last one before it says where servers were then.
+    ``moves`` is sorted, oldest first. It may start before ``since``: its last entry before then gives the
+    counts at ``since``.
     """
     changes = {since, until}
     for server in (*training, *inference):
@@ -177,12 +176,12 @@ def _members(servers: Iterable[ServerStay], moment: datetime) -> int:
 def borrowed_spans(
     moves: Iterable[ServerMove], away_now: Collection[str], since: datetime, until: datetime
 ) -> list[Span]:
-    """When each server was away from its inference home, from being lent until it was back, cut to ``since``
-    and ``until``.
+    """Return when each server was away from its inference home, from loan to return, clipped to ``since`` and
+    ``until``.
 
-    ``moves``, oldest first, are those between the two times; ``away_now`` names the servers that are away at
-    ``until``. A server that came home without having been lent in this time, or is away without having moved,
-    was away since before.
+    ``moves`` lists the moves between the two times, oldest first; ``away_now`` names the servers away at
+    ``until``. A server that returned without a loan in this time, or that is away without a move, counts as
+    away from ``since`` on.
     """
     left_at: dict[str, datetime] = {}
     moved: set[str] = set()
@@ -202,7 +201,7 @@ def borrowed_spans(
 
 
 def seconds_in(spans: Iterable[Span]) -> float:
-    """Sum of the lengths of all spans; spans of one key that overlap count once."""
+    """Return the total length of the spans in seconds. Overlapping spans of one key count once."""
     by_key: dict[str, list[Span]] = defaultdict(list)
     for span in spans:
         by_key[span.key].append(span)
@@ -218,10 +217,9 @@ def seconds_in(spans: Iterable[Span]) -> float:
 
 
 def combined_usage(training: Iterable[TrainingPoint], inference: InferenceSide) -> list[CombinedPoint]:
-    """Usage of both clusters at each moment of ``training`` for which usage of the inference cluster is
-    known.
+    """Return the usage of both clusters at each ``training`` point at which the inference usage is known.
 
-    Requests are served at home: at most the GPUs that were there count as serving.
+    Requests are served at home, so the serving GPUs are at most the GPUs at home.
     """
     points = []
     for point in training:
@@ -242,7 +240,8 @@ def combined_usage(training: Iterable[TrainingPoint], inference: InferenceSide) 
 
 
 def _usage_at(inference: InferenceSide, moment: datetime) -> float | None:
-    """Usage of the point that covers the moment, or of the last one before it while that is not stale."""
+    """Return the usage of the point that covers ``moment``, else of the last point before it unless it is
+    stale."""
     place = bisect_left(inference.usage, moment, key=lambda point: point.ends_at)
     if place < len(inference.usage):
         following = inference.usage[place]
@@ -256,8 +255,8 @@ def _usage_at(inference: InferenceSide, moment: datetime) -> float | None:
 
 
 def condensed(points: Sequence[CombinedPoint], most_rows: int) -> list[CombinedPoint]:
-    """At most ``most_rows`` points, each the mean of as many consecutive ones, at the time of the first of
-    them."""
+    """Return at most ``most_rows`` points. Each is the mean of equally many consecutive points, at the time
+    of the first."""
     if not points:
         return []
     size = -(-len(points) // most_rows)

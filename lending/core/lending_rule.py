@@ -1,16 +1,16 @@
-"""The lending rule: how many servers the inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec
+"""The lending rule: how many servers an inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec
 2.2).
 
-The inference side decides how many servers move and when. It keeps what the larger of measured and forecast
-usage needs, and a reserve that is never lent. Because the forecast covers the coming period, servers are
-asked back before demand has risen.
+The inference side decides how many servers move and when. It keeps the servers that the larger of measured
+and forecast usage needs, and a reserve that is never lent. The forecast covers the coming period, so servers
+are asked back before demand rises.
 
-A server is not worth lending for a moment: a job that grows onto it and has to leave again has gained
-nothing. So two thresholds keep usage that wobbles about a whole number of servers from moving one to and fro,
-and what moved stays for a while. Both are ours; the published rule is the one without (decision 0016).
+A job that grows onto a server and soon has to leave it gains nothing. Two additions prevent such short loans
+when usage oscillates around a whole number of servers: a hysteresis threshold, and a minimum time between
+moves of a server. Both are ours; the published rule has neither (decision 0016).
 
 Usage is the share of the inference cluster's GPUs that serve requests, 0 to 1. Containers are assumed to be
-consolidated, so that a share of GPUs is a number of whole servers.
+consolidated, so a share of GPUs is a number of whole servers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ HEADROOM_FRACTION = 0.02
 section 3.7.1)."""
 
 HYSTERESIS_FRACTION = 0.02
-"""What live clusters begin with: as much as usage rises in five minutes at the median (as the headroom)."""
+"""Default for live clusters: the median rise of usage in five minutes, as for the headroom."""
 
 ROUNDING_GUARD = 1e-9
-"""0.6 of 520 servers is 312, not 313: products that float error lifts above a whole number still round to
-it."""
+"""Subtracted before rounding up, against float error: 0.6 of 520 servers is 312, not 313."""
 
 
 @dataclass(frozen=True, slots=True)
 class LendingRule:
-    """What an inference cluster of ``servers`` servers may lend.
+    """The number of servers that an inference cluster of ``servers`` servers may lend.
 
-    ``headroom_fraction`` of them is never lent. ``forecast_margin_fraction`` of the cluster is added to every
-    forecast: 0 is the published rule, a high quantile of the forecaster's errors makes a missing server rare.
-    ``hysteresis_fraction``: a server is lent only where usage could rise by so much of the cluster before it
-    had to be asked back; 0 is the published rule.
+    ``headroom_fraction``: share of the servers that is never lent. ``forecast_margin_fraction``: share of the
+    cluster added to every forecast; 0 is the published rule, a high quantile of the forecaster's errors makes
+    shortfalls rare. ``hysteresis_fraction``: a server is lent only if usage could rise by this share of the
+    cluster before the server had to be asked back; 0 is the published rule.
 
     Raises ValueError for a negative number of servers or a fraction outside 0 to 1.
     """
@@ -60,26 +59,25 @@ class LendingRule:
         return _whole(self.headroom_fraction * self.servers)
 
     def need(self, usage: float, forecast: float | None = None) -> int:
-        """Servers that serve requests at the larger of ``usage`` and ``forecast``; None where there is no
-        forecast.
+        """Return the number of servers needed for the larger of ``usage`` and ``forecast`` (None: no
+        forecast).
 
-        Forecasts beyond 0 and 1 count as these. Raises ValueError for usage outside 0 to 1 or a number that
-        is not finite.
+        Forecasts are clipped to 0 to 1. Raises ValueError for usage outside 0 to 1 and for a forecast that is
+        not finite.
         """
         return min(self.servers, _whole(self._expected(usage, forecast) * self.servers))
 
     def target(self, usage: float, forecast: float | None = None) -> int:
-        """Servers that may be on loan. Raises ValueError as `need` does."""
+        """Return how many servers may be on loan. Raises ValueError as `need` does."""
         return max(0, self.servers - self.reserve - self.need(usage, forecast))
 
     def worth_lending(
         self, usage: float, forecast: float | None = None, recent_peak: float | None = None
     ) -> int:
-        """Servers that should be on loan: of `target`, those that need not be asked back soon.
+        """Return how many servers should be on loan: those of `target` that need not be asked back soon.
 
-        ``recent_peak``: the highest share of GPUs that was in use or expected in the least time that a server
-        stays where it is; None for no such time. Raises ValueError as `need` does, and for a peak outside 0
-        to 1.
+        ``recent_peak``: the highest usage measured or expected within the minimum hold time; None if there is
+        no such time. Raises ValueError as `need` does, and for a peak outside 0 to 1.
         """
         expected = self._expected(usage, forecast)
         if recent_peak is not None:
@@ -88,7 +86,7 @@ class LendingRule:
         return min(self.target(usage, forecast), max(0, self.servers - self.reserve - kept))
 
     def _expected(self, usage: float, forecast: float | None) -> float:
-        """The larger of measured usage and forecast."""
+        """Return the larger of measured usage and forecast with its margin."""
         expected = _checked_usage(usage)
         if forecast is None:
             return expected
@@ -97,8 +95,8 @@ class LendingRule:
         return max(expected, forecast + self.forecast_margin_fraction)
 
     def recent_peak(self, measured: float | None, expected: float | None) -> float:
-        """The ``recent_peak`` of `worth_lending`: from the highest share that was measured, and the highest
-        that was forecast, in the least time that a server stays; None where nothing was."""
+        """Return ``recent_peak`` of `worth_lending` from the highest measured usage and the highest forecast
+        within the minimum hold time (None: no value), 0 to 1."""
         shares = (measured or 0.0, 0.0 if expected is None else expected + self.forecast_margin_fraction)
         return min(1.0, max(0.0, *shares))
 
@@ -112,14 +110,14 @@ class LendingRule:
         recent_peak: float | None = None,
         settled: int | None = None,
     ) -> LendingDecision:
-        """How many servers to lend or to ask back now.
+        """Return how many servers to lend or to ask back now.
 
-        ``on_loan`` counts all servers that are away, ``being_returned`` those of them that are asked back
-        already. ``recent_peak``: see `worth_lending`. ``settled``: how many of those on loan have been there
-        for their least time; a forecast alone asks no others back, measured usage takes what it needs. None:
-        all of them.
+        ``on_loan`` counts all servers that are away, ``being_returned`` those of them already asked back.
+        ``recent_peak``: see `worth_lending`. ``settled``: number of servers that have been on loan for the
+        minimum hold time; None: all. Measured usage asks back as many servers as it needs, a forecast only
+        settled ones.
 
-        Raises ValueError as `need` does, and when the counts do not fit the cluster or each other.
+        Raises ValueError as `need` does, and for counts that do not fit the cluster or each other.
         """
         if not 0 <= being_returned <= on_loan <= self.servers:
             raise ValueError(
@@ -138,24 +136,25 @@ class LendingRule:
             reserve=self.reserve,
             target=target,
             delta=target - staying,
-            # What is on its way back is not at home yet.
+            # Servers being returned are not at home yet, so they count as on loan.
             lend=max(0, self.worth_lending(usage, forecast, recent_peak) - on_loan),
             reclaim=measured + foreseen,
             shortfall=self.shortfall(usage, on_loan),
         )
 
     def shortfall(self, usage: float, on_loan: int) -> int:
-        """Servers missing at home while so many are away. Raises ValueError for usage outside 0 to 1."""
+        """Return how many servers are missing at home while ``on_loan`` are away. Raises ValueError for usage
+        outside 0 to 1."""
         return max(0, _whole(_checked_usage(usage) * self.servers) - (self.servers - on_loan))
 
 
 @dataclass(frozen=True, slots=True)
 class LendingDecision:
-    """What the inference side wants now, in servers.
+    """Decision of the lending rule, in servers.
 
-    ``delta`` is ``target`` less what is on loan and not being returned. At most one of ``lend`` and
-    ``reclaim`` is above 0. ``shortfall``: servers missing at this moment for the measured usage, which stands
-    for violated latency targets.
+    ``delta`` is ``target`` less the servers on loan that are not being returned. At most one of ``lend`` and
+    ``reclaim`` is above 0. ``shortfall``: servers missing now for the measured usage, which stands for
+    violated latency targets.
     """
 
     need: int
@@ -172,7 +171,7 @@ def _whole(servers: float) -> int:
 
 
 def _checked_usage(usage: float) -> float:
-    # Also refuses what is not a number, which compares false.
+    # The comparison is also false for NaN.
     if not 0.0 <= usage <= 1.0:
         raise ValueError(f"usage is {usage}; it is a share of GPUs, from 0 to 1")
     return usage

@@ -1,9 +1,7 @@
-"""The lending rule followed over a usage curve: what would be on loan, and what would be missing (spec 2.1,
-2.2).
+"""Replay of the lending rule over a usage curve: servers on loan and servers missing (spec 2.1, 2.2).
 
-Sample t is the mean usage of the period that ends at instant t. What is decided at instant t must do for the
-period that follows, whose usage is sample t + 1: a server that is missing then is missing because nobody
-foresaw it.
+Sample t is the mean usage of the period that ends at instant t. The decision at instant t holds for the
+following period, whose usage is sample t + 1. A server missing then was not foreseen.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from lending.core.rule_over_time import (
 
 @dataclass(frozen=True, slots=True)
 class LendingHistory:
-    """Servers at every instant, each of shape (n,).
+    """Numbers of servers at every instant, each of shape (n,).
 
-    ``on_loan``: away just before the decision, ``being_returned`` of them asked back before. ``lent`` and
-    ``reclaimed``: what the decision moves or asks back. ``shortfall``: missing in the period that ends at the
-    instant.
+    ``on_loan``: away just before the decision; ``being_returned``: those of them already asked back. ``lent``
+    and ``reclaimed``: servers that the decision lends or asks back. ``shortfall``: servers missing in the
+    period that ends at the instant.
     """
 
     on_loan: IntArray
@@ -48,12 +46,11 @@ def follow(
     periods_to_return: int = 0,
     hold_periods: int = 0,
 ) -> LendingHistory:
-    """What the rule does at every instant, beginning with no server on loan.
+    """Return the rule's decisions at every instant, starting with no server on loan.
 
-    ``usage`` has shape (n,), and so have ``forecasts``: entry t is what is expected, at instant t, of the
-    next sample; not a number where there is none. A server asked back is at home ``periods_to_return``
-    periods later; 0: at once. ``hold_periods``: the least time that a server stays where it is
-    (`LendingRule.decide`); 0 is the published rule.
+    ``usage`` and ``forecasts`` have shape (n,). Entry t of ``forecasts`` is the forecast of sample t + 1,
+    made at instant t; NaN: none. A server asked back is at home ``periods_to_return`` periods later; 0: at
+    once. ``hold_periods``: minimum hold time of a server (`LendingRule.decide`); 0 is the published rule.
 
     Raises ValueError for usage outside 0 to 1, shapes that differ or a negative number of periods.
     """
@@ -73,7 +70,7 @@ def follow(
     for instant, worth in enumerate(worth_lending(rule, expected, peaks).tolist()):
         returning -= int(coming_home[instant])
         on_loan[instant], being_returned[instant] = staying + returning, returning
-        # The first to come back are those that have been away longest.
+        # Servers that have been on loan longest return first.
         fresh = int(lent[max(0, instant - hold_periods) : instant].sum()) if hold_periods else 0
         measured = max(0, staying - needed[instant])
         foreseen = max(0, staying - allowed[instant]) - measured
@@ -81,13 +78,13 @@ def follow(
         reclaimed[instant] = measured + min(foreseen, max(0, staying - fresh - measured))
         staying += int(lent[instant] - reclaimed[instant])
         returning += int(reclaimed[instant])
-        # At once means: at home through the whole period that follows.
+        # 0 periods to return: at home for the whole following period.
         coming_home[instant + 1 + periods_to_return] = reclaimed[instant]
     return LendingHistory(on_loan, being_returned, lent, reclaimed, shortfalls(rule, usage, on_loan))
 
 
 def recent_peaks(expected: FloatArray, periods: int) -> FloatArray:
-    """The largest of the last ``periods`` values before each instant and its own, shape (n,)."""
+    """Return the maximum of each value and the ``periods`` values before it, shape (n,)."""
     if not expected.size:
         return expected
     padded = np.concatenate((np.full(periods, -np.inf), expected))

@@ -1,4 +1,4 @@
-"""The lending rule at many instants at once, as arrays of shape (n,)."""
+"""The lending rule evaluated at many instants, as arrays of shape (n,)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IntArray = NDArray[np.int64]
 
 
 def targets(rule: LendingRule, usage: ArrayLike, forecasts: ArrayLike | None = None) -> IntArray:
-    """`LendingRule.target` at each instant; a forecast that is not a number is none.
+    """Return `LendingRule.target` at each instant; NaN means no forecast.
 
     Raises ValueError for usage outside 0 to 1 or shapes that do not fit.
     """
@@ -21,8 +21,8 @@ def targets(rule: LendingRule, usage: ArrayLike, forecasts: ArrayLike | None = N
 
 
 def worth_lending(rule: LendingRule, expected: FloatArray, recent_peaks: FloatArray) -> IntArray:
-    """`LendingRule.worth_lending` at each instant, by what `expected_usage` answers and by the recent peaks
-    of it."""
+    """Return `LendingRule.worth_lending` at each instant. ``expected`` is the result of `expected_usage`,
+    ``recent_peaks`` its recent peaks."""
     kept = _whole_servers(rule, np.clip(expected, 0.0, 1.0) * rule.servers)
     highest = np.clip(np.maximum(expected, recent_peaks), 0.0, 1.0)
     careful = _whole_servers(rule, (highest + rule.hysteresis_fraction) * rule.servers)
@@ -30,7 +30,7 @@ def worth_lending(rule: LendingRule, expected: FloatArray, recent_peaks: FloatAr
 
 
 def expected_usage(rule: LendingRule, usage: ArrayLike, forecasts: ArrayLike | None = None) -> FloatArray:
-    """The larger of usage and forecast with its margin at each instant."""
+    """Return the larger of usage and forecast with its margin at each instant."""
     expected = _checked_usages(usage)
     if forecasts is None:
         return expected
@@ -38,13 +38,13 @@ def expected_usage(rule: LendingRule, usage: ArrayLike, forecasts: ArrayLike | N
 
 
 def shortfalls(rule: LendingRule, usage: ArrayLike, on_loan: ArrayLike) -> IntArray:
-    """`LendingRule.shortfall` at each instant. Raises ValueError for usage outside 0 to 1."""
+    """Return `LendingRule.shortfall` at each instant. Raises ValueError for usage outside 0 to 1."""
     at_home = rule.servers - np.asarray(on_loan, dtype=np.int64)
     return np.maximum(0, _whole_servers(rule, _checked_usages(usage) * rule.servers) - at_home)
 
 
 def _whole_servers(rule: LendingRule, servers: FloatArray) -> IntArray:
-    """Rounded up, from none to all of them."""
+    """Round up and clip to 0 to ``rule.servers``."""
     return np.clip(np.ceil(servers - ROUNDING_GUARD), 0, rule.servers).astype(np.int64)
 
 

@@ -1,11 +1,11 @@
-"""Why a forecaster cannot be used."""
+"""Errors of forecasters."""
 
 from __future__ import annotations
 
 
 class ForecasterError(ValueError):
-    """A forecaster cannot be had, fitted, read or asked. Its text is one sentence."""
+    """A forecaster cannot be loaded, fitted, read or used. The message is one sentence."""
 
 
 class TooFewSamples(ForecasterError):
-    """There are not enough samples to fit a model yet: the last sample is the forecast until there are."""
+    """There are too few samples to fit a model. Until there are enough, the last sample is the forecast."""

@@ -1,4 +1,4 @@
-"""How good forecasts are, and what they are good for (Lyra section 3.6; spec 2.2)."""
+"""Accuracy of forecasts, and their effect on lending (Lyra section 3.6; spec 2.2)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from lending.forecasting.forecaster import FitReport, FloatArray, Forecaster, Pr
 from lending.forecasting.sampling import WINDOW
 
 EVALUATED_SAMPLES = 1_440
-"""Five days: what Lyra reports its error on (Lyra section 3.6)."""
+"""Five days, the period on which Lyra reports its error (Lyra section 3.6)."""
 
 PERSISTENCE, PERFECT = "persistence", "perfect"
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastErrors:
-    """Mean squared error by forecaster on the last ``samples`` of a curve, none of which was learned from.
+    """Mean squared error of each forecaster on the last ``samples`` of a curve, which no forecaster was
+    fitted to.
 
-    ``errors`` always holds `PERSISTENCE`, and `PERFECT` where it is known what a perfect forecaster of the
-    curve would say. ``forecasts``: what each said, shape (samples,); ``truth``: what came.
+    ``errors`` always holds `PERSISTENCE`, and `PERFECT` if the curve without noise is known. ``forecasts``:
+    by forecaster, shape (samples,). ``truth``: the samples, shape (samples,).
     """
 
     samples: int
@@ -36,8 +37,8 @@ class ForecastErrors:
     forecasts: Mapping[str, FloatArray] = field(repr=False)
 
     def ratio_to_persistence(self, name: str) -> float:
-        """A forecaster's error over that of the last sample as forecast; below 1 is better, and 1 when both
-        are 0."""
+        """Return a forecaster's error over the error of persistence: below 1 is better; 1 when persistence
+        has none."""
         persistence = self.errors[PERSISTENCE]
         return self.errors[name] / persistence if persistence else 1.0
 
@@ -50,8 +51,8 @@ def forecast_errors(
     expected: ArrayLike | None = None,
     progress: Progress | None = None,
 ) -> ForecastErrors:
-    """Fit each forecaster to all but the last ``evaluated_samples`` and compare its forecasts of these, one
-    period ahead.
+    """Fit each forecaster to all but the last ``evaluated_samples`` and compare its one-period-ahead
+    forecasts with these.
 
     ``samples`` has shape (n,) and no gap; ``expected``, of the same shape, is the curve without noise where
     it is known.
@@ -59,7 +60,7 @@ def forecast_errors(
     Raises ForecasterError when samples are missing or too few, TooFewSamples when a model needs more to learn
     from.
     """
-    # A copy, since what is returned outlives the call.
+    # Copy: the result keeps views of it.
     values = np.array(samples, dtype=np.float64)
     begin = values.size - evaluated_samples
     if evaluated_samples < 1 or begin <= WINDOW or not np.isfinite(values).all():
@@ -83,7 +84,8 @@ def forecast_errors(
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Servers missing in the inference cluster over a history: in how many periods, how many at worst."""
+    """Servers missing in the inference cluster over a history: number of affected periods, and the largest
+    number."""
 
     periods: int
     servers_at_worst: int
@@ -91,11 +93,11 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimTiming:
-    """Whether servers were asked back before they were missed.
+    """Whether servers were asked back before they were missing.
 
-    Of ``reclaims`` operations ``ahead`` began while measured usage alone asked for no server back; after
-    ``ahead_and_needed`` of these the next sample did. The same in servers: ``servers_ahead`` of ``servers``
-    were asked back beyond what measured usage alone asked for.
+    ``reclaims``: operations. ``ahead``: those that began while measured usage alone asked no server back.
+    ``ahead_and_needed``: those of them for which the next sample did. ``servers``: servers asked back.
+    ``servers_ahead``: those beyond what measured usage alone asked back.
 
     ``shortfall`` is that of the history itself. The other four follow the plain lending rule over the same
     usage, with and without forecast and headroom.
@@ -126,10 +128,10 @@ def reclaims_ahead(
     *,
     periods_to_return: int = 0,
 ) -> ReclaimTiming:
-    """What forecasting came to over ``usage``, shape (n,), with ``forecasts`` as `follow` takes them.
+    """Return the effect of forecasts on ``usage``, shape (n,); ``forecasts`` as in `follow`.
 
-    ``history`` is what was lent and asked back in truth; None: what ``rule`` would have done.
-    ``periods_to_return``: how long servers take to come home where the rule is followed.
+    ``history`` holds the actual loans and returns; None: those that ``rule`` would have made.
+    ``periods_to_return``: return time of a server where the rule is replayed.
 
     Raises ValueError for usage outside 0 to 1 and shapes that differ.
     """
@@ -164,10 +166,9 @@ def reclaims_ahead(
 
 
 def margin_covering(forecasts: FloatArray, truth: FloatArray, share: float) -> float:
-    """What must be added to forecasts so that ``share`` of the samples that came did not exceed them; at
-    least 0.
+    """Return the margin (at least 0) to add to forecasts so that ``share`` of the samples do not exceed them.
 
-    For `LendingRule.forecast_margin_fraction`, from a past on which the forecaster was not fitted. Raises
+    For `LendingRule.forecast_margin_fraction`, from samples that the forecaster was not fitted to. Raises
     ForecasterError for a share outside 0 to 1 or no sample.
     """
     if not 0.0 <= share <= 1.0 or not truth.size:

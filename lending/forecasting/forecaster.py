@@ -1,8 +1,8 @@
 """The interface of all forecasters (Lyra section 3.6; spec 2.2).
 
-Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster sees the
-last `Forecaster.window` of them and says the mean usage of the next period. A sample that was never reported
-is not a number: it is left out of training, and bridged by the one before it in a forecast.
+Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster reads the
+last `Forecaster.window` samples and returns the mean usage of the next period. A sample that was never
+reported is NaN: training skips it, and a forecast uses the sample before it instead.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from lending.forecasting.sampling import SAMPLES_PER_DAY, WINDOW
 FloatArray = NDArray[np.float64]
 
 Progress = Callable[[int, int], None]
-"""Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that
-error and the forecaster stays as it was."""
+"""Called before each epoch with the epochs done and the maximum number of epochs. It may raise: the fit then
+ends with that error and the forecaster stays as it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a fit came to.
+    """Result of a fit.
 
-    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on those that were
-    set aside (the last tenth, or the last day), and ``persistence_error`` that of the last sample as
-    forecast, on the same ones.
+    The forecaster learned from ``windows`` windows in ``epochs`` passes. ``error`` is the mean squared error
+    on the windows set aside (the last tenth, or the last day), ``persistence_error`` that of persistence on
+    the same windows.
     """
 
     windows: int
@@ -50,33 +50,33 @@ class Forecaster(ABC):
     @property
     @abstractmethod
     def fitted(self) -> bool:
-        """Whether there is anything learned."""
+        """Whether a model has been learned."""
 
     @abstractmethod
     def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
-        """Learn from samples, shape (n,), forgetting what was learned before. The same samples give the same
-        model.
+        """Fit to samples, shape (n,), discarding the previous model. The same samples give the same model.
 
         Raises TooFewSamples, and whatever ``progress`` raises.
         """
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """What was learned, for `from_bytes`."""
+        """Return the model for `from_bytes`."""
 
     @classmethod
     @abstractmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The forecaster that was stored. Raises ForecasterError when ``data`` is not one of this kind."""
+        """Return a stored forecaster. Raises ForecasterError when ``data`` is not of this kind."""
 
     @abstractmethod
     def _predict(self, windows: FloatArray) -> FloatArray:
-        """The next samples after finite windows, shape (n, window) to (n,). Only asked when fitted."""
+        """Return the next samples after finite windows, shape (n, window) to (n,). Called only when
+        fitted."""
 
     def forecast(self, window: ArrayLike) -> float:
-        """Mean usage in the next period, after the samples of ``window``, of any length; the last ones count.
+        """Return the mean usage of the next period from the last `window` samples of ``window``.
 
-        Fewer than `window` samples give the last one. Raises ForecasterError when there is none.
+        Given fewer than `window` samples, returns the last one. Raises ForecasterError when there is none.
         """
         samples = np.asarray(window, dtype=np.float64).reshape(-1)[-self.window :]
         known = samples[np.isfinite(samples)]
@@ -87,7 +87,7 @@ class Forecaster(ABC):
         return float(self.forecast_many(samples.reshape(1, -1))[0])
 
     def forecast_many(self, windows: ArrayLike) -> FloatArray:
-        """`forecast` for many windows, shape (n, window) to (n,); not a number where a window has no sample.
+        """Return `forecast` for many windows, shape (n, window) to (n,); NaN where a window has no sample.
 
         Raises ForecasterError for another shape.
         """
@@ -103,7 +103,7 @@ class Forecaster(ABC):
 
 
 def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]:
-    """All windows without a gap, and the sample that follows each: shapes (n, window) and (n,), oldest
+    """Return all windows without a gap and the sample after each: shapes (n, window) and (n,), oldest
     first."""
     values = np.asarray(samples, dtype=np.float64)
     if values.size <= window:
@@ -114,12 +114,12 @@ def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]
 
 
 def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatArray, FloatArray, int]:
-    """`windows_of` the samples, and how many of them to learn from; the rest is for judging the model.
+    """Return `windows_of` the samples and the number of windows to learn from; the rest is for validation.
 
-    The rest is the last tenth, but a whole day where two more are left: judged by an evening alone, a model
-    that knows nothing but evenings looks best.
+    The validation set is the last tenth, but at least a whole day where two more days remain: validated on an
+    evening alone, a model that has learned only evenings looks best.
 
-    Raises TooFewSamples when there are fewer windows than `Forecaster.least_samples` without a gap give.
+    Raises TooFewSamples when there are fewer gap-free windows than `Forecaster.least_samples` samples give.
     """
     windows, following = windows_of(samples, forecaster.window)
     least = forecaster.least_samples - forecaster.window
@@ -135,12 +135,13 @@ def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatA
 
 
 def mean_squared_error(forecasts: FloatArray, truth: FloatArray) -> float:
-    """Mean of squared differences."""
+    """Return the mean of squared differences."""
     return float(np.mean((forecasts - truth) ** 2))
 
 
 def _bridged(samples: FloatArray) -> FloatArray:
-    """Rows whose gaps hold the sample before, or the first known one; rows without any stay as they are."""
+    """Fill gaps of each row with the sample before, or with the first known one; rows of gaps stay as they
+    are."""
     known = np.isfinite(samples)
     if known.all():
         return samples

@@ -1,8 +1,7 @@
-"""The recurrent network that Lyra forecasts with (Lyra section 3.6; spec 2.2). The only file here that needs
-PyTorch.
+"""The recurrent network of Lyra (section 3.6; spec 2.2). The only file of this folder that needs PyTorch.
 
-Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. Width, learning
-rate, batch, epochs and early stop are the spec's, the way to scale samples is ours.
+Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. The spec sets
+width, learning rate, batch, epochs and early stop; the scaling of samples is ours.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ _SCALE = "scale"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How the network is trained.
+    """Hyperparameters of the network's training.
 
-    It stops after ``patience`` epochs without a lower error on the windows set aside; the best weights are
-    kept.
+    Training stops after ``patience`` epochs without a lower validation error; the best weights are kept.
     """
 
     learning_rate: float = 1e-3
@@ -50,10 +48,9 @@ class Training:
 
 
 class UsageNetwork(nn.Module):
-    """Windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,).
+    """Maps windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,).
 
-    What the layers give is added to the window's mean: they need not learn how high usage is, only where it
-    goes.
+    The output is added to the window's mean: the layers learn the change of usage, not its level.
     """
 
     def __init__(self, width: int = WIDTH) -> None:
@@ -62,23 +59,23 @@ class UsageNetwork(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def forward(self, windows: Tensor) -> Tensor:
-        """The network's answer after the last sample of each window."""
+        """Return the prediction after the last sample of each window."""
         states, _ = self.recurrent(windows.unsqueeze(-1))
         return windows.mean(dim=1) + self.output(states[:, -1]).squeeze(-1)
 
 
 class LongShortTermMemory(Forecaster):
-    """Seeded and single-threaded: the same samples give the same weights on the same machine."""
+    """Seeded and single-threaded: on one machine, the same samples give the same weights."""
 
     name = "lstm"
-    # From one or two days it comes to forecasts that are worse than the last sample.
+    # Fitted to one or two days, its forecasts are worse than persistence.
     least_samples: ClassVar[int] = 3 * SAMPLES_PER_DAY
 
     def __init__(self, seed: int = 0, training: Training | None = None) -> None:
         self._seed = seed
         self._training = training if training is not None else Training()
         self._network: UsageNetwork | None = None
-        # Mean and standard deviation of what was learned from; the network sees samples in these units.
+        # Mean and standard deviation of the training samples; the network's input is scaled by them.
         self._mean, self._deviation = 0.0, 1.0
 
     @property
@@ -129,7 +126,7 @@ class LongShortTermMemory(Forecaster):
         return network, epoch
 
     def to_bytes(self) -> bytes:
-        """Weights and scale. Raises ForecasterError when there are none."""
+        """Return weights and scale. Raises ForecasterError when there are none."""
         if self._network is None:
             raise ForecasterError(f"{self.name} has learned nothing that could be stored")
         weights = {key: tensor.numpy() for key, tensor in self._network.state_dict().items()}
@@ -137,7 +134,7 @@ class LongShortTermMemory(Forecaster):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ForecasterError when ``data`` does not hold the weights of such a network."""
+        """Return the stored network. Raises ForecasterError when ``data`` does not hold its weights."""
         arrays = unpack(cls.name, data)
         scale = arrays.pop(_SCALE, np.zeros(0))
         network = _new_network(0)
@@ -151,7 +148,7 @@ class LongShortTermMemory(Forecaster):
         return forecaster
 
     def _predict(self, windows: FloatArray) -> FloatArray:
-        assert self._network is not None  # only asked when fitted
+        assert self._network is not None  # called only when fitted
         with _one_thread(), torch.inference_mode():
             scaled: FloatArray = (
                 self._network(_tensor((windows - self._mean) / self._deviation)).numpy().astype(np.float64)
@@ -160,7 +157,7 @@ class LongShortTermMemory(Forecaster):
 
 
 def _new_network(seed: int) -> UsageNetwork:
-    # The program's own random numbers go on as if nothing had been drawn.
+    # Leave the program's random state unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return UsageNetwork()
@@ -172,7 +169,7 @@ def _tensor(values: FloatArray) -> Tensor:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread for so small a network; the process' own number comes back afterwards."""
+    """Use one thread for this small network, then restore the process's thread count."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""The next period is as the last: what every other forecaster is measured against."""
+"""Persistence: the next period is like the last. The baseline of every other forecaster."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from lending.forecasting.storage import pack, unpack
 
 
 class Persistence(Forecaster):
-    """The last sample."""
+    """Forecasts the last sample."""
 
     name = "persistence"
     least_samples: ClassVar[int] = Forecaster.window + 1
 
     @property
     def fitted(self) -> bool:
-        """Always: there is nothing to learn."""
+        """Always true: there is nothing to learn."""
         return True
 
     def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
-        """Only the report. Raises TooFewSamples."""
+        """Return the report only. Raises TooFewSamples."""
         windows, following, learned = training_windows(self, samples)
         error = mean_squared_error(windows[learned:, -1], following[learned:])
         return FitReport(learned, 0, error, error)
 
     def to_bytes(self) -> bytes:
-        """A mark of its kind."""
+        """Return an archive that holds only the forecaster's name."""
         return pack(self.name, {})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """A new one. Raises ForecasterError when ``data`` is of another kind."""
+        """Return a new instance. Raises ForecasterError when ``data`` is of another kind."""
         unpack(cls.name, data)
         return cls()
 

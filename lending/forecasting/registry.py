@@ -1,4 +1,4 @@
-"""Forecasters by name. A new one is a file and a line here."""
+"""Forecasters by name. A new one needs a file and a line here."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from lending.forecasting.forecaster import Forecaster
 
 PERSISTENCE = "persistence"
-# Named, not imported: a process loads numpy, or PyTorch, only to use a forecaster.
+# Import paths, so that a process loads NumPy or PyTorch only when it uses a forecaster.
 FORECASTERS: dict[str, str] = {
     PERSISTENCE: "lending.forecasting.persistence:Persistence",
     "ridge": "lending.forecasting.ridge:Ridge",
     "lstm": "lending.forecasting.lstm:LongShortTermMemory",
 }
 
-#: What nobody who forecasts is called, where a simulation asks for that.
+#: Name by which a simulation asks for no forecaster.
 NO_FORECASTER = "none"
 
 
 def forecaster_class(name: str) -> type[Forecaster]:
-    """The class behind a name. Raises ForecasterError for an unknown name, or when what it needs is not
-    installed."""
+    """Return the class of that name. Raises ForecasterError for an unknown name, or when its dependencies are
+    not installed."""
     if name not in FORECASTERS:
         raise ForecasterError(f"no forecaster is called {name!r}; known are {', '.join(FORECASTERS)}")
     try:
@@ -35,10 +35,11 @@ def forecaster_class(name: str) -> type[Forecaster]:
 
 
 def make_forecaster(name: str, **options: Any) -> Forecaster:
-    """A forecaster that has learned nothing yet. Raises ForecasterError as `forecaster_class` does."""
+    """Return an unfitted forecaster. Raises ForecasterError as `forecaster_class` does."""
     return forecaster_class(name)(**options)
 
 
 def load_forecaster(name: str, data: bytes) -> Forecaster:
-    """A stored forecaster. Raises ForecasterError, also when ``data`` is not one of that name."""
+    """Return a stored forecaster. Raises ForecasterError as `forecaster_class` does, and when ``data`` is
+    another forecaster's."""
     return forecaster_class(name).from_bytes(data)

@@ -1,5 +1,4 @@
-"""Ridge regression on the last ten samples: a straight line through the noise, learned in a millisecond (spec
-2.2)."""
+"""Ridge regression on the last ten samples: linear, fitted in a millisecond (spec 2.2)."""
 
 from __future__ import annotations
 
@@ -20,12 +19,13 @@ from lending.forecasting.forecaster import (
 from lending.forecasting.storage import pack, unpack
 
 PENALTY = 1e-3
-"""Weight of the squared coefficients beside the sum of squared errors: keeps a curve without noise
+"""Weight of the squared coefficients relative to the sum of squared errors; keeps a curve without noise
 solvable."""
 
 
 class Ridge(Forecaster):
-    """The mean of what was learned from, plus a weighted sum of the window's departures from theirs."""
+    """Predicts the mean of the training targets plus a weighted sum of the window's deviations from its
+    mean."""
 
     name = "ridge"
 
@@ -40,7 +40,7 @@ class Ridge(Forecaster):
         return self._coefficients is not None
 
     def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
-        """Coefficients from the windows that are not set aside. Raises TooFewSamples."""
+        """Fit the coefficients to the windows that are not set aside. Raises TooFewSamples."""
         windows, following, learned = training_windows(self, samples)
         if progress is not None:
             progress(0, 1)
@@ -57,7 +57,7 @@ class Ridge(Forecaster):
         )
 
     def to_bytes(self) -> bytes:
-        """The coefficients. Raises ForecasterError when there are none."""
+        """Return the coefficients. Raises ForecasterError when there are none."""
         if self._coefficients is None:
             raise ForecasterError(f"{self.name} has learned nothing that could be stored")
         return pack(
@@ -67,7 +67,8 @@ class Ridge(Forecaster):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ForecasterError when ``data`` holds no coefficients for such a window."""
+        """Return the stored model. Raises ForecasterError when ``data`` holds no coefficients for this
+        window."""
         arrays = unpack(cls.name, data)
         shapes = {key: array.shape for key, array in arrays.items()}
         if shapes != {"coefficients": (cls.window,), "centre": (cls.window,), "level": ()}:
@@ -78,6 +79,6 @@ class Ridge(Forecaster):
         return ridge
 
     def _predict(self, windows: FloatArray) -> FloatArray:
-        assert self._coefficients is not None  # only asked when fitted
+        assert self._coefficients is not None  # called only when fitted
         forecasts: FloatArray = self._level + (windows - self._centre) @ self._coefficients
         return forecasts

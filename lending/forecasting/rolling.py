@@ -1,5 +1,4 @@
-"""Forecasts over a whole curve as they would have been made: from the past alone, with a new fit every day
-(spec 2.2)."""
+"""Rolling forecasts over a whole curve: from the past alone, with a new fit every day (spec 2.2)."""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ def rolling_forecasts(
     longest_history: int = LONGEST_HISTORY,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """What was expected of the next sample at each instant: entry t is made of samples 0 to t, shape (n,).
+    """Return the forecast of the next sample at each instant, shape (n,): entry t uses samples 0 to t.
 
-    The forecaster is fitted anew after every ``retrain_every`` samples to the last ``longest_history`` of
-    them; until there are enough, the last sample is the forecast. Before the first sample there is no number.
+    The forecaster is refitted after every ``retrain_every`` samples to the last ``longest_history`` of them.
+    Until there are enough, the last sample is the forecast. Entries before the first sample are NaN.
 
     Raises ValueError when ``retrain_every`` is below 1, and whatever ``progress`` raises.
     """
@@ -32,7 +31,7 @@ def rolling_forecasts(
         raise ValueError(f"a forecaster cannot be fitted every {retrain_every} samples")
     values = np.asarray(samples, dtype=np.float64)
     forecasts = np.full(values.size, np.nan)
-    # A window that begins before the first sample has gaps there, which are bridged.
+    # Windows that begin before the first sample start with gaps, which `forecast_many` fills.
     padded = np.concatenate((np.full(forecaster.window - 1, np.nan), values))
     windows = np.lib.stride_tricks.sliding_window_view(padded, forecaster.window)
     for first in range(0, values.size, retrain_every):

@@ -1,4 +1,4 @@
-"""Arrays of a model to and from bytes: NumPy's archive, in which nothing can be executed."""
+"""A model's arrays to and from bytes, as a NumPy archive without pickled objects."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _KIND = "forecaster"
 
 
 def pack(name: str, arrays: Arrays) -> bytes:
-    """The arrays of forecaster ``name``."""
+    """Return the arrays of forecaster ``name`` as bytes."""
     out = BytesIO()
     np.savez(out, allow_pickle=False, **{_KIND: np.array(name)}, **arrays)
     return out.getvalue()
 
 
 def unpack(name: str, data: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays that `pack` stored. Raises ForecasterError when ``data`` is no such archive or another
-    forecaster's."""
+    """Return the arrays that `pack` stored. Raises ForecasterError when ``data`` is not such an archive or
+    another forecaster's."""
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

@@ -1,5 +1,4 @@
-"""Inference clusters, what they lend and ask back, how much of them serves requests and what is expected of
-that."""
+"""Inference clusters, their loan and reclaim orders, and their usage and forecasts."""
 
 from lending.models.inference_clusters import InferenceCluster, LendingEvent
 from lending.models.orders import LoanOrder, ReclaimedServer, ReclaimOrder

@@ -1,5 +1,5 @@
-"""Inference clusters, whose idle servers may be lent to training (Lyra section 3.3), and what happened to
-their servers."""
+"""Inference clusters, whose idle servers may be lent to training (Lyra section 3.3), and their servers'
+history."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, Le
 
 
 class InferenceCluster(models.Model):
-    """Servers that serve requests, under a scheduler of their own that alone decides how many are lent and
-    when.
+    """Servers that serve requests. Their inference scheduler alone decides how many are lent and when.
 
-    ``account`` is nobody's: it is inactive, so that it opens no other door, and stands for the scheduler
-    where the platform remembers who asked. The scheduler's credential is stored as a digest.
+    ``account`` represents the scheduler where the platform records who made a request. It is inactive, so
+    nobody can log in with it. The scheduler's credential is stored as a digest.
     """
 
     name = models.SlugField(max_length=64, unique=True)
@@ -32,23 +31,24 @@ class InferenceCluster(models.Model):
 
     #: Who reports usage, lends and asks back.
     scheduled_by = models.CharField(max_length=12, choices=ScheduledBy.choices, default=ScheduledBy.SCHEDULER)
-    #: Off: nothing more is lent; what is on loan stays until it is asked back.
+    #: Off: nothing more is lent; servers on loan stay until they are asked back.
     lending = models.BooleanField(default=True)
     #: Share of its servers that is never lent.
     headroom_fraction = models.FloatField(default=HEADROOM_FRACTION)
     #: Added to every forecast, as a share of its GPUs.
     forecast_margin_fraction = models.FloatField(default=0.0)
-    #: A server is lent only where usage could rise by so much of the cluster before it had to be asked back.
+    #: A server is lent only if usage could rise by this share of the cluster before the server had to be
+    #: asked back.
     hysteresis_fraction = models.FloatField(default=HYSTERESIS_FRACTION)
     forecaster = models.CharField(max_length=40, default="lstm")
-    #: The platform itself asks servers back ahead of a forecast rise, for schedulers that leave that to it.
+    #: Whether the platform itself asks servers back ahead of a forecast rise, for schedulers that do not.
     asks_back_by_forecast = models.BooleanField(default=False)
-    #: Length of a usage sample; a forecast is for the period that follows.
+    #: Length of a usage sample; a forecast is for the following period.
     period_seconds = models.FloatField(default=300.0)
-    #: The least time that a server stays: none is lent that was needed or expected to be needed in it, and a
-    #: forecast alone asks none back that was lent later.
+    #: Minimum hold time: a server is not lent if it was needed or expected to be needed within this time, and
+    #: a forecast alone does not ask back a server lent within it.
     minimum_hold_seconds = models.FloatField(default=600.0)
-    #: Fewer servers than this are not moved on their own, unless measured usage needs them.
+    #: Moves of fewer servers than this are postponed, unless measured usage needs them.
     minimum_gain_servers = models.PositiveIntegerField(default=1)
     #: How servers are chosen once jobs have to be preempted (`scheduling/core/lyra/reclaiming/choosing.py`).
     reclaim_method = models.CharField(max_length=10, default="improved")
@@ -72,7 +72,7 @@ class InferenceCluster(models.Model):
         return self.name
 
     def rule(self) -> LendingRule:
-        """What it may lend, by the servers that it has now."""
+        """Return the lending rule for the servers that the cluster has now."""
         return LendingRule(
             self.servers.count(),
             self.headroom_fraction,
@@ -81,13 +81,12 @@ class InferenceCluster(models.Model):
         )
 
     def servers_in(self, *states: LendingState) -> int:
-        """How many of its servers are in one of the states."""
+        """Return how many of its servers are in one of the states."""
         return self.servers.filter(lending_state__in=states).count()
 
 
 class LendingEvent(models.Model):
-    """One line of the history of an inference cluster's servers, with how many were where afterwards. Only
-    added to."""
+    """One line of the history of an inference cluster's servers, with the counts after it. Append-only."""
 
     inference_cluster = models.ForeignKey(InferenceCluster, on_delete=models.CASCADE, related_name="events")
     happened_at = models.DateTimeField(default=timezone.now)

@@ -1,6 +1,6 @@
 """Orders to lend servers and to give them back (Lyra section 3.3; spec 2.3, 2.4).
 
-The id is the client's: an order that is sent again is the order that there is.
+The client chooses the id, so sending an order again is idempotent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from lending.models.inference_clusters import InferenceCluster
 
 
 class LoanOrder(models.Model):
-    """Servers offered to training. ``not_before``: they came home too lately to be lent at once."""
+    """Servers offered to training. ``not_before`` is later than the offer if a server came home too
+    recently."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     inference_cluster = models.ForeignKey(
@@ -27,7 +28,7 @@ class LoanOrder(models.Model):
     created_by = models.CharField(max_length=150, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     servers = models.ManyToManyField(Server, related_name="loan_orders")
-    #: As they were named, kept when a server leaves the order or the cluster.
+    #: Names as given in the offer, kept when a server leaves the order or the cluster.
     server_names = models.JSONField(default=list)
     not_before = models.DateTimeField(default=timezone.now)
     state = models.CharField(max_length=9, choices=LoanState.choices, default=LoanState.PENDING)
@@ -46,11 +47,10 @@ class LoanOrder(models.Model):
 
 
 class ReclaimOrder(models.Model):
-    """``count`` servers are wanted back by a time; which ones is the platform's choice.
+    """A request for ``count`` servers by a time; the platform chooses which.
 
-    ``choice`` says how they were chosen: for each server its group, cost and excess, the jobs concerned, and
-    what other methods would have chosen. ``outcome`` says what became of it: jobs preempted, moved and scaled
-    in.
+    ``choice`` records how they were chosen: group, cost and excess of each server, the affected jobs, and the
+    choices of other methods. ``outcome`` records the result: jobs preempted, moved and scaled in.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
@@ -62,9 +62,9 @@ class ReclaimOrder(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     count = models.PositiveIntegerField()
     wanted_by = models.DateTimeField()
-    #: Servers that had been offered and not lent yet: they count first, and nobody has to leave them.
+    #: Servers that were offered but not lent yet: they count first and hold no training work.
     withdrawn = models.PositiveIntegerField(default=0)
-    #: Asked for while measured usage alone asked for none; null where none had been reported.
+    #: Whether measured usage alone asked no server back at that time; null if no usage had been reported.
     ahead_of_usage = models.BooleanField(null=True, blank=True)
     state = models.CharField(max_length=10, choices=ReclaimState.choices, default=ReclaimState.PENDING)
     choice = models.JSONField(default=dict)
@@ -84,14 +84,14 @@ class ReclaimOrder(models.Model):
         ]
 
     def seconds_to_return(self) -> float | None:
-        """From the choice until the last server was back; None before."""
+        """Return the seconds from the choice until the last server was back; None before."""
         if self.begun_at is None or self.returned_at is None:
             return None
         return (self.returned_at - self.begun_at).total_seconds()
 
     def on_time(self) -> bool | None:
-        """Whether the last server was back when it was wanted; None before it is known, and where it was
-        wanted at once."""
+        """Return whether the last server was back in time; None before that is known, and for orders due at
+        once."""
         if self.wanted_by <= self.created_at:
             return None
         if self.returned_at is None:
@@ -100,14 +100,14 @@ class ReclaimOrder(models.Model):
 
 
 class ReclaimedServer(models.Model):
-    """One server of a reclaim order, in the order of choice, with what it took to have it back."""
+    """One server of a reclaim order, in order of choice, with the cost of its return."""
 
     reclaim_order = models.ForeignKey(ReclaimOrder, on_delete=models.CASCADE, related_name="servers")
     server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="reclaims")
     position = models.PositiveIntegerField()
     #: What it held when it was chosen: nothing, flexible workers only, or base workers.
     group = models.CharField(max_length=10)
-    #: Seconds lost by jobs, or preemption cost; null where a job cannot go on without its flexible workers.
+    #: Seconds lost by jobs, or preemption cost; null if a job cannot continue without its flexible workers.
     cost = models.FloatField(null=True, blank=True)
     begun_at = models.DateTimeField(default=timezone.now)
     returned_at = models.DateTimeField(null=True, blank=True)

@@ -1,5 +1,4 @@
-"""How much of an inference cluster serves requests, what is expected of it, and who learned to expect (Lyra
-section 3.6)."""
+"""Usage of inference clusters, its forecasts, and trained forecasters (Lyra section 3.6)."""
 
 from __future__ import annotations
 
@@ -18,12 +17,11 @@ MOST_SOURCE_CHARACTERS = 200
 
 
 class UsageSample(models.Model):
-    """Mean usage of one period, as its scheduler reported it: the share of GPUs that serve requests, 0 to 1.
+    """Mean usage of one period as its scheduler reported it: the share of GPUs that serve requests, 0 to 1.
 
     ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away (spec 2.2).
-    ``seen_shortfall_servers``: missing servers as the inference side itself saw them, where it says so.
-    ``source``: where the figure is from; `MEASURED`, or what stands in for a measurement; empty where nobody
-    said.
+    ``seen_shortfall_servers``: missing servers as the inference side reported them; null if it did not.
+    ``source``: origin of the figure: `MEASURED`, or a substitute for a measurement; empty if unknown.
     """
 
     MEASURED: ClassVar[str] = "measured"
@@ -50,9 +48,9 @@ class UsageSample(models.Model):
 
 
 class TrainedForecaster(models.Model):
-    """What a forecaster learned, as its own bytes (`lending/forecasting/storage.py`): never a pickle.
+    """A fitted model as bytes (`lending/forecasting/storage.py`), never a pickle.
 
-    ``error`` and ``persistence_error``: mean squared errors on what was set aside.
+    ``error`` and ``persistence_error``: mean squared errors on the validation set.
     """
 
     inference_cluster = models.ForeignKey(
@@ -72,8 +70,7 @@ class TrainedForecaster(models.Model):
 
 
 class UsageForecast(models.Model):
-    """What was expected of the period that ends at ``period_ends_at``, and by whom. ``trained`` is null for
-    persistence."""
+    """Forecast usage of the period that ends at ``period_ends_at``. ``trained`` is null for persistence."""
 
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="forecasts"
@@ -121,13 +118,13 @@ class ForecasterTraining(LeasedWork):
         ]
 
     def progress(self) -> float:
-        """Share of the epochs that are done, 0 to 1; a training may end before the last one."""
+        """Return the share of the epochs that are done, 0 to 1. A training may stop before the last epoch."""
         if self.state == WorkState.DONE:
             return 1.0
         return self.epochs_done / self.epochs_at_most if self.epochs_at_most else 0.0
 
     def seconds_running(self, now: datetime) -> float | None:
-        """How long the present or last attempt took so far; None before the first."""
+        """Return the seconds that the current or last attempt has taken so far; None before the first."""
         if self.started_at is None:
             return None
         return ((self.finished_at or now) - self.started_at).total_seconds()

@@ -1,1 +1,1 @@
-"""The queries that read it."""
+"""Queries that read inference clusters."""

@@ -1,5 +1,5 @@
-"""What lending did to jobs: promises that reclaims touched, and how much of the borrowed time was used. Names
-no job."""
+"""Effects of lending on jobs: promised jobs affected by reclaims, and use of borrowed GPU time. Names no
+job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scheduling.models import Assignment, Job
 
 @dataclass(frozen=True, slots=True)
 class PromisesTouched:
-    """Promised jobs that had GPUs on a server that was asked back, and those of them that missed their
-    deadline after it."""
+    """Number of promised jobs with GPUs on a reclaimed server, and of those that missed their deadline
+    afterwards."""
 
     touched: int
     broken: int
@@ -27,22 +27,22 @@ class PromisesTouched:
 
 @dataclass(frozen=True, slots=True)
 class BorrowedUse:
-    """GPU time that was borrowed, and how much of it held training work, in seconds."""
+    """Borrowed GPU time, and the part of it that held training work, in seconds."""
 
     borrowed_gpu_seconds: float
     used_gpu_seconds: float
 
     @property
     def share(self) -> float | None:
-        """Used out of borrowed, 0 to 1; None where nothing was borrowed."""
+        """Used over borrowed time, 0 to 1; None if nothing was borrowed."""
         if not self.borrowed_gpu_seconds:
             return None
         return min(1.0, self.used_gpu_seconds / self.borrowed_gpu_seconds)
 
 
 def promises_touched(inference_cluster: InferenceCluster) -> PromisesTouched:
-    """Count over all reclaims there ever were. A job that was late before its server was asked back is not
-    counted as broken."""
+    """Count over all reclaims. A job that was late before its server was asked back does not count as
+    broken."""
     orders = inference_cluster.reclaim_orders.filter(begun_at__isnull=False)
     concerned = orders.order_by().annotate(
         job=Func(F("choice__jobs"), function="jsonb_array_elements_text", output_field=TextField())
@@ -58,7 +58,7 @@ def promises_touched(inference_cluster: InferenceCluster) -> PromisesTouched:
 
 
 def borrowed_use(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> BorrowedUse:
-    """How much of the GPU time borrowed between two times, the later of which is now, held training work."""
+    """Return how much of the GPU time borrowed between two times held training work. ``until`` is now."""
     gpus_of: dict[str, list[int]] = {}
     for gpu_id, name in Gpu.objects.filter(server__inference_cluster=inference_cluster).values_list(
         "pk", "server__name"

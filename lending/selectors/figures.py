@@ -1,4 +1,4 @@
-"""Inference clusters in numbers, for the monitoring system. Names nobody."""
+"""Metrics of inference clusters for the monitoring system. Names no person."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HOMED_STATES = (LendingState.INFERENCE, LendingState.ON_LOAN, LendingState.RECL
 
 @dataclass(frozen=True, slots=True)
 class LendingFigures:
-    """An inference cluster in numbers. The newest usage, its forecast and its shortfall are None before the
+    """Metrics of one inference cluster. The latest usage, its forecast and its shortfall are None before the
     first sample.
 
-    Times to return are over the reclaim orders that were over since a time; None without one.
+    Return times cover the reclaim orders completed since a given time; None if there is none.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LendingFigures:
 
 
 def lending_figures(since: datetime) -> list[LendingFigures]:
-    """Every inference cluster in numbers, in seven queries however many there are."""
+    """Return the metrics of every inference cluster in seven queries."""
     servers = _counted(Server.objects.filter(inference_cluster__isnull=False), "lending_state")
     loans = _counted(LoanOrder.objects.all(), "state")
     reclaims = _counted(ReclaimOrder.objects.all(), "state")
@@ -67,12 +67,12 @@ def lending_figures(since: datetime) -> list[LendingFigures]:
 
 
 def _counted(rows: QuerySet[Any], field: str) -> dict[tuple[int, str], int]:
-    """Rows by inference cluster and the value of a field."""
+    """Count rows by inference cluster and the value of ``field``."""
     counts = rows.order_by().values_list("inference_cluster_id", field).annotate(count=Count("pk"))
     return {(cluster_id, value): count for cluster_id, value, count in counts}
 
 
 def _newest(rows: QuerySet[Any]) -> dict[int, Any]:
-    """The row of the latest period of each inference cluster."""
+    """Return the row of the latest period of each inference cluster."""
     ordered = rows.order_by("inference_cluster_id", "-period_ends_at").distinct("inference_cluster_id")
     return {row.inference_cluster_id: row for row in ordered}

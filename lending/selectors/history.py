@@ -1,4 +1,4 @@
-"""The history of inference clusters as the dashboard shows it. Names no job."""
+"""The history of inference clusters for the dashboard. Names no job."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """Usage (0 to 1) that was expected of the time that ends at ``ends_at``; who expected it, empty for a
-    mean of several."""
+    """Forecast usage (0 to 1) of the period that ends at ``ends_at``; ``forecaster`` is empty for a mean of
+    several."""
 
     ends_at: datetime
     usage: float
@@ -65,10 +65,9 @@ class ForecastPoint:
 
 @dataclass(frozen=True, slots=True)
 class UsageHistory:
-    """Usage of an inference cluster beside what was expected, oldest first.
+    """Usage and forecasts of an inference cluster, oldest first.
 
-    ``reserve``: how many of its servers are never lent. ``periods_per_point``: how many samples each point is
-    the mean of.
+    ``reserve``: servers that are never lent. ``periods_per_point``: samples averaged into each point.
     """
 
     samples: list[UsagePoint]
@@ -79,14 +78,14 @@ class UsageHistory:
     gpus: int
     emulated_gpus: int
     reserve: int
-    #: Where the samples are from, as they say; empty text for those that do not.
+    #: Distinct sources that the samples name; an empty string for samples without one.
     sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LendingCounters:
-    """What was moved since a time. Times to return are of orders whose servers all came back since; None
-    without one."""
+    """Counts of orders, returns and preemptions since a given time. Return times cover the orders whose
+    servers all came back since then; None if there is none."""
 
     loan_orders: int
     reclaim_orders: int
@@ -99,14 +98,14 @@ class LendingCounters:
 
     @property
     def preemptions_per_server(self) -> float | None:
-        """Jobs preempted for each server that came back; None before any did."""
+        """Jobs preempted per returned server; None before the first return."""
         return self.preempted_jobs / self.returned_servers if self.returned_servers else None
 
 
 def inference_cluster_chosen(name: str) -> tuple[InferenceCluster | None, list[InferenceCluster]]:
-    """The inference cluster of that name among all there are, or the first of them where no name is given.
+    """Return the inference cluster called ``name`` and all of them; the first if ``name`` is empty.
 
-    None where there is none, or none of that name.
+    The first element is None if there is no such cluster.
     """
     known = list(InferenceCluster.objects.select_related("cluster"))
     if not name:
@@ -120,7 +119,7 @@ def usage_history(
     until: datetime,
     maximum_points: int = MAXIMUM_POINTS,
 ) -> UsageHistory:
-    """Samples of the periods that ended between two times, and forecasts up to one period after."""
+    """Return samples of the periods that ended between two times, and forecasts up to one period later."""
     following = until + timedelta(seconds=inference_cluster.period_seconds)
     samples = inference_cluster.usage_samples.filter(period_ends_at__gt=since, period_ends_at__lte=until)
     forecasts = inference_cluster.forecasts.filter(period_ends_at__gt=since, period_ends_at__lte=following)
@@ -176,9 +175,9 @@ def _forecasts(
 
 
 def _averaged(inference_cluster: InferenceCluster, rows: QuerySet[Any], periods: int) -> QuerySet[Any]:
-    """Rows grouped by ``periods`` of them, each group under the end of its last period, oldest first."""
+    """Group rows by ``periods`` of them, each group under the end of its last period, oldest first."""
     width = timedelta(seconds=periods * inference_cluster.period_seconds)
-    # A period that ends where a group begins belongs to the group before.
+    # A period that ends where a group begins belongs to the previous group.
     inside = ExpressionWrapper(
         F("period_ends_at") - Value(timedelta(milliseconds=1)), output_field=DateTimeField()
     )
@@ -190,7 +189,8 @@ def _averaged(inference_cluster: InferenceCluster, rows: QuerySet[Any], periods:
 def servers_history(
     inference_cluster: InferenceCluster, since: datetime, until: datetime
 ) -> list[ServerCounts]:
-    """Where the training cluster's and this inference cluster's servers were; empty without any server."""
+    """Return the server counts of the training cluster and this inference cluster; empty without any
+    server."""
     servers = Server.objects.filter(
         Q(inference_cluster=inference_cluster) | Q(inference_cluster__isnull=True),
         cluster_id=inference_cluster.cluster_id,
@@ -206,7 +206,7 @@ def servers_history(
 
 
 def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[ServerMove]:
-    """Moves between two times, oldest first, after the last one before them."""
+    """Return the last move before ``since``, if any, and the moves between the two times, oldest first."""
     moves = inference_cluster.events.filter(kind__in=[*MoveKind], happened_at__lte=until).order_by(
         "happened_at", "id"
     )
@@ -221,7 +221,7 @@ def _move(row: LendingEvent) -> ServerMove:
 
 
 def borrowed_time(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[Span]:
-    """When each of its servers was on the training side between two times, the later of which is now."""
+    """Return when each of its servers was on the training side between two times. ``until`` is now."""
     moves = [move for move in _moves(inference_cluster, since, until) if move.at >= since]
     away = inference_cluster.servers.filter(
         lending_state__in=[LendingState.ON_LOAN, LendingState.RECLAIMING]
@@ -232,8 +232,8 @@ def borrowed_time(inference_cluster: InferenceCluster, since: datetime, until: d
 def combined_usage_history(
     inference_cluster: InferenceCluster, since: datetime, until: datetime
 ) -> list[CombinedPoint]:
-    """Usage of both clusters since the later of ``since`` and the first sample of the inference cluster's
-    usage."""
+    """Return the usage of both clusters from the later of ``since`` and the inference cluster's first
+    sample."""
     usage = usage_history(inference_cluster, since, until)
     if not usage.samples:
         return []
@@ -255,7 +255,7 @@ def combined_usage_history(
 
 
 def lending_counters(inference_cluster: InferenceCluster, since: datetime) -> LendingCounters:
-    """Count loans, reclaims and what they cost since a time."""
+    """Count loans, reclaims and their preemptions since a given time."""
     returned = returned_orders(since).filter(inference_cluster=inference_cluster)
     found = returned.aggregate(
         count=Count("pk"),
@@ -277,11 +277,10 @@ def lending_counters(inference_cluster: InferenceCluster, since: datetime) -> Le
 
 
 def returned_orders(since: datetime) -> QuerySet[Any]:
-    """Reclaim orders that were over since a time and took at least one server back, with the time that each
-    ``took``.
+    """Return reclaim orders completed since a given time that took at least one server back, with their
+    duration ``took``.
 
-    Orders that were met by offers withdrawn alone took no server from training: they would make returns look
-    quick.
+    Orders met by withdrawn offers alone took no server from training and would make returns look quick.
     """
     took = ExpressionWrapper(F("returned_at") - F("begun_at"), output_field=DurationField())
     return ReclaimOrder.objects.filter(

@@ -1,4 +1,4 @@
-"""Reading inference clusters: their servers, usage, forecasts and orders."""
+"""Queries for inference clusters: their servers, usage, forecasts and orders."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from projects.errors import NotFound
 
 @dataclass(frozen=True, slots=True)
 class LendingStanding:
-    """Where an inference cluster stands: servers by state, what it needs, what its rule would do now.
+    """Current state of an inference cluster: servers by state, and what its rule would do now.
 
-    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first
-    sample. ``recent_peak``: the largest share of its GPUs that was used or expected within the least time
-    that a server stays; ``settled``: servers on loan for at least so long. The rule takes both.
+    ``forecast`` is for the period after the latest ``usage``; both and ``decision`` are None before the first
+    sample. ``recent_peak``: the largest share of its GPUs used or expected within the minimum hold time.
+    ``settled``: servers on loan for at least that time. The rule takes both.
     """
 
     servers: int
@@ -52,13 +52,13 @@ def inference_clusters() -> QuerySet[InferenceCluster]:
 
 
 def servers_at_home(inference_cluster: InferenceCluster) -> list[str]:
-    """Names of the servers that are not lent."""
+    """Return the names of the servers that are not lent."""
     at_home = inference_cluster.servers.filter(lending_state=LendingState.INFERENCE)
     return list(at_home.order_by("name").values_list("name", flat=True))
 
 
 def inference_cluster_get(name: str) -> InferenceCluster:
-    """One inference cluster.
+    """Return one inference cluster.
 
     Raises:
         NotFound: there is none of that name.
@@ -70,31 +70,30 @@ def inference_cluster_get(name: str) -> InferenceCluster:
 
 
 def recent_peak(inference_cluster: InferenceCluster) -> float:
-    """The largest share of its GPUs, 0 to 1, that was measured or expected within the least time that a
-    server stays.
+    """Return the largest share of its GPUs, 0 to 1, measured or expected within the minimum hold time.
 
-    That time ends with the newest sample: one that comes late is not less of a peak.
+    That time ends with the latest sample, so a late sample does not shorten it.
     """
     newest = inference_cluster.usage_samples.aggregate(at=Max("period_ends_at"))["at"]
     if newest is None:
         return 0.0
     since = newest - timedelta(seconds=inference_cluster.minimum_hold_seconds)
     measured = inference_cluster.usage_samples.filter(period_ends_at__gte=since)
-    # A forecast is made a period before the one that it is for.
+    # A forecast is made one period before the period that it is for.
     expected = inference_cluster.forecasts.filter(period_ends_at__gt=since)
     highest = [each.aggregate(peak=Max("usage"))["peak"] for each in (measured, expected)]
     return inference_cluster.rule().recent_peak(*highest)
 
 
 def settled_servers(inference_cluster: InferenceCluster, now: datetime) -> int:
-    """How many of its servers have been on loan for the least time that a server stays."""
+    """Return how many of its servers have been on loan for the minimum hold time."""
     since = now - timedelta(seconds=inference_cluster.minimum_hold_seconds)
     lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
     return lent.filter(lending_changed_at__lte=since).count()
 
 
 def standing(inference_cluster: InferenceCluster) -> LendingStanding:
-    """Count its servers and say what its lending rule would do with the newest sample and forecast."""
+    """Count its servers and evaluate its lending rule with the latest sample and forecast."""
     counts = dict(
         inference_cluster.servers.order_by().values_list("lending_state").annotate(count=Count("pk"))
     )
@@ -136,12 +135,12 @@ def standing(inference_cluster: InferenceCluster) -> LendingStanding:
 
 
 def servers_lendable(inference_cluster: InferenceCluster) -> QuerySet[Server]:
-    """All of its servers, wherever they are, with their GPUs."""
+    """Return all of its servers, lent or not, with their GPUs."""
     return inference_cluster.servers.prefetch_related("gpus")
 
 
 def loan_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> LoanOrder:
-    """One of its loan orders.
+    """Return one of its loan orders.
 
     Raises:
         NotFound: it has none of that id.
@@ -157,7 +156,7 @@ def reclaim_orders(inference_cluster: InferenceCluster) -> QuerySet[ReclaimOrder
 
 
 def reclaim_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> ReclaimOrder:
-    """One of its reclaim orders with its servers.
+    """Return one of its reclaim orders with its servers.
 
     Raises:
         NotFound: it has none of that id.
@@ -169,7 +168,7 @@ def reclaim_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> Re
 
 
 def training_get(inference_cluster: InferenceCluster, training_id: int) -> ForecasterTraining:
-    """One training of its forecasters.
+    """Return one training of its forecasters.
 
     Raises:
         NotFound: it has none of that id.

@@ -1,4 +1,4 @@
-"""Loan and reclaim orders as one list, newest first, with what each cost."""
+"""Loan and reclaim orders as one list, newest first, with the cost of each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ class LoanRow:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimRow:
-    """One reclaim order of the list. Numbers of jobs are None until all servers are back.
+    """One reclaim order of the list. Job counts are None until all servers are back.
 
-    ``held_back_jobs``: those whose growth or start was broken off before it took effect.
-
-    ``shortfall_servers``: servers missing at worst in a period that overlaps the order; None where no usage
-    was reported for it.
+    ``held_back_jobs``: jobs whose growth or start was broken off before it took effect.
+    ``shortfall_servers``: the largest number of missing servers in a period that overlaps the order; None if
+    no usage was reported.
     """
 
     order: ReclaimOrder
@@ -45,7 +44,7 @@ class ReclaimRow:
 def orders_page(
     inference_cluster: InferenceCluster, number: int, now: datetime, page_size: int = 20
 ) -> tuple[list[LoanRow | ReclaimRow], Page[Any]]:
-    """One page of all orders, in seven queries however many there are."""
+    """Return one page of all orders, in seven queries."""
     shared = ("created_at", "id", "is_loan")
     loans, reclaims = (
         orders.order_by().annotate(is_loan=Value(is_loan, BooleanField())).values_list(*shared)
@@ -72,7 +71,7 @@ def orders_page(
 
 
 def reclaim_row(order: ReclaimOrder, shortfall_servers: int | None) -> ReclaimRow:
-    """What the list says of one reclaim order, whose servers are at hand."""
+    """Return the list row of one reclaim order. Its servers are prefetched."""
     return ReclaimRow(
         order=order,
         server_names=tuple(row.server.name for row in order.servers.all()),
@@ -87,8 +86,8 @@ def reclaim_row(order: ReclaimOrder, shortfall_servers: int | None) -> ReclaimRo
 def order_shortfalls(
     inference_cluster: InferenceCluster, orders: Sequence[ReclaimOrder], now: datetime
 ) -> dict[UUID, int | None]:
-    """Servers missing at worst in the periods that overlap each order, from its creation until its servers
-    were back."""
+    """Return the largest number of missing servers in the periods that overlap each order, from its creation
+    until its servers were back."""
     if not orders:
         return {}
     period = timedelta(seconds=inference_cluster.period_seconds)
@@ -113,9 +112,9 @@ def order_shortfalls(
 
 
 def order_found(order_id: UUID, *, loan_first: bool = False) -> LoanOrder | ReclaimOrder | None:
-    """The order of that id, whatever it is for; None without one.
+    """Return the loan or reclaim order of that id; None if there is none.
 
-    Ids are the clients' and each kind has its own: where both have one, ``loan_first`` says which is meant.
+    Clients choose ids and each kind has its own: if both kinds have one, ``loan_first`` selects the loan.
     """
     loan = LoanOrder.objects.select_related("inference_cluster").filter(pk=order_id).first()
     reclaim = (

@@ -1,7 +1,7 @@
-"""Why a reclaim took the servers that it took, what other methods would have taken, and what happened then
+"""Explanation of a reclaim: why it took its servers, what other methods would have taken, and what followed
 (Lyra section 3.4).
 
-For operators: jobs of all projects are named.
+For operators: it names jobs of all projects.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from lending.models import LoanOrder, ReclaimOrder
 from scheduling.models import Job, JobEvent
 
-#: An order's page shows as many events of jobs at most.
+#: Maximum number of job events on an order's page.
 MOST_JOB_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class JobFate:
-    """One job that had GPUs on a chosen server; ``fate`` is empty until all servers are back, ``job`` None
-    where it is gone."""
+    """One job that had GPUs on a chosen server; ``fate`` is empty until all servers are back, ``job`` is None
+    if the job was deleted."""
 
     job_id: str
     job: Job | None
@@ -42,13 +42,12 @@ class ChosenServer:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What one method would have chosen. ``cost`` and ``compute_seconds`` are None where they were not
-    recorded."""
+    """Choice of one method. ``cost`` and ``compute_seconds`` are None if they were not recorded."""
 
     method: str
     chosen: bool
     servers: tuple[str, ...]
-    #: Of ``servers``, those that the carried-out choice left on loan.
+    #: Those of ``servers`` that the carried-out choice left on loan.
     differing: frozenset[str]
     preempted_jobs: int
     collateral_gpus: int
@@ -58,7 +57,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """One thing that happened to an order; ``job`` where it happened to a job."""
+    """One event of an order; ``job`` is set if it concerns a job."""
 
     at: datetime
     title: str
@@ -67,7 +66,7 @@ class TimelineLine:
 
 
 def job_fates(order: ReclaimOrder) -> list[JobFate]:
-    """Every job with GPUs on a chosen server, with what became of it."""
+    """Return every job with GPUs on a chosen server and what became of it."""
     fates = order.outcome.get("jobs", {})
     names = list(order.choice.get("jobs", ()))
     jobs = Job.objects.in_bulk(names)
@@ -75,7 +74,7 @@ def job_fates(order: ReclaimOrder) -> list[JobFate]:
 
 
 def chosen_servers(order: ReclaimOrder) -> list[ChosenServer]:
-    """The servers of an order in the order in which they were chosen."""
+    """Return the servers of an order in order of choice."""
     method = str(order.choice.get("method", ""))
     entries = {entry["server"]: entry for entry in order.choice.get("servers", ())}
     return [
@@ -94,8 +93,8 @@ def chosen_servers(order: ReclaimOrder) -> list[ChosenServer]:
 
 
 def why_chosen(method: str, entry: Mapping[str, Any]) -> str:
-    """The reason for one server in a sentence, from what was recorded when it was picked (Lyra section 3.4;
-    spec 2.4)."""
+    """Return the reason for one server in a sentence, from the record of its choice (Lyra section 3.4; spec
+    2.4)."""
     group, cost = entry.get("group"), entry.get("cost")
     stopped = int(entry.get("newly_preempted") or 0)
     stops = f"{stopped} job{'s' if stopped != 1 else ''} stopped" if stopped else "no further job stopped"
@@ -120,7 +119,7 @@ def _figure(value: float | None) -> str:
 
 
 def alternatives(order: ReclaimOrder) -> list[Alternative]:
-    """What each recorded method would have chosen, the one that was carried out first."""
+    """Return the choice of each recorded method, the carried-out one first."""
     choice = order.choice
     method = str(choice.get("method", ""))
     carried_out = {entry["server"] for entry in choice.get("servers", ())}
@@ -149,7 +148,8 @@ def alternatives(order: ReclaimOrder) -> list[Alternative]:
 
 
 def _recorded_cost(choice: Mapping[str, Any]) -> float | None:
-    """Preemption cost of the carried-out choice: the sum over the servers for which jobs were preempted."""
+    """Return the preemption cost of the carried-out choice: the sum over servers for which jobs were
+    preempted."""
     costs = [entry["cost"] for entry in choice.get("servers", ()) if entry["group"] == "preemption"]
     if str(choice.get("method")) in ("random", "scf") or None in costs:
         return None
@@ -157,7 +157,7 @@ def _recorded_cost(choice: Mapping[str, Any]) -> float | None:
 
 
 def order_timeline(order: LoanOrder | ReclaimOrder, now: datetime) -> list[TimelineLine]:
-    """Every transaction of an order with what happened to its jobs meanwhile, oldest first."""
+    """Return every transaction of an order with the events of its jobs meanwhile, oldest first."""
     lines = _loan_lines(order) if isinstance(order, LoanOrder) else _reclaim_lines(order, now)
     return sorted(lines, key=lambda line: line.at)
 
@@ -194,7 +194,7 @@ def _reclaim_lines(order: ReclaimOrder, now: datetime) -> list[TimelineLine]:
 
 
 def _server_lines(order: ReclaimOrder) -> list[TimelineLine]:
-    """Servers that went home, and that were confirmed, together are one transaction."""
+    """Servers returned at one time, or confirmed at one time, belong to one transaction and share a line."""
     home: dict[datetime, list[str]] = {}
     confirmed: dict[datetime, list[str]] = {}
     for row in order.servers.all():

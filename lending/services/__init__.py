@@ -1,1 +1,1 @@
-"""The transactions that change it."""
+"""Transactions that change inference clusters."""

@@ -20,10 +20,9 @@ log = structlog.get_logger(__name__)
 
 
 def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
-    """Say what is expected of the next period, and ask servers back where the platform is to do that.
+    """Forecast the usage of the next period and wake the orchestrator.
 
-    Without a trained model, or where it cannot be used, the last sample is the forecast. None before the
-    first sample.
+    Without a usable trained model, the last sample is the forecast. Returns None before the first sample.
     """
     inference_cluster = InferenceCluster.objects.filter(pk=inference_cluster_id).first()
     found = None if inference_cluster is None else recent_usage(inference_cluster, WINDOW)
@@ -47,8 +46,8 @@ def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
 
 
 def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, TrainedForecaster | None]:
-    """The newest model of the cluster's forecaster that is better than none; persistence where there is
-    none."""
+    """Return the latest model of the cluster's forecaster if it is better than persistence, else
+    persistence."""
     trained = inference_cluster.trained_forecasters.filter(forecaster=inference_cluster.forecaster).first()
     if trained is None or trained.error >= trained.persistence_error:
         return Persistence(), None

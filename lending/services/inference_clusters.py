@@ -1,4 +1,4 @@
-"""Inference clusters as operators make and set them, and the credential of their schedulers."""
+"""Operators' changes of inference clusters, and the credential of their schedulers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from scheduling.services.enrolment import cluster_get_or_create, enrolment_token
 from scheduling.services.records import lock_cluster
 from scheduling.services.wakeups import hint, wake
 
-#: Tells a scheduler's credential from a person's token at a glance.
+#: Distinguishes a scheduler's credential from a person's token at a glance.
 CREDENTIAL_PREFIX = "ps_"
 
 
 def inference_cluster_create(*, name: str, actor: User, settings: Mapping[str, Any]) -> InferenceCluster:
-    """Make an inference cluster beside the training cluster. Its servers come with their agents' enrolment.
+    """Make an inference cluster beside the training cluster. Its servers join when their agents enrol.
 
     Raises:
         Conflict: there is one of that name.
@@ -45,8 +45,7 @@ def inference_cluster_create(*, name: str, actor: User, settings: Mapping[str, A
 def inference_cluster_change(
     *, inference_cluster: InferenceCluster, actor: User, changes: Mapping[str, Any]
 ) -> InferenceCluster:
-    """Change an operator's settings. Switching lending off refuses offers that wait; what is on loan
-    stays."""
+    """Change an operator's settings. Switching lending off refuses pending offers; servers on loan stay."""
     lock_cluster(inference_cluster.cluster_id)
     inference_cluster = InferenceCluster.objects.get(pk=inference_cluster.pk)
     for name, value in changes.items():
@@ -60,7 +59,7 @@ def inference_cluster_change(
 
 
 def check_external_scheduler(inference_cluster: InferenceCluster) -> None:
-    """Check that usage and orders come from a client of the REST API.
+    """Check that the scheduler that reports usage and issues orders is a client of the REST API.
 
     Raises:
         Conflict: the cluster's deployments schedule it.
@@ -75,8 +74,8 @@ def check_external_scheduler(inference_cluster: InferenceCluster) -> None:
 def server_token_create(
     *, inference_cluster: InferenceCluster, created_by: User | None, server_name: str = ""
 ) -> str:
-    """A token that lets one agent enrol once, whose server is at home in the inference cluster. Returned
-    once; stored as a digest."""
+    """Return a token with which one agent enrols its server in the inference cluster, once. Only its digest
+    is stored."""
     return enrolment_token_create(
         created_by=created_by,
         server_name=server_name,
@@ -86,8 +85,8 @@ def server_token_create(
 
 
 def credential_issue(*, inference_cluster: InferenceCluster) -> str:
-    """Give the scheduler a new credential; an old one stops working at once. Returned once, stored as a
-    digest."""
+    """Return a new credential of the scheduler; the old one stops working at once. Only its digest is
+    stored."""
     credential = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
     InferenceCluster.objects.filter(pk=inference_cluster.pk).update(
         credential_digest=token_digest(credential), credential_issued_at=timezone.now()

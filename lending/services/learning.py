@@ -1,4 +1,4 @@
-"""The work of a training: a forecaster is fitted to what was reported, and stored."""
+"""The work of a training: fit a forecaster to the reported usage and store it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT_MODELS = 5
 
 
 def training_run(training_id: int) -> bool:
-    """Train, if it is queued and nobody else takes it. Returns whether a model was stored."""
+    """Run the training if it is queued and no other worker takes it. Returns whether a model was stored."""
     return TRAININGS.work_off(training_id, _train, explain=_explained)
 
 
@@ -51,7 +51,7 @@ def _store(
     samples: int,
     learned_until: datetime,
 ) -> bool:
-    """Model and end of the training in one transaction; a stale worker's model is thrown away."""
+    """Store the model and end the training in one transaction; discard a stale worker's model."""
     training = attempt.row
     with transaction.atomic():
         trained = TrainedForecaster.objects.create(

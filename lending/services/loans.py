@@ -1,7 +1,7 @@
 """Lending servers of an inference cluster to training (Lyra section 3.3; spec 2.3).
 
-An order is a row first; the orchestrator carries it out. Both steps are transactions of their own under the
-cluster's row, so that a process may end between any two statements, and an order that is sent again changes
+An order is first stored as a row; the orchestrator carries it out. Each step is its own transaction under the
+lock of the cluster's row, so a process may die between any two statements, and sending an order again changes
 nothing.
 """
 
@@ -49,7 +49,7 @@ def loan_order_create(
     source: OrderSource,
     created_by: str = "",
 ) -> tuple[LoanOrder, bool]:
-    """Take an offer of servers, and say whether it is new.
+    """Store an offer of servers, and return it and whether it is new.
 
     Raises:
         OrderReused: the id belongs to an order for something else.
@@ -85,12 +85,12 @@ def loan_order_create(
 
 
 def hint_orders(inference_cluster: InferenceCluster) -> None:
-    """Let pages that show orders look again once the present transaction is committed."""
+    """Make pages that show orders reload after the current transaction commits."""
     hint(f"cluster:{inference_cluster.cluster_id}", kind="orders")
 
 
 def _offered(inference_cluster: InferenceCluster, names: Sequence[str]) -> list[Server]:
-    """The servers of these names, all of which can be lent now."""
+    """Return the servers of these names, or raise unless all of them can be lent now."""
     servers = list(inference_cluster.servers.filter(name__in=names).order_by("id"))
     unknown = sorted(set(names) - {server.name for server in servers})
     if unknown:
@@ -136,16 +136,16 @@ def _pending_servers(inference_cluster: InferenceCluster) -> list[int]:
 
 
 def _not_before(inference_cluster: InferenceCluster, servers: Sequence[Server], now: datetime) -> datetime:
-    """When all of the servers have been at home long enough."""
+    """Return when all of the servers have been at home for the minimum hold time."""
     hold = timedelta(seconds=inference_cluster.minimum_hold_seconds)
     return max([now, *(one.lending_changed_at + hold for one in servers if one.lending_changed_at)])
 
 
 @transaction.atomic
 def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
-    """Lend what is offered and due. Returns the number of servers that moved.
+    """Lend the servers of due offers. Returns the number of servers that moved.
 
-    Offers of fewer servers than are worth a change wait for more, at most the minimum hold.
+    Offers of fewer servers than the minimum gain wait for more, at most the minimum hold time.
     """
     cluster = lock_cluster(inference_cluster.cluster_id)
     inference_cluster = InferenceCluster.objects.get(pk=inference_cluster.pk)
@@ -159,7 +159,7 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
         return 0
     due = [order for order in pending if order.not_before <= now]
     offered = {order.pk: list(order.servers.order_by("id")) for order in due}
-    # A server that began to serve after it was offered is lent once it is empty.
+    # A server that began to serve requests after its offer is lent once it is empty.
     due = [order for order in due if not _serving(offered[order.pk])]
     offered = {order.pk: offered[order.pk] for order in due}
     longest_wait = timedelta(seconds=inference_cluster.minimum_hold_seconds)
@@ -185,8 +185,8 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
 
 
 def withdraw_offers(inference_cluster: InferenceCluster, wanted: int, now: datetime) -> int:
-    """Give back servers that were offered and not lent yet, newest offers first. The caller holds the
-    cluster's row.
+    """Give back servers that were offered but not lent yet, newest offers first. The caller holds the
+    cluster's lock.
 
     Returns how many, at most ``wanted``.
     """

@@ -1,6 +1,6 @@
-"""Inference servers that serve requests are not lent.
+"""Servers that serve requests, which are not lent.
 
-A room above knows which ones do. It registers a function that says so when Django starts.
+A package above knows them. When Django starts, it registers a function that finds them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The resource orchestrator (Lyra section 3.3; spec 1.2): works off orders, on instruction and periodically.
+"""The resource orchestrator (Lyra section 3.3; spec 1.2): carries out orders when woken and periodically.
 
-It keeps nothing between its runs: what there is to do follows from rows, so it may run twice, at once, late
-or not at all.
+It keeps no state between runs: its work follows from rows, so it may run twice, concurrently, late or not at
+all.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ log = structlog.get_logger(__name__)
 
 
 def orchestrate() -> None:
-    """Ask back what the next period needs, where the platform is to do that, and work off all orders."""
+    """Ask back the servers that the next period needs, where the platform does that, and carry out all
+    orders."""
     for inference_cluster in InferenceCluster.objects.all():
         ask_back(inference_cluster, timezone.now())
     work_off_orders()
 
 
 def work_off_orders() -> int:
-    """Do what has become due. Returns how many servers and orders moved.
+    """Carry out what is due. Returns how many servers and orders moved.
 
-    Reclaims come before loans: what is asked back must not be lent first (spec 2.1).
+    Reclaims come before loans, so that a server asked back is not lent first (spec 2.1).
     """
     moved = 0
     for inference_cluster in InferenceCluster.objects.all():

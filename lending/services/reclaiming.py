@@ -1,9 +1,9 @@
 """Giving servers back to an inference cluster (Lyra sections 3.3, 3.4; spec 2.4.3 step 8).
 
-An order is a row first. The orchestrator then chooses servers and makes them unusable for training, in one
-transaction with the planner's wake-up; the planner takes the jobs off them as off a server that is drained;
-and a server goes home when nothing is assigned to it any more, which its agent confirms or its fence period
-brings about. Each step looks at rows alone.
+An order is first stored as a row. The orchestrator then chooses servers and makes them unusable for training,
+in one transaction with the planner's wake-up. The planner moves jobs off them as off a draining server. A
+server goes home when no assignment is left on it: its agent confirms that, or its fence period ends. Each
+step reads only rows.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from scheduling.services.wakeups import hint, wake
 if TYPE_CHECKING:
     from lending.services.reclaiming_choice import ReclaimChoice
 
-#: Planning facts may move while servers are chosen; after so many times they are chosen under the lock.
+#: Planning facts may change while servers are chosen; the last attempt chooses them under the lock.
 MAXIMUM_ATTEMPTS = 3
-#: How long ago, and how far ahead, servers may be wanted back.
+#: Limits of ``wanted_by`` in the past and in the future.
 LATEST_WISH, EARLIEST_WISH = timedelta(days=1), timedelta(days=366)
 
 
@@ -60,9 +60,10 @@ def reclaim_order_create(
     source: OrderSource,
     created_by: str = "",
 ) -> tuple[ReclaimOrder, bool]:
-    """Take the wish to have ``count`` servers back by a time, at once unless told, and say whether it is new.
+    """Store the order to return ``count`` servers by ``wanted_by`` (None: now), and return it and whether it
+    is new.
 
-    More than are on loan may be asked for; all of them come back then.
+    ``count`` may exceed the servers on loan; then all of them come back.
 
     Raises:
         OrderReused: the id belongs to another order.
@@ -97,7 +98,7 @@ def reclaim_order_create(
 
 
 def _ahead_of_usage(inference_cluster: InferenceCluster) -> bool | None:
-    """Whether the usage that was measured last asks for no server back; None before the first sample."""
+    """Return whether the latest measured usage asks no server back; None before the first sample."""
     newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
     if newest is None:
         return None
@@ -108,7 +109,7 @@ def _ahead_of_usage(inference_cluster: InferenceCluster) -> bool | None:
 
 
 def begin_reclaims(inference_cluster: InferenceCluster, now: datetime) -> int:
-    """Choose servers for every order that is due. Returns how many orders were begun."""
+    """Choose servers for every due order. Returns how many orders were begun."""
     cluster = read_cluster(inference_cluster.cluster_id)
     begun = 0
     pending = inference_cluster.reclaim_orders.filter(state=ReclaimState.PENDING).order_by("created_at", "id")
@@ -119,7 +120,8 @@ def begin_reclaims(inference_cluster: InferenceCluster, now: datetime) -> int:
 
 
 def returning_takes(cluster: Cluster) -> timedelta:
-    """How long before its time an order is begun: what a return takes where an agent does not answer."""
+    """Return how long before ``wanted_by`` an order is begun: the return time when an agent does not
+    answer."""
     return timedelta(
         seconds=cluster.slot_seconds
         + cluster.suspend_timeout_seconds
@@ -158,7 +160,7 @@ def _choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
 def _commit(
     order: ReclaimOrder, inference_cluster: InferenceCluster, cluster: Cluster, choice: ReclaimChoice | None
 ) -> None:
-    """Make the chosen servers unusable and wake the planner. The caller holds the cluster's row."""
+    """Make the chosen servers unusable and wake the planner. The caller holds the cluster's lock."""
     now = timezone.now()
     order.withdrawn = withdraw_offers(inference_cluster, order.count, now)
     if choice is None or order.withdrawn:
@@ -193,7 +195,7 @@ def _commit(
 
 
 def _break_off_measurements(server_ids: Collection[int]) -> None:
-    """A measurement would hold its server for a minute; it is made again elsewhere."""
+    """Break off measurements, which would hold a server for a minute; they are repeated elsewhere."""
     measuring = Generation.objects.filter(
         purpose=Purpose.PROFILING, assignments__gpu__server_id__in=server_ids
     ).exclude(state=GenerationState.RETIRED)
@@ -202,8 +204,7 @@ def _break_off_measurements(server_ids: Collection[int]) -> None:
 
 
 def _break_off_changes(server_ids: Collection[int]) -> None:
-    """A job that prepares to go onto these servers would take them first and leave them then: two hand-overs
-    to wait for."""
+    """Break off changes to these servers: otherwise a job would move onto them and then off again."""
     assigned = Assignment.objects.filter(
         gpu__server_id__in=server_ids,
         generation__purpose=Purpose.TRAINING,
@@ -250,14 +251,14 @@ def return_servers(inference_cluster: InferenceCluster) -> int:
 
 
 def _close(order: ReclaimOrder, now: datetime) -> None:
-    """All servers of the order are back: say what it took."""
+    """Mark an order as returned once all of its servers are back, and record its outcome."""
     order.state, order.returned_at = ReclaimState.RETURNED, now
     order.outcome = _outcome(order)
     order.save(update_fields=["state", "returned_at", "outcome"])
 
 
 def _outcome(order: ReclaimOrder) -> dict[str, object]:
-    """What happened to the jobs that had GPUs on the servers, by what their histories say."""
+    """Return what happened to the jobs that had GPUs on the servers, from their events."""
     jobs = list(order.choice.get("jobs", []))
     events: dict[str, set[str]] = {job: set() for job in jobs}
     for job, kind in JobEvent.objects.filter(job_id__in=jobs, happened_at__gte=order.begun_at).values_list(
@@ -279,8 +280,8 @@ def _outcome(order: ReclaimOrder) -> dict[str, object]:
 
 
 def _fate(kinds: Collection[str]) -> str:
-    """What became of one job, by the kinds of its events. A change broken off before it trained took no
-    running work."""
+    """Return what became of one job, from the kinds of its events. A change broken off before it trained took
+    no running work."""
     seen = set(kinds)
     broken_off = JobEventKind.BROKEN_OFF in seen
     suspended = JobState.SUSPENDED in seen and not broken_off
@@ -295,7 +296,7 @@ def _fate(kinds: Collection[str]) -> str:
 
 @transaction.atomic
 def reclaim_confirm(*, order: ReclaimOrder, server_names: Collection[str]) -> ReclaimOrder:
-    """Note that the inference scheduler has these servers again. Names that it confirmed before are no news.
+    """Record that the inference scheduler has these servers again. Confirming a name again changes nothing.
 
     Raises:
         InvalidRequest: a server is not of this order.

@@ -1,5 +1,5 @@
-"""Which servers go back, from the live worker maps (Lyra section 3.4; spec 2.4): rows in, the core's choice
-and its reasons out."""
+"""The choice of servers to return, from the live worker maps (Lyra section 3.4; spec 2.4): reads rows,
+returns the core's choice and its reasons."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, Recl
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.models import Assignment, CurveLevel, Job
 
-#: What the chosen method is shown next to.
+#: Methods that the chosen one is compared with.
 ALTERNATIVES = (ReclaimMethod.IMPROVED, ReclaimMethod.LYRA, ReclaimMethod.SCF, ReclaimMethod.RANDOM)
-#: The optimum too among so many candidates; its work grows fast beyond.
+#: Maximum number of candidates for computing the optimum, whose cost grows fast.
 MOST_FOR_OPTIMUM = 24
 
 
 @dataclass(frozen=True)
 class ReclaimChoice:
-    """The servers to return in order, with what each held and what it cost, and the whole choice as JSON."""
+    """The servers to return in order, with what each held and its cost, and the whole choice as JSON."""
 
     servers: tuple[Server, ...]
     groups: tuple[str, ...]
-    #: None where a job could not go on at all without its flexible workers.
+    #: None if a job could not continue without its flexible workers.
     costs: tuple[float | None, ...]
     jobs: tuple[str, ...]
     document: dict[str, Any]
@@ -41,8 +41,7 @@ class ReclaimChoice:
 
 @dataclass(frozen=True)
 class _Workers:
-    """Jobs and measurements on the training side, with GPUs that each cannot do without and others, by row of
-    server."""
+    """Jobs and measurements on the training side, with their base and flexible GPUs by row of the server."""
 
     jobs: tuple[str, ...]
     base: tuple[dict[int, int], ...]
@@ -53,8 +52,7 @@ class _Workers:
 
 @dataclass(frozen=True)
 class _Held:
-    """One generation: its GPUs as (row of the server, marked as flexible), and the curve that it runs
-    along."""
+    """One generation: its GPUs as (row of the server, whether flexible), and its scaling curve."""
 
     job_id: str
     measures: bool
@@ -63,10 +61,10 @@ class _Held:
 
 
 def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
-    """Choose ``count`` of the servers on loan from ``inference_cluster``, or all there are.
+    """Choose ``count`` of the servers on loan from ``inference_cluster``, or all of them if there are fewer.
 
-    Servers that are being returned already are no candidates. Servers given up are taken only where there are
-    too few others: nobody wants a dead one back.
+    Servers already being returned are no candidates. Servers that are down are candidates only if too few
+    others remain.
     """
     servers = list(
         Server.objects.filter(cluster_id=inference_cluster.cluster_id)
@@ -97,11 +95,11 @@ def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
 
 
 def _workers(servers: Sequence[Server]) -> _Workers:
-    """Every job with GPUs, by the generation that it is going to, and every measurement.
+    """Return every job with GPUs, by its newest generation, and every measurement.
 
-    GPUs that the planner marked as flexible are so. Of a job without a mark all GPUs beyond its lowest level
-    are: those on borrowed servers first, and there those on servers with few of its GPUs. A measurement can
-    be made again: all of its GPUs are flexible.
+    GPUs that the planner marked as flexible are flexible. For a job without a mark, all GPUs beyond its
+    lowest level are: first those on borrowed servers, and among these first those on servers with few of its
+    GPUs. A measurement can be repeated, so all of its GPUs are flexible.
     """
     held = _held(servers)
     jobs = {
@@ -129,7 +127,7 @@ def _workers(servers: Sequence[Server]) -> _Workers:
 
 
 def _held(servers: Sequence[Server]) -> list[_Held]:
-    """The newest unretired generation of each job and purpose with its GPUs, ordered by job."""
+    """Return the newest unretired generation of each job and purpose with its GPUs, ordered by job."""
     row_of = {server.pk: row for row, server in enumerate(servers)}
     gpus: dict[tuple[str, bool, int], list[tuple[int, bool]]] = defaultdict(list)
     curves: dict[tuple[str, bool, int], int] = {}
@@ -156,7 +154,7 @@ def _held(servers: Sequence[Server]) -> list[_Held]:
 
 
 def _lowest(levels: Sequence[CurveLevel]) -> int:
-    """The fewest GPUs of a curve; 0 for one without levels."""
+    """Return the fewest GPUs of a curve; 0 for one without levels."""
     return min((level.gpus for level in levels), default=0)
 
 
@@ -167,8 +165,7 @@ def _counted(gpus: Sequence[tuple[int, bool]]) -> dict[int, int]:
 def _split(
     gpus: Sequence[tuple[int, bool]], lowest: int, servers: Sequence[Server]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """GPUs of one job by server: those that it cannot do without, and the others. A job without a lowest
-    level needs all."""
+    """Return the base and the flexible GPUs of one job by server. A job without a lowest level needs all."""
     count = _counted(gpus)
     marked = Counter(row for row, flexible in gpus if flexible)
     if marked:
@@ -201,7 +198,7 @@ def _question(
     pairs = [(job, row) for job, rows in enumerate(where) for row in rows]
     return ReclaimQuestion(
         fleet=Fleet(
-            # A server whose agent has not told its GPUs yet can go back like any other.
+            # A server whose agent has not reported its GPUs yet can be returned like any other.
             gpus=np.array([max(1, len(server.gpus.all())) for server in servers], dtype=np.int64),
             on_loan=on_loan,
             role=np.full(len(servers), NO_ROLE, dtype=np.int64),
@@ -220,7 +217,7 @@ def _question(
 
 
 def _concerned(workers: _Workers, returned: set[int]) -> tuple[str, ...]:
-    """Jobs with any GPU on a returned server."""
+    """Return the jobs with any GPU on a returned server."""
     concerned = [
         job
         for job, base, spare in zip(workers.jobs, workers.base, workers.flexible, strict=True)
@@ -230,7 +227,7 @@ def _concerned(workers: _Workers, returned: set[int]) -> tuple[str, ...]:
 
 
 def _timed(question: ReclaimQuestion, method: ReclaimMethod) -> tuple[Reclaim, float]:
-    """The choice by that method, and how many seconds it took to compute."""
+    """Return the choice of ``method`` and its computation time in seconds."""
     began = time.perf_counter()
     reclaim = choose_servers(question, method)
     return reclaim, time.perf_counter() - began
@@ -239,7 +236,7 @@ def _timed(question: ReclaimQuestion, method: ReclaimMethod) -> tuple[Reclaim, f
 def _document(
     servers: Sequence[Server], workers: _Workers, question: ReclaimQuestion, reclaim: Reclaim, seconds: float
 ) -> dict[str, Any]:
-    """The choice as the dashboard explains it."""
+    """Return the choice as JSON for the dashboard."""
     methods = list(ALTERNATIVES)
     if reclaim.method == ReclaimMethod.OPTIMAL or question.fleet.on_loan.sum() <= MOST_FOR_OPTIMUM:
         methods.append(ReclaimMethod.OPTIMAL)
@@ -283,9 +280,9 @@ def _document(
 
 
 def _alternative(servers: Sequence[Server], other: Reclaim, seconds: float) -> dict[str, Any]:
-    """What a method would have done. ``cost``: of the servers that it takes from jobs which are preempted."""
+    """Return a method's choice as JSON. ``cost`` covers the servers taken from preempted jobs."""
     cost = float(other.cost[other.group == ReclaimGroup.PREEMPTION].sum())
-    # `random` and `scf` know no preemption cost; it has no bound where a job could not go on at all.
+    # `random` and `scf` compute no preemption cost; it is infinite if a job cannot continue at all.
     known = other.method not in (ReclaimMethod.RANDOM, ReclaimMethod.SCF) and isfinite(cost)
     return {
         "method": str(other.method),

@@ -1,7 +1,6 @@
 """Training of usage forecasters (Lyra section 3.6; spec 2.2): rows with leases, progress and a cancel flag.
 
-The rows say what is to be done; messages only wake a worker of the queue `forecasting`. Nothing else waits
-for a model.
+Rows define the work; messages only wake a worker of the queue `forecasting`. Nothing else waits for a model.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from lending.services.usage import recent_usage
 from projects.errors import Conflict
 from scheduling.services.long_tasks import LongTask
 
-#: A model is made anew so often.
+#: Interval between trainings of a cluster's model.
 RETRAIN_AFTER = timedelta(days=1)
-#: The network's three days: with fewer samples it knows less than the last one says.
+#: The network's three days: fitted to fewer samples it is worse than persistence.
 LEAST_SAMPLES = 3 * SAMPLES_PER_DAY
 
 
@@ -40,7 +39,7 @@ def training_start(
     """Queue a training of the named forecaster, by default the cluster's own.
 
     Raises:
-        Conflict: one is queued or under way, or there is nothing to train.
+        Conflict: one is queued or under way, or the forecaster needs no training.
     """
     name = forecaster or inference_cluster.forecaster
     if name == PERSISTENCE:
@@ -59,15 +58,15 @@ def training_start(
 
 
 def training_cancel(*, training: ForecasterTraining) -> ForecasterTraining:
-    """Cancel at once while it is queued, at its next epoch while it runs. A finished one stays as it is."""
+    """Cancel a queued training at once, a running one at its next epoch. A finished one stays as it is."""
     return TRAININGS.cancel(training)
 
 
 def start_due_trainings() -> int:
-    """Queue a training for every cluster whose newest model is a day old, or that has none yet. Returns how
+    """Queue a training for every cluster without a training of its forecaster in the last day. Returns how
     many.
 
-    A training that failed is not tried again before the day is over: the next samples may be what it lacked.
+    A failed training is retried only after that day: the next samples may be what it lacked.
     """
     since = timezone.now() - RETRAIN_AFTER
     count = 0
@@ -78,13 +77,13 @@ def start_due_trainings() -> int:
         found = recent_usage(inference_cluster, LONGEST_HISTORY)
         if recent.exists() or found is None:
             continue
-        # A class says what it needs, but to ask the network's would load PyTorch here: the fit itself refuses
-        # too few.
+        # `least_samples` of the network's class would load PyTorch here, so one limit holds for all. The fit
+        # itself refuses too few samples.
         if sum(map(isfinite, found[0])) < LEAST_SAMPLES:
             continue
         try:
             training_start(inference_cluster=inference_cluster)
         except Conflict:
-            continue  # an operator was quicker
+            continue  # an operator has started one
         count += 1
     return count

@@ -1,5 +1,5 @@
-"""The one way in which servers change between home and loan, and their whitelist with them (Lyra section 3.3;
-spec 1.7). Callers hold the cluster's row."""
+"""The only code that moves servers between home and loan and changes their whitelist (Lyra section 3.3; spec
+1.7). Callers hold the cluster's lock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from lending.models import InferenceCluster, LendingEvent
 
 
 class ForbiddenLendingTransition(Exception):
-    """A change that the state machine does not know: a defect, never a user's fault."""
+    """A change that the state machine does not allow: a defect, never a user's fault."""
 
 
 def move_servers(servers: Collection[Server], state: LendingState, now: datetime) -> None:
     """Put all of the servers into ``state`` and on its whitelist, in one statement.
 
     Raises:
-        ForbiddenLendingTransition: one of them is, in the database, not where such a step begins. Roll back.
+        ForbiddenLendingTransition: the database holds one of them in a state from which ``state`` cannot be
+            reached. The caller must roll back.
     """
     before = [known for known, following in LENDING_TRANSITIONS.items() if state in following]
     moved = Server.objects.filter(pk__in=[server.pk for server in servers], lending_state__in=before).update(
@@ -38,7 +39,7 @@ def move_servers(servers: Collection[Server], state: LendingState, now: datetime
 def note_event(
     inference_cluster: InferenceCluster, kind: str, message: str, now: datetime, **detail: Any
 ) -> LendingEvent:
-    """Add one line to the history, with how many servers are where now."""
+    """Add one line to the history, with the current server counts."""
     counts = dict(
         inference_cluster.servers.order_by().values_list("lending_state").annotate(count=Count("pk"))
     )

@@ -1,5 +1,5 @@
-"""What inference clusters report of their usage, and what the platform asks back for what is expected of it
-(Lyra section 3.6; spec 2.2)."""
+"""Reported usage of inference clusters, and the servers that the platform asks back for expected usage (Lyra
+section 3.6; spec 2.2)."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-#: Clocks differ a little; a period that ends later than this is a mistake.
+#: Tolerated clock difference; a period that ends later than this is rejected.
 CLOCK_DIFFERENCE = timedelta(minutes=1)
-#: Samples are kept as long.
+#: Retention of samples, forecasts and history lines.
 OLDEST_SAMPLE = timedelta(days=90)
-#: A sample older than so many periods says nothing about what is needed now.
+#: A sample older than this many periods is not used to ask servers back.
 STALE_PERIODS = 2.5
-#: The period that a forecast is for has begun when it is made: what it needs is wanted at once, and a tenth
-#: of the period hardly shows in its mean. Orders for the period's end would wait until only a return's
-#: longest time is left.
+#: The period of a forecast has begun when it is made, so its servers are wanted at once; a tenth of the
+#: period hardly affects its mean. An order due at the period's end would wait until only the longest return
+#: time is left.
 WANTED_WITHIN_PERIODS = 0.1
 
 
 @transaction.atomic
 def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mapping[str, Any]]) -> int:
-    """Store samples; one that was reported before is replaced. Returns how many periods were new.
+    """Store samples, replacing earlier reports of the same periods. Returns how many periods were new.
 
     Raises:
         InvalidRequest: a period ends in the future, ended too long ago, or is named twice.
@@ -82,22 +82,23 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
     )
     hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
     wake("forecast_usage", inference_cluster_id=inference_cluster.pk)
-    # Where nobody forecasts, measured usage still asks back what it needs.
+    # Without a forecast, measured usage still asks back the servers that it needs.
     wake("orchestrate")
     return len(samples) - before
 
 
 def forget_old_usage(now: datetime) -> None:
-    """Delete samples, forecasts and lines of history that are too old to be looked at."""
+    """Delete samples, forecasts and history lines older than the retention time."""
     UsageSample.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
     UsageForecast.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
     LendingEvent.objects.filter(happened_at__lt=now - OLDEST_SAMPLE).delete()
 
 
 def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[list[float], datetime] | None:
-    """Usage in the last ``periods`` periods, oldest first, and when the newest ended; None without a sample.
+    """Return the usage of the last ``periods`` periods, oldest first, and when the latest ended; None without
+    a sample.
 
-    A period that was not reported is not a number.
+    Periods that were not reported are NaN.
     """
     newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
     if newest is None:
@@ -116,19 +117,19 @@ def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[lis
 
 @transaction.atomic
 def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder | None:
-    """Ask for the servers that the coming period needs, for inference schedulers that leave it to the
+    """Ask back the servers that the coming period needs, for inference schedulers that leave this to the
     platform.
 
-    A forecast alone takes no server that was lent a short time ago, and none where too few would move to be
-    worth it; measured usage takes what it needs. The order's id follows from the sample, so that asking again
-    changes nothing.
+    A forecast alone asks back no recently lent server, and nothing if too few servers would move; measured
+    usage asks back as many as it needs. The order's id is derived from the sample, so asking again changes
+    nothing.
     """
     if inference_cluster.scheduled_by == ScheduledBy.DEPLOYMENTS:
-        # Its deployments ask back, by the same rule.
+        # Its deployments ask back by the same rule.
         return None
     if not inference_cluster.asks_back_by_forecast:
         return None
-    # Two orchestrators at once would count the same servers twice.
+    # Two concurrent orchestrators would count the same servers twice.
     lock_cluster(inference_cluster.cluster_id)
     newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
     if newest is None:
@@ -159,7 +160,7 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
 def servers_to_ask_back(
     inference_cluster: InferenceCluster, usage: float, forecast: float | None, now: datetime, offered: int = 0
 ) -> int:
-    """Return how many servers the lending rule asks back now. The caller holds the cluster's row.
+    """Return how many servers the lending rule asks back now. The caller holds the cluster's lock.
 
     Args:
         offered: servers that are offered and not lent yet, where these count as lent.

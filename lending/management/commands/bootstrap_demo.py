@@ -25,8 +25,7 @@ class Command(BaseCommand):
         "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. "
         "Prints JSON."
     )
-    # Whoever starts the platform has Django check itself with the migrations, a moment before; doing it again
-    # takes two seconds of a processor.
+    # The launcher has just run Django's checks with the migrations; running them again takes two CPU seconds.
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -87,7 +86,7 @@ class Command(BaseCommand):
             settings={
                 "period_seconds": period_seconds,
                 "minimum_hold_seconds": 6 * period_seconds,
-                # Of a handful of servers two per cent would be a whole one.
+                # Two per cent of a handful of servers would round up to a whole one.
                 "headroom_fraction": 0.0,
             },
         )
