@@ -1,7 +1,7 @@
-"""Who may do what: roles in a project, and operators.
+"""Permissions: roles in a project, and operators.
 
-Two rules hold everywhere. What a person may not know of does not exist for them (404); what they know of but
-may not do is refused with the reason (403).
+Two rules hold everywhere. An object that a person may not see does not exist for them (404). An action on a
+visible object that they may not perform is refused with the reason (403).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MAY = {
 
 
 def role_in(user: User, project: Project) -> Role | None:
-    """The caller's own role in the project; None for a stranger (operators included)."""
+    """Return the user's own role in the project; None for non-members (operators included)."""
     role = user.reachable_memberships().filter(project=project).values_list("role", flat=True).first()
     return None if role is None else Role(role)
 
 
 def require_role(user: User, project: Project, at_least: Role) -> None:
-    """Let operators and those of sufficient role pass.
+    """Check that the user is an operator or has at least this role.
 
     Raises:
         NotAllowed: the role does not suffice.
@@ -35,10 +35,10 @@ def require_role(user: User, project: Project, at_least: Role) -> None:
 
 
 def require(role: Role | None, project: Project, at_least: Role) -> None:
-    """Let who has the role in the project pass, where it suffices.
+    """Check that ``role`` is at least ``at_least``.
 
     Raises:
-        NotAllowed: it does not.
+        NotAllowed: it is not.
     """
     if role is None or _RANK[role] < _RANK[at_least]:
         have = "no role" if role is None else f"the role {role.value}"
@@ -49,20 +49,20 @@ def require(role: Role | None, project: Project, at_least: Role) -> None:
 
 
 def require_operator(user: User) -> None:
-    """Let operators pass.
+    """Check that the user acts as an operator.
 
     Raises:
-        NotAllowed: the caller is none.
+        NotAllowed: the user does not.
     """
     if not user.operates():
         raise NotAllowed("Only operators of the cluster may do this.")
 
 
 def require_scope(user: User, scope: Scope) -> None:
-    """Let sessions and tokens of that scope pass.
+    """Check that the request uses a session, or a token of that scope.
 
     Raises:
-        MissingScope: the token was made for less.
+        MissingScope: the token lacks the scope.
     """
     token = user.acting_token
     if token is not None and scope not in token.scopes:
@@ -73,10 +73,10 @@ def require_scope(user: User, scope: Scope) -> None:
 
 
 def require_all_projects(user: User) -> None:
-    """Let sessions and tokens pass that are not limited to single projects.
+    """Check that the request uses a session, or a token that is not limited to single projects.
 
     Raises:
-        NotAllowed: the token is.
+        NotAllowed: the token is limited.
     """
     if user.acting_token is not None and user.acting_token.project_ids is not None:
         raise NotAllowed("This token is limited to single projects; use one that is not.")

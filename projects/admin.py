@@ -1,4 +1,4 @@
-"""The admin's pages of people, projects and tokens."""
+"""Admin pages of users, projects and tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UserQuotaInline(admin.StackedInline):
 
 
 class AccountForm(UserChangeForm):
-    """Django's form, by the platform's rule: somebody active stays an operator."""
+    """Django's form, which also keeps at least one active operator."""
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -56,8 +56,8 @@ class QuotaInline(admin.StackedInline):
 
 @admin.register(Project)
 class ProjectAdmin(admin.ModelAdmin):
-    """Projects are closed by the same rules as everywhere: none with unfinished jobs, none with jobs
-    deleted."""
+    """Projects are closed under the platform's rules: no archiving with unfinished jobs, no deletion with
+    jobs."""
 
     list_display = ("name", "description", "created_by", "created_at", "archived_at")
     list_select_related = ("created_by",)
@@ -69,7 +69,7 @@ class ProjectAdmin(admin.ModelAdmin):
     actions = ("archive", "restore", "delete_without_jobs")
 
     def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
-        # The admin's own deletion follows the rows and would take jobs that run with it.
+        # The admin's own deletion cascades and would delete running jobs.
         return False
 
     @admin.action(description="Archive (no unfinished jobs)")
@@ -98,7 +98,7 @@ class ProjectAdmin(admin.ModelAdmin):
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(admin.ModelAdmin):
-    """Tokens can be looked at and revoked here; a secret exists only in the answer that issued it."""
+    """Tokens can be viewed and revoked here. A secret exists only in the response that issued it."""
 
     list_display = ("name", "user", "prefix", "created_at", "expires_at", "last_used_at", "revoked_at")
     list_select_related = ("user",)

@@ -1,4 +1,4 @@
-"""Django's admin with a site of our own."""
+"""Django's admin with our own site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may enter the admin: operators, and whom Django's own column `is_staff` lets in."""
+"""Access to the admin: operators, and users with Django's column `is_staff`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ class OperatorsSite(AdminSite):
     """The admin of the platform."""
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Whether the person may enter; what they may change there is `User.has_perm`."""
+        """Return whether the user may enter the admin; `User.has_perm` decides what they may change there."""
         user = request.user
         return super().has_permission(request) or (isinstance(user, User) and user.operates())

@@ -1,4 +1,4 @@
-"""Headers that bind browsers: on every answer of every process, errors and downloads included."""
+"""Security headers for browsers on every response of every process, including errors and downloads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django.utils.deprecation import MiddlewareMixin
 
 HEADER = "Content-Security-Policy"
 
-#: Our own scripts and styles only, nothing inline that could run. Plotly, the admin and the API's page write
-#: style attributes and sheets of their own, hence 'unsafe-inline' for styles alone.
+#: Only our own scripts and styles, no inline scripts. Plotly, the admin and the API page write inline style
+#: attributes and sheets, hence 'unsafe-inline' for styles only.
 PAGE: Mapping[str, str] = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -23,7 +23,7 @@ PAGE: Mapping[str, str] = {
     "frame-ancestors": "'none'",
     "base-uri": "'none'",
 }
-#: Data and downloads run nothing and show nothing, also when somebody opens them as a page.
+#: Data and downloads must not run or show anything when opened as a page.
 NOT_A_PAGE: Mapping[str, str] = {
     "default-src": "'none'",
     "frame-ancestors": "'none'",
@@ -34,17 +34,17 @@ NOT_A_PAGE: Mapping[str, str] = {
 
 
 def policy_text(policy: Mapping[str, str]) -> str:
-    """The policy as its header spells it."""
+    """Return the policy as the value of its header."""
     return "; ".join(f"{name} {value}".strip() for name, value in policy.items())
 
 
 class BrowserSecurityMiddleware(MiddlewareMixin):
-    """Outermost of all, so that answers to errors carry the headers too. A view's own policy stays."""
+    """Outermost middleware, so that error responses carry the headers too. A view's own policy stays."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         is_page = response.headers.get("Content-Type", "").startswith("text/html")
         response.headers.setdefault(HEADER, policy_text(PAGE if is_page else NOT_A_PAGE))
         response.headers.setdefault("Referrer-Policy", "same-origin")
-        # An origin has a port: what listens on another port of this host may not embed what a session sees.
+        # An origin includes the port: servers on other ports of this host must not embed what a session sees.
         response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
         return response

@@ -1,4 +1,4 @@
-"""Where a request comes from: the one answer for throttles, login pages and logs."""
+"""The client address of a request, for throttles, login pages and logs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ipaddress import IPv6Address, ip_address
 
 from django.conf import settings
 
-#: Who has one IPv6 address has a network of them.
+#: The holder of one IPv6 address controls its whole network.
 _IPV6_NETWORK_BITS = 64
 
 
 def client_address(meta: Mapping[str, object]) -> str:
-    """The address of a request's caller, as the outermost of our own proxies saw it; "" where there is none.
-    ``meta`` is its ``META``.
+    """Return the caller's address as the outermost of our own proxies saw it; "" if unknown. ``meta`` is the
+    request's ``META``.
 
-    ``TRUSTED_PROXIES`` counts the proxies in front: each adds the address that it saw to ``X-Forwarded-For``,
-    so what lies further left was written by the caller and is not believed. What is no address counts as the
-    proxy's own.
+    ``TRUSTED_PROXIES`` is the number of proxies in front. Each appends the address that it saw to
+    ``X-Forwarded-For``, so entries further left were written by the caller and are ignored. An entry that is
+    not an address is replaced by the proxy's own address.
     """
     peer = str(meta.get("REMOTE_ADDR", ""))
     forwarded = [part.strip() for part in str(meta.get("HTTP_X_FORWARDED_FOR", "")).split(",")]
@@ -32,7 +32,7 @@ def client_address(meta: Mapping[str, object]) -> str:
 
 
 def throttled_address(meta: Mapping[str, object]) -> str:
-    """What throttles count by and who takes turns: an IPv4 address, or the network of an IPv6 address."""
+    """Return the key for throttles and fair queueing: an IPv4 address, or the network of an IPv6 address."""
     text = client_address(meta)
     try:
         address = ip_address(text)
@@ -47,7 +47,7 @@ def throttled_address(meta: Mapping[str, object]) -> str:
 
 
 def _without_port(text: str) -> str:
-    """Some proxies write ``192.0.2.7:4711`` and ``[2001:db8::1]:4711``."""
+    """Strip the port: some proxies write ``192.0.2.7:4711`` and ``[2001:db8::1]:4711``."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text

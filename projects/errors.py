@@ -1,4 +1,4 @@
-"""Errors of the domain: services raise them, the API turns them into problem documents."""
+"""Domain errors: services raise them, the API renders them as problem documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class DomainError(Exception):
-    """Something a caller can act on. ``detail`` is a sentence that says what would be right."""
+    """An error that the caller can act on. ``detail`` is a sentence that says what would be right."""
 
     status = 400
     code = "invalid"
@@ -31,7 +31,7 @@ class InvalidRequest(DomainError):
 
 
 class WrongCredentials(DomainError):
-    """401: user name and password do not open the door."""
+    """401: user name and password match no account."""
 
     status = 401
     code = "wrong_credentials"
@@ -39,7 +39,7 @@ class WrongCredentials(DomainError):
 
 
 class NotFound(DomainError):
-    """404: there is no such object, or none that the caller may know of."""
+    """404: there is no such object, or the caller may not see it."""
 
     status = 404
     code = "not_found"
@@ -47,7 +47,7 @@ class NotFound(DomainError):
 
 
 class NotAllowed(DomainError):
-    """403: a known object, a missing right."""
+    """403: the object is visible, but a permission is missing."""
 
     status = 403
     code = "not_allowed"
@@ -55,14 +55,14 @@ class NotAllowed(DomainError):
 
 
 class MissingScope(NotAllowed):
-    """403: the token was made for less than this."""
+    """403: the token lacks the scope."""
 
     code = "missing_scope"
     title = "Missing scope"
 
 
 class Conflict(DomainError):
-    """409: the object's present state forbids it."""
+    """409: the object's current state forbids it."""
 
     status = 409
     code = "conflict"
@@ -70,7 +70,7 @@ class Conflict(DomainError):
 
 
 class TooLarge(DomainError):
-    """413: more bytes than are taken."""
+    """413: the request is larger than the limit."""
 
     status = 413
     code = "too_large"

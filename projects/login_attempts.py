@@ -1,6 +1,6 @@
-"""Guessing passwords is slowed down, at whichever door: per name, per address, and per both.
+"""Throttling of password guesses: per name, per address, and per pair of both.
 
-The authentication backend counts, so that a door that somebody adds later is throttled without its doing.
+The authentication backend counts, so every login path is throttled, including ones added later.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from projects.errors import DomainError
 
 log = structlog.get_logger(__name__)
 
-#: Failures within the window after which the next attempt waits: of one name from one address, and of either
-#: alone. The latter are generous, for behind a proxy everybody may come from one address.
+#: Failures within the window after which further attempts are refused: for a name from one address, and for
+#: either alone. The latter limits are generous because all users may share one proxy's address.
 MAXIMUM_FAILURES = {"both": 20, "address": 200, "name": 200}
 WINDOW_SECONDS = 300
 
 
 class TooManyAttempts(DomainError):
-    """429: passwords were guessed too often; the window has to pass."""
+    """429: too many failed logins; the window has to pass."""
 
     status = 429
     code = "too_many_attempts"
@@ -43,17 +43,17 @@ class TooManyAttempts(DomainError):
 
 
 def normalised_name(username: str) -> str:
-    """The name as accounts spell it: what forms and the API strip and fold is the same person's name."""
+    """Return the name as stored in accounts, normalised as forms and the API do it."""
     return unicodedata.normalize("NFKC", username).strip()
 
 
 class ThrottledBackend(ModelBackend):
-    """User name and password, counted. Every login of the platform goes through here."""
+    """User name and password, with a count of failures. Every login of the platform uses this backend."""
 
     def authenticate(  # type: ignore[override]
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **_: Any
     ) -> AbstractBaseUser | None:
-        """The account that the pair opens, or None.
+        """Return the account of the pair, or None.
 
         Raises:
             TooManyAttempts: name or address have failed too often.
@@ -62,13 +62,13 @@ class ThrottledBackend(ModelBackend):
             return None
         name = normalised_name(username)
         keys = _keys(request, name)
-        # Counted before the password is looked at: many attempts at once are all counted.
+        # Counted before the password is checked, so that concurrent attempts are all counted.
         if any(_count(key) > MAXIMUM_FAILURES[kind] for kind, key in keys.items()):
             log.warning("login_throttled", address=_address(request))
             raise TooManyAttempts
         user = super().authenticate(request, username=name, password=password)
         if user is None:
-            # The name is left out: people type their password there by mistake.
+            # The name is not logged: people type their password there by mistake.
             log.warning("login_failed", address=_address(request))
         else:
             for key in keys.values():
@@ -84,8 +84,8 @@ def _address(request: HttpRequest | None) -> str:
 
 
 def _keys(request: HttpRequest | None, name: str) -> dict[str, str]:
-    # A digest: names may hold characters that a cache refuses in keys. Case is folded: accounts whose names
-    # differ in case alone share their attempts, which costs less than a fresh count for each spelling.
+    # A digest, because a cache refuses some characters in keys. Case is folded: accounts that differ only in
+    # case share their count, which is better than a fresh count for each spelling.
     digest = sha256(unicodedata.normalize("NFKC", name.casefold()).encode()).hexdigest()
     keys = {"name": f"login-failures:name:{digest}"}
     address = "" if request is None else throttled_address(request.META)
@@ -100,8 +100,8 @@ def _count(key: str) -> int:
         cache.add(key, 0, WINDOW_SECONDS)
         return int(cache.incr(key))
     except (RedisError, OSError, ValueError):
-        # ValueError: the key expired in between. The cache may be away at any time; nobody is locked out for
-        # it.
+        # ValueError: the key expired in between. The cache may be unavailable at any time; that must not lock
+        # anybody out.
         log.warning("login_attempt_not_counted")
         return 0
 

@@ -1,4 +1,4 @@
-"""Who may ask: users, projects, memberships with roles, quotas and tokens."""
+"""Users, projects, memberships with roles, quotas and tokens."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from django.utils import timezone
 
 from punctual.names import name_problem
 
-#: How names of accounts begin that stand for programs and open no door.
+#: Prefix of account names that represent programs and cannot log in.
 SERVICE_ACCOUNTS = "inference-scheduler@"
 
 
 def validate_name(name: str) -> None:
-    """Django's spelling of :func:`punctual.names.name_problem`."""
+    """Raise Django's ValidationError for a name that :func:`punctual.names.name_problem` rejects."""
     problem = name_problem(name)
     if problem is not None:
         raise ValidationError(f"Letters, digits and symbols that can be seen only: {problem}.")
@@ -42,30 +42,29 @@ class User(AbstractUser):
     first_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
     last_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
     is_operator = models.BooleanField(default=False)
-    #: The token by which this person asks, whose limits are theirs for the request; None: a session, or no
-    #: request.
+    #: The token of the current request, whose limits apply to this user; None: a session, or no request.
     acting_token: ApiToken | None = None
 
     def operates(self) -> bool:
-        """Whether the person acts as an operator, which a token must allow."""
+        """Return whether the user acts as an operator, which a token must allow."""
         token = self.acting_token
         allowed = token is None or (Scope.OPERATE in token.scopes and token.project_ids is None)
         return allowed and self.is_active and (self.is_operator or self.is_superuser)
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
-        """Whether the admin lets the person do this: operators may do everything."""
+        """Return whether the admin permits this; operators may do everything."""
         return self.operates() or super().has_perm(perm, obj)
 
     def has_module_perms(self, app_label: str) -> bool:
         return self.operates() or super().has_module_perms(app_label)
 
     def reaches(self, project_id: int) -> bool:
-        """Whether the token by which the person asks, if there is one, opens the project."""
+        """Return whether the request's token, if any, covers the project."""
         token = self.acting_token
         return token is None or token.project_ids is None or project_id in token.project_ids
 
     def reachable_memberships(self) -> QuerySet[Membership]:
-        """The person's memberships, within the limits of the token by which they ask."""
+        """Return the user's memberships within the limits of the request's token."""
         own = Membership.objects.filter(user=self)
         token = self.acting_token
         return (
@@ -74,7 +73,7 @@ class User(AbstractUser):
 
 
 class Scope(models.TextChoices):
-    """What a token opens, within what its person may do."""
+    """What a token permits, within its user's own permissions."""
 
     READ = "read", "Read"
     SUBMIT = "submit", "Submit and steer jobs, upload functions"
@@ -83,12 +82,13 @@ class Scope(models.TextChoices):
 
 
 def all_scopes() -> list[str]:
-    """What a token opens that nothing limits."""
+    """Return the scopes of an unlimited token."""
     return list(Scope.values)
 
 
 class Role(models.TextChoices):
-    """What a member may do in a project: look; also submit and steer jobs; also manage members and quotas."""
+    """Permissions in a project. Viewers read; members also submit and steer jobs; owners also manage members
+    and quotas."""
 
     VIEWER = "viewer", "Viewer"
     MEMBER = "member", "Member"
@@ -96,14 +96,14 @@ class Role(models.TextChoices):
 
 
 class Project(models.Model):
-    """A group of people with jobs of their own."""
+    """A group of people with its own jobs."""
 
     name = models.SlugField(max_length=64, unique=True)
     description = models.CharField(max_length=500, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
-    #: Whose limits on projects in sum hold for it, whoever owns it by now.
+    #: The user whose limits over all their projects apply to this one, whoever owns it now.
     created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
-    #: Kept to be looked at, without new work; null: open.
+    #: Archived: readable, but without new work; null: open.
     archived_at = models.DateTimeField(null=True, blank=True)
     members = models.ManyToManyField(User, through="Membership", related_name="projects")
 
@@ -112,7 +112,7 @@ class Project(models.Model):
 
 
 class Membership(models.Model):
-    """A person's role in a project."""
+    """A user's role in a project."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
@@ -126,20 +126,20 @@ class Membership(models.Model):
 
 
 class Quota(models.Model):
-    """Limits of one project, checked just before a yes becomes final. Empty means no limit."""
+    """Limits of one project, checked just before an admission is committed. Null means no limit."""
 
     project = models.OneToOneField(Project, on_delete=models.CASCADE, related_name="quota")
     active_jobs = models.PositiveIntegerField(null=True, blank=True, default=1000)
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=3600.0)
     stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=2 * 1024**3)
-    #: Deployments that have not stopped, and servers to which they may grow together.
+    #: Number of deployments that have not stopped, and the sum of their maximum numbers of servers.
     deployments = models.PositiveIntegerField(null=True, blank=True, default=50)
     deployment_servers = models.PositiveIntegerField(null=True, blank=True, default=128)
 
 
 class UserQuota(models.Model):
-    """Limits of all projects in sum that one person created: opening more projects brings nothing. Empty
+    """Limits over all projects that one user created, so that more projects give no more resources. Null
     means no limit."""
 
     user = models.OneToOneField(User, on_delete=models.CASCADE, related_name="quota")
@@ -153,10 +153,10 @@ class UserQuota(models.Model):
 
 
 class Invitation(models.Model):
-    """Asks a person into a project. It holds a name, not an account: whether there is one is nobody's
-    business.
+    """An invitation into a project. It holds a name, not an account, so that it does not reveal whether one
+    exists.
 
-    A declined one stays as it is for those who sent it, until it expires.
+    For the project's owners, a declined invitation looks unchanged until it expires.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="invitations")
@@ -174,7 +174,7 @@ class Invitation(models.Model):
 
 
 class ApiToken(models.Model):
-    """A person's token, stored as a digest: the token itself is shown once, when it is issued."""
+    """A user's token. Only its digest is stored; the token itself is shown once, when it is issued."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
@@ -185,15 +185,15 @@ class ApiToken(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     scopes = ArrayField(models.CharField(max_length=10, choices=Scope.choices), default=all_scopes)
-    #: The only projects that it opens; null: all of the person's. A project that is gone stays in the list,
-    #: so that a token for it never comes to open all.
+    #: Projects that the token is limited to; null: all of its user's. A deleted project stays in the list, so
+    #: that the list never becomes empty and the token unlimited.
     project_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
     issued_by = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="issued"
     )
 
     def covers(self, other: ApiToken) -> bool:
-        """Whether ``other`` opens nothing that this token does not open, and for no longer."""
+        """Return whether ``other`` permits nothing that this token does not permit, and for no longer."""
         if not set(other.scopes) <= set(self.scopes):
             return False
         if self.project_ids is not None and not (
@@ -205,12 +205,12 @@ class ApiToken(models.Model):
         )
 
     def usable(self, now: datetime) -> bool:
-        """Whether the token opens the door at ``now``."""
+        """Return whether the token is valid at ``now``."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 class BrowserSession(AbstractBaseSession):
-    """A session of a browser. Its key is the cookie; the digest names it where the key must not be seen."""
+    """A browser session. Its key is the cookie; the digest identifies it where the key must stay secret."""
 
     key_digest = models.CharField(max_length=64, unique=True)
 
@@ -221,12 +221,14 @@ class BrowserSession(AbstractBaseSession):
 
 
 def token_digest(token: str) -> str:
-    """Digest under which a token is stored. Tokens carry 256 random bits, so a plain hash is enough."""
+    """Return the digest under which a token is stored. Tokens have 256 random bits, so a plain hash is
+    enough."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class IdempotencyRecord(models.Model):
-    """The first answer to a request with an ``Idempotency-Key``, or the mark that it is still running."""
+    """The first response to a request with an ``Idempotency-Key``, or the claim of a request that is still
+    running."""
 
     user = models.ForeignKey(User, on_delete=models.CASCADE)
     key = models.CharField(max_length=200)

@@ -1,8 +1,9 @@
-"""Statements that are made again and again: their SQL is written once, PostgreSQL parses it once a session.
+"""Prepared statements for frequent queries: Django compiles their SQL once, PostgreSQL parses it once per
+session.
 
-Django takes several times as long to write SQL as PostgreSQL to answer it, and PostgreSQL about as long to
-plan it. ``PREPARE`` belongs to a session, as the platform's locks do: a pooler in front of PostgreSQL must
-leave a process its session.
+Compiling the SQL takes Django several times as long as PostgreSQL takes to answer it; planning takes
+PostgreSQL about as long as answering. ``PREPARE`` belongs to a session, as the platform's locks do, so a
+pooler in front of PostgreSQL must use session mode.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from django.db.models.sql.compiler import SQLCompiler
 from django.db.transaction import TransactionManagementError
 from psycopg2.extensions import AsIs
 
-#: Stand for what differs from one time to the next, while the SQL is made: ids that fit into every column.
+#: Placeholder values for parameters while the SQL is compiled: ids that fit into every column.
 _HOLES: Final = tuple(range(2_147_483_600, 2_147_483_608))
 
 Row = TypeVar("Row", bound=Model)
 
-#: What fills a hole: an id or a name, several of them where the question says `any_of`, or a time.
+#: A parameter's value: an id or a name, several of them where the query compares by `any_of`, or a time.
 Value = int | str | datetime | Collection[int] | Collection[str]
 
 _numbers = count(1)
-#: The names of the statements that each session knows.
+#: Names of the statements that each session has prepared.
 _known_to: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 @CharField.register_lookup
 @IntegerField.register_lookup
 class AnyOf(Lookup):
-    """``pk__any_of=ids`` is ``pk__in=ids`` with one parameter for any number of them."""
+    """``pk__any_of=ids`` is ``pk__in=ids`` with a single parameter for all ids."""
 
     lookup_name = "any_of"
     prepare_rhs = False
@@ -53,25 +54,25 @@ class AnyOf(Lookup):
 
 
 def time_hole(hole: int) -> RawSQL:
-    """A hole of a question that takes a time, where it is compared."""
+    """Return the placeholder of a time parameter, for use in a comparison."""
     return RawSQL("%s", (hole,), output_field=DateTimeField())
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """One statement as PostgreSQL prepares it and is asked for it."""
+    """One prepared statement."""
 
     name: str
-    #: Prepares it in a session.
+    #: SQL that prepares it in a session.
     preparation: str
-    #: Executes it, with a place for each hole.
+    #: SQL that executes it, with a placeholder for each parameter.
     execution: str
 
     @classmethod
     def of(
         cls, connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[Any], holes: int
     ) -> _Statement:
-        """Of Django's SQL. What is no hole is written into it, so that it is planned for just that."""
+        """Build the statement from Django's SQL. Constants are inlined, so that PostgreSQL plans for them."""
         name = f"punctual_{next(_numbers)}"
         with connection.cursor() as cursor:
             text = cursor.mogrify(sql, parameters).decode()
@@ -79,7 +80,7 @@ class _Statement:
         return cls(name, f"PREPARE {name} AS {text}", f"EXECUTE {name} {places}")
 
     def execute(self, connection: BaseDatabaseWrapper, cursor: Any, values: Sequence[Any]) -> None:
-        """Ask for it with what is in the holes; a session that does not know it yet is told."""
+        """Execute it with these parameters, preparing it first if the session has not yet done so."""
         known = _known_to.setdefault(connection.connection, set())
         if self.name not in known:
             cursor.execute(self.preparation)
@@ -88,11 +89,10 @@ class _Statement:
 
 
 class _Question:
-    """A question whose SQL is made once in a thread.
+    """A query whose SQL is compiled once per thread.
 
-    ``rows_of``: the rows for what is in the holes, an id or a name for each of its parameters, or several for
-    one that is compared by ``any_of``, or a time for a `time_hole`. It must say the same each time: nothing
-    that is read.
+    ``rows_of`` returns the queryset for its parameters: an id or a name each, several of them for a
+    comparison by ``any_of``, or a time for a `time_hole`. It must be deterministic: no now(), no queries.
     """
 
     def __init__(self, rows_of: Callable[..., QuerySet[Any, Any]]) -> None:
@@ -125,7 +125,7 @@ class _Question:
 
     def _rows(self, values: Sequence[Value]) -> list[tuple[Any, ...]]:
         made = self._statement()
-        # That of now: beside an event loop a thread has more than one.
+        # The current connection: with an event loop, a thread may have several.
         connection = connections[DEFAULT_DB_ALIAS]
         if self._of_this_thread.locks and connection.get_autocommit():
             raise TransactionManagementError("Rows are locked in a transaction alone.")
@@ -136,29 +136,28 @@ class _Question:
 
 
 class PreparedValues(_Question):
-    """A question for values: numbers, texts, times and truth values, which come out as they are."""
+    """A query for plain values (numbers, texts, times and booleans), which are returned as they are."""
 
     def ask(self, *values: Value) -> list[tuple[Any, ...]]:
-        """The rows, with the values in the holes."""
+        """Return the rows for these parameters."""
         return self._rows(values)
 
     def any(self, *values: Value) -> bool:
-        """Whether there is a row, for a question that is cut to one."""
+        """Return whether there is a row, for a query limited to one row."""
         return bool(self._rows(values))
 
 
 class _Reader(Generic[Row]):
-    """Makes models of rows, as Django does (`ModelIterable`); what it looks up for each answer is looked up
-    once."""
+    """Builds models from rows as Django's `ModelIterable` does, but prepares its lookups only once."""
 
     def __init__(self, compiler: SQLCompiler) -> None:
-        assert compiler.klass_info is not None  # the question is for rows of a model
+        assert compiler.klass_info is not None  # the query returns rows of a model
         self._compiler: Any = compiler
         self.model: type[Row] = compiler.klass_info["model"]
         columns = compiler.klass_info["select_fields"]
         self._of_model = slice(columns[0], columns[-1] + 1)
         self._names = [column[0].target.attname for column in compiler.select[self._of_model]]
-        # The stubs are those of the next Django, which asks for more.
+        # The stubs are those of the next Django, whose signature has more parameters.
         self._related = get_related_populators(  # type: ignore[call-arg]
             compiler.klass_info, compiler.select, DEFAULT_DB_ALIAS
         )
@@ -167,7 +166,7 @@ class _Reader(Generic[Row]):
         self._converters = compiler.get_converters(fields)
 
     def read(self, rows: Sequence[tuple[Any, ...]]) -> list[Row]:
-        """The models."""
+        """Return the models of the rows."""
         return [self._model_of(row) for row in self._compiler.apply_converters(rows, self._converters)]
 
     def _model_of(self, row: Sequence[Any]) -> Row:
@@ -180,7 +179,7 @@ class _Reader(Generic[Row]):
 
 
 class PreparedRows(_Question, Generic[Row]):
-    """A question for rows of a model, with those related to them if it selects these."""
+    """A query for rows of a model, including related rows that it selects."""
 
     def __init__(self, rows_of: Callable[..., QuerySet[Row]]) -> None:
         super().__init__(rows_of)
@@ -191,17 +190,17 @@ class PreparedRows(_Question, Generic[Row]):
         return compiler
 
     def ask(self, *values: Value) -> list[Row]:
-        """The rows, with the values in the holes."""
+        """Return the rows for these parameters."""
         rows = self._rows(values)
         reader: _Reader[Row] = self._of_this_thread.reader
         return reader.read(rows)
 
     def first(self, *values: Value) -> Row | None:
-        """The first of the rows, if there is one."""
+        """Return the first row, or None."""
         return next(iter(self.ask(*values)), None)
 
     def get(self, *values: Value) -> Row:
-        """The first of the rows. Raises the model's `DoesNotExist` where there is none."""
+        """Return the first row. Raises the model's `DoesNotExist` if there is none."""
         found = self.first(*values)
         if found is None:
             model: Any = self._of_this_thread.reader.model
@@ -210,8 +209,7 @@ class PreparedRows(_Question, Generic[Row]):
 
 
 class PreparedInsert(Generic[Row]):
-    """Stores new rows of a model whose signals nobody hears. An id that the database gives does not come
-    back."""
+    """Inserts rows of a model without signals. An id generated by the database is not returned."""
 
     def __init__(self, model: type[Row]) -> None:
         self._model = model

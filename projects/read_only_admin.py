@@ -1,4 +1,4 @@
-"""Pages of the admin on which rows are looked at and nothing is changed."""
+"""Read-only admin pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows that only the platform itself writes."""
+    """Rows that only the platform writes."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

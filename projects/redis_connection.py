@@ -1,4 +1,4 @@
-"""This process's connections to Redis."""
+"""Connections of this process to Redis."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from redis import Redis
 
 @cache
 def redis_client() -> Redis:
-    """The client that all of this process share. Time-outs are short: what is kept there is worth little."""
+    """Return the client shared by the whole process. Timeouts are short, since the data is expendable."""
     return Redis.from_url(settings.REDIS_URL, socket_timeout=2.0, socket_connect_timeout=1.0)

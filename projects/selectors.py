@@ -1,4 +1,4 @@
-"""Reading projects, members and tokens, scoped to who asks."""
+"""Queries for projects, members and tokens, scoped to the caller."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from projects.prepared import PreparedRows
 
 
 def projects_visible_to(user: User) -> QuerySet[Project]:
-    """All projects for an operator, else those that the person is a member of."""
+    """Return all projects for an operator, else those that the user is a member of."""
     if user.operates():
         return Project.objects.all()
     return Project.objects.filter(pk__in=user.reachable_memberships().values("project"))
 
 
 def projects_for_list(user: User) -> QuerySet[Project]:
-    """Projects with the caller's own membership at hand as ``own_memberships``."""
+    """Return visible projects with the user's own membership prefetched as ``own_memberships``."""
     own = Prefetch("memberships", user.reachable_memberships(), to_attr="own_memberships")
     return projects_visible_to(user).prefetch_related(own)
 
 
 def project_get(user: User, name: str) -> Project:
-    """The project of that name.
+    """Return the project of that name.
 
     Raises:
-        NotFound: there is none, or the caller has no part in it.
+        NotFound: there is none, or the user is not a member.
     """
     project = projects_for_list(user).filter(name=name).first()
     if project is None:
@@ -53,7 +53,7 @@ _MEMBERSHIP = PreparedRows(
 
 
 def own_membership(user: User, project_name: str) -> Membership | None:
-    """The person's own membership in the project of that name with the project, if they reach it."""
+    """Return the user's own membership in the project with its project, if the token covers it; else None."""
     found = _MEMBERSHIP.first(user.pk, project_name)
     return found if found is not None and user.reaches(found.project_id) else None
 
@@ -63,10 +63,10 @@ def project_members(project: Project) -> QuerySet[Membership]:
 
 
 def membership_get(project: Project, username: str) -> Membership:
-    """The membership of a person.
+    """Return the membership of a user.
 
     Raises:
-        NotFound: the person is no member.
+        NotFound: the user is no member.
     """
     membership = project_members(project).filter(user__username=username).first()
     if membership is None:
@@ -75,20 +75,20 @@ def membership_get(project: Project, username: str) -> Membership:
 
 
 def project_quota(project: Project) -> Quota:
-    """The project's limits; the defaults when none were ever set."""
+    """Return the project's limits; the defaults if none were set."""
     return getattr(project, "quota", None) or Quota(project=project)
 
 
 def user_quota(user: User) -> UserQuota:
-    """Limits of the person's projects in sum; the defaults when none were ever set."""
+    """Return the limits over all of the user's projects; the defaults if none were set."""
     return getattr(user, "quota", None) or UserQuota(user=user)
 
 
 def user_get(asker: User, username: str) -> User:
-    """Oneself; anybody, for an operator.
+    """Return the user of that name: operators get anyone, others only themselves.
 
     Raises:
-        NotFound: no such person, or another one.
+        NotFound: there is no such user, or the asker may not see them.
     """
     found = User.objects.filter(username=username).first()
     if found is None or (found.pk != asker.pk and not asker.operates()):
@@ -97,7 +97,7 @@ def user_get(asker: User, username: str) -> User:
 
 
 def accounts() -> QuerySet[User]:
-    """All accounts of people with their memberships, by name."""
+    """Return all accounts of people with their memberships, by name."""
     memberships = Prefetch(
         "memberships", Membership.objects.select_related("project").order_by("project__name")
     )
@@ -106,7 +106,7 @@ def accounts() -> QuerySet[User]:
 
 
 def account_get(username: str) -> User:
-    """The account of that name.
+    """Return the account of that name.
 
     Raises:
         NotFound: there is none.
@@ -118,14 +118,14 @@ def account_get(username: str) -> User:
 
 
 def invitations_of(project: Project) -> QuerySet[Invitation]:
-    """What the project's owners asked and may still take back; whether somebody declined is not told."""
+    """Return the project's open invitations, which owners may withdraw. Declined ones are not marked."""
     return Invitation.objects.filter(project=project, expires_at__gt=timezone.now()).select_related(
         "project", "invited_by"
     )
 
 
 def invitations_for(user: User) -> QuerySet[Invitation]:
-    """What the person may say yes or no to."""
+    """Return the invitations that the user may accept or decline."""
     waiting = Invitation.objects.filter(
         username=user.username, expires_at__gt=timezone.now(), declined_at__isnull=True
     )
@@ -136,7 +136,7 @@ _TOKEN = PreparedRows(lambda digest: ApiToken.objects.select_related("user").fil
 
 
 def token_bearer(secret: str) -> ApiToken | None:
-    """The token of that secret, if it opens the door now; its user asks within its limits."""
+    """Return the token of that secret if it is valid now, and set it as its user's `acting_token`."""
     token = _TOKEN.first(token_digest(secret))
     if token is None or not token.usable(timezone.now()) or not token.user.is_active:
         return None
@@ -145,12 +145,12 @@ def token_bearer(secret: str) -> ApiToken | None:
 
 
 def tokens_of(user: User) -> QuerySet[ApiToken]:
-    """The person's tokens that are not revoked; expired ones are listed until they are."""
+    """Return the user's tokens that are not revoked, including expired ones."""
     return ApiToken.objects.filter(user=user, revoked_at__isnull=True)
 
 
 def token_get(user: User, token_id: int) -> ApiToken:
-    """One of the person's tokens.
+    """Return one of the user's tokens.
 
     Raises:
         NotFound: there is none with that id.

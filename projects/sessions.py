@@ -1,7 +1,7 @@
-"""Sessions of browsers, as Django keeps them, that can also be found by a digest of their key.
+"""Django's database sessions, which can also be found by a digest of their key.
 
-The key is the cookie: whoever knows it is logged in. What has to name a session elsewhere (a ticket for a
-stream, a note that it has ended) names the digest, which opens nothing.
+The key is the cookie: anyone who knows it is logged in. References to a session elsewhere (a stream ticket, a
+note that the session has ended) use the digest, which cannot be used to log in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SessionStore(DatabaseStore):
 
 
 def user_of_session(key_digest: str) -> User | None:
-    """Who is logged in with this session; None once it has ended, or the person's password was changed."""
+    """Return the user of this session; None once it has ended, or the user's password was changed."""
     session = BrowserSession.objects.filter(key_digest=key_digest, expire_date__gt=timezone.now()).first()
     if session is None:
         return None

@@ -1,4 +1,4 @@
-"""The transactions that change projects, members, quotas, tokens and idempotency records."""
+"""Transactions that change projects, members, quotas, tokens and idempotency records."""
 
 from projects.services.idempotency import (
     expire_idempotency_records,

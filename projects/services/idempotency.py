@@ -1,11 +1,10 @@
-"""Remembering the first answer to a request with an ``Idempotency-Key``.
+"""Idempotency: storing the first response to a request with an ``Idempotency-Key``.
 
-A claim is a committed row, so that a second request sees it while the first is still running. The answer is
-written in the transaction of the work itself: either both exist or none. A process that dies in between
-leaves a claim without work. While a request runs, its database session holds a lock that goes with it, so a
-claim that nobody holds is taken over within seconds; one that is held, after a while. Writing the answer
-names the time of the claim, so that the one who was slow, not dead, cannot commit his work beside the work of
-him who took over.
+A claim is a committed row, so a second request sees it while the first still runs. The response is saved in
+the transaction of the work itself: either both exist or neither. A process that dies in between leaves a
+claim without work. While a request runs, its database session holds an advisory lock. A claim whose lock is
+free is taken over within seconds, one whose lock is held after `TAKE_OVER_AFTER`. Saving the response checks
+the claim's timestamp, so a slow request whose claim was taken over cannot commit.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from projects.errors import Conflict
 from projects.models import IdempotencyRecord, User
 
 REMEMBERED_FOR = timedelta(hours=24)
-#: Far above the time that any request's transaction takes.
+#: Far longer than any request's transaction.
 TAKE_OVER_AFTER = timedelta(seconds=120)
-#: From the claim until its lock is held, and from a process's death until its session is gone.
+#: Longest time from the claim until its lock is held, and from a process's death until its session ends.
 LOCKED_WITHIN = timedelta(seconds=5)
-_LOCK_CLASS = 0x4944454D  # "IDEM": keeps our advisory locks apart from others' in a shared database
+_LOCK_CLASS = 0x4944454D  # "IDEM": separates our advisory locks from others' in a shared database
 
 
 class KeyReused(Conflict):
@@ -50,7 +49,7 @@ class StillRunning(Conflict):
 
 
 def idempotency_claim(*, user: User, key: str, request_digest: str) -> IdempotencyRecord:
-    """Take the key for a request. A record with ``finished_at`` holds the answer to give again.
+    """Claim the key for a request. A record with ``finished_at`` holds the response to repeat.
 
     Raises:
         KeyReused: the key belongs to a request with another body.
@@ -60,7 +59,7 @@ def idempotency_claim(*, user: User, key: str, request_digest: str) -> Idempoten
         record, created = IdempotencyRecord.objects.get_or_create(
             user=user, key=key, defaults={"request_digest": request_digest}
         )
-    except IntegrityError as error:  # released between the insert that failed and the look-up
+    except IntegrityError as error:  # deleted between the failed insert and the look-up
         raise StillRunning from error
     if created:
         return record
@@ -78,21 +77,21 @@ def idempotency_claim(*, user: User, key: str, request_digest: str) -> Idempoten
 
 @contextmanager
 def idempotency_held(record: IdempotencyRecord) -> Iterator[None]:
-    """Show that the request of this claim runs: for as long as this lasts, and the process lives."""
+    """Hold the claim's lock while the request runs and the process lives."""
     with connection.cursor() as cursor:
         cursor.execute("select pg_try_advisory_lock(%s, %s)", _lock_of(record))
         (held,) = cursor.fetchone()
     try:
         yield
     finally:
-        # A broken connection has released the lock already.
+        # A broken connection has already released the lock.
         if held and connection.is_usable():
             with connection.cursor() as cursor:
                 cursor.execute("select pg_advisory_unlock(%s, %s)", _lock_of(record))
 
 
 def _is_held(record: IdempotencyRecord) -> bool:
-    """Whether a living session says that it works on this claim (or on one that shares its number)."""
+    """Return whether a live session holds this claim's lock (or the lock of a claim with the same number)."""
     with connection.cursor() as cursor:
         cursor.execute(
             "select exists (select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 2 "
@@ -126,10 +125,10 @@ def _take_over(record: IdempotencyRecord, request_digest: str) -> IdempotencyRec
 def idempotency_finish(
     *, record: IdempotencyRecord, status_code: int, body: Any, headers: dict[str, str]
 ) -> None:
-    """Write the answer; call it in the transaction that does the work.
+    """Save the response; call it in the transaction that does the work.
 
     Raises:
-        StillRunning: somebody took the claim over: the work must be rolled back.
+        StillRunning: another request took the claim over, and the work must be rolled back.
     """
     written = (
         _same_claim(record)
@@ -141,17 +140,17 @@ def idempotency_finish(
 
 
 def idempotency_amend(*, record: IdempotencyRecord, body: Any) -> None:
-    """Replace a remembered answer by a later one to the same request (it waited for a verdict)."""
+    """Replace a stored response by a later one to the same request (which waited for a verdict)."""
     _same_claim(record).filter(finished_at__isnull=False).update(body=body)
 
 
 def idempotency_release(*, record: IdempotencyRecord) -> None:
-    """Forget the claim: the request was not answered for good, and may be tried again."""
+    """Delete the claim: the request got no final response and may be tried again."""
     _same_claim(record).filter(finished_at__isnull=True).delete()
 
 
 def expire_idempotency_records() -> int:
-    """Delete answers older than 24 hours; returns how many."""
+    """Delete responses older than 24 hours. Returns how many."""
     deleted, _ = IdempotencyRecord.objects.filter(created_at__lt=timezone.now() - REMEMBERED_FOR).delete()
     return deleted
 

@@ -1,4 +1,4 @@
-"""Asking people into a project. Nobody becomes a member without saying yes, and no answer tells whether a
+"""Invitations into projects. Nobody becomes a member without accepting, and no response reveals whether a
 name exists."""
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ MAXIMUM_OPEN = 100
 
 @transaction.atomic
 def invitation_create(*, project: Project, actor: User, username: str, role: Role) -> Invitation:
-    """Ask the person of that name into the project. No account is looked for: the answer is the same without
-    one.
+    """Invite the person of that name. The response is the same whether or not there is such an account.
 
     Raises:
-        NotAllowed: the actor does not own the project. Conflict: somebody of that name is a member, or was
-            asked and has time left to answer; or it is archived. QuotaExceeded: too many invitations wait for
-            their answers.
+        NotAllowed: the actor does not own the project.
+        Conflict: a user of that name is a member or has an open invitation, or the project is archived.
+        QuotaExceeded: too many invitations are open.
     """
     require_role(actor, project, Role.OWNER)
     lock_open_project(project)
@@ -47,18 +46,18 @@ def invitation_create(*, project: Project, actor: User, username: str, role: Rol
 
 
 def invitation_withdraw(*, invitation: Invitation, actor: User) -> None:
-    """Take the question back."""
+    """Withdraw the invitation."""
     require_role(actor, invitation.project, Role.OWNER)
     invitation.delete()
 
 
 @transaction.atomic
 def invitation_accept(*, invitation: Invitation, person: User) -> Membership:
-    """Become a member, with the role that was offered.
+    """Become a member with the role that was offered.
 
     Raises:
-        NotFound: the invitation was withdrawn, or answered, at the same time.
-        NotAllowed: the person asks with a token for single projects.
+        NotFound: the invitation was withdrawn or answered concurrently.
+        NotAllowed: the person uses a token for single projects.
     """
     require_all_projects(person)
     lock_open_project(invitation.project)
@@ -71,5 +70,6 @@ def invitation_accept(*, invitation: Invitation, person: User) -> Membership:
 
 
 def invitation_decline(*, invitation: Invitation) -> None:
-    """Say no. Those who asked are not told; they cannot ask again before it expires."""
+    """Decline. The project's owners are not notified and cannot invite the name again before the invitation
+    expires."""
     Invitation.objects.filter(pk=invitation.pk).update(declined_at=timezone.now())

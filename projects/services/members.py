@@ -25,11 +25,11 @@ QUOTA_FIELDS = (
 
 @transaction.atomic
 def project_create(*, creator: User, name: str, description: str = "") -> Project:
-    """Open a project with its creator as owner and the default quota.
+    """Create a project with its creator as owner and the default quota.
 
     Raises:
         Conflict: the name is taken.
-        QuotaExceeded: the person created as many as they may.
+        QuotaExceeded: the creator has reached the limit on projects.
     """
     _check_number(creator)
     try:
@@ -45,7 +45,7 @@ def project_create(*, creator: User, name: str, description: str = "") -> Projec
 def _check_number(creator: User) -> None:
     if creator.operates():
         return
-    # The user's row serialises this person's requests, so that the count holds.
+    # Locking the user's row serialises this user's requests, so that the count holds.
     User.objects.select_for_update(no_key=True).get(pk=creator.pk)
     limit = user_quota(creator).projects
     count = Project.objects.filter(created_by=creator).count()
@@ -57,7 +57,7 @@ def _check_number(creator: User) -> None:
 
 
 def project_update(*, project: Project, actor: User, description: str) -> Project:
-    """Change what the project says of itself; its name is part of addresses and stays."""
+    """Change the project's description. Its name is part of addresses and stays."""
     require_role(actor, project, Role.OWNER)
     project.description = description
     project.save(update_fields=["description"])
@@ -66,13 +66,13 @@ def project_update(*, project: Project, actor: User, description: str) -> Projec
 
 @transaction.atomic
 def member_add(*, project: Project, actor: User, username: str, role: Role) -> Membership:
-    """Put a person into the project without asking them, which operators alone may: they make the accounts.
-    Owners invite.
+    """Add a user to the project without an invitation. Only operators may, since they make the accounts;
+    owners invite.
 
     Raises:
         NotAllowed: the actor is no operator.
-        InvalidRequest: there is no such person.
-        Conflict: the person is a member already.
+        InvalidRequest: there is no such user.
+        Conflict: the user is a member already.
     """
     if not actor.operates():
         raise NotAllowed("Only operators add members without asking them; invite the person instead.")
@@ -112,7 +112,7 @@ def member_change_role(*, membership: Membership, actor: User, role: Role) -> Me
 
 @transaction.atomic
 def member_remove(*, membership: Membership, actor: User) -> None:
-    """Remove a member; anyone may leave. Jobs of the person stay with the project and go on.
+    """Remove a member; anyone may leave. The user's jobs stay in the project and continue.
 
     Raises:
         Conflict: the project would be left without an owner.
@@ -124,7 +124,7 @@ def member_remove(*, membership: Membership, actor: User) -> None:
 
 
 def _keep_an_owner(leaving: Membership) -> None:
-    # Locking all owners' rows in one order makes two owners who remove each other take turns.
+    # Locking all owners' rows in one order serialises two owners who remove each other.
     owners = Membership.objects.filter(project=leaving.project_id, role=Role.OWNER).order_by("pk")
     owner_ids = list(owners.select_for_update().values_list("pk", flat=True))
     if owner_ids == [leaving.pk]:
@@ -133,7 +133,7 @@ def _keep_an_owner(leaving: Membership) -> None:
 
 @transaction.atomic
 def quota_update(*, project: Project, actor: User, changes: Mapping[str, Any]) -> Quota:
-    """Set limits of a project; None takes a limit away. Admitted jobs and deployments stay.
+    """Set limits of a project; None removes a limit. Admitted jobs and deployments stay.
 
     Raises:
         NotAllowed: the actor is no operator.
@@ -151,7 +151,7 @@ def quota_update(*, project: Project, actor: User, changes: Mapping[str, Any]) -
 
 @transaction.atomic
 def user_quota_update(*, user: User, actor: User, changes: Mapping[str, Any]) -> UserQuota:
-    """Set limits of what the person's projects use in sum; None takes a limit away.
+    """Set limits over all of the user's projects; None removes a limit.
 
     Raises:
         NotAllowed: the actor is no operator.

@@ -1,6 +1,6 @@
 """Archiving, restoring and deleting projects.
 
-Other rooms say through :data:`project_closing` what stands against it, and clean up after themselves.
+Other rooms receive :data:`project_closing`, raise what forbids closing, and delete their own data.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from projects.models import Project, Role, User
 from projects.prepared import PreparedRows
 
 #: Sent in the transaction, with the project's row locked: ``project`` and ``deleting``. A receiver that
-#: raises stops it.
+#: raises prevents the closing.
 project_closing = Signal()
 
 
 def lock_open_project(project: Project, *, and_its_creator: bool = False) -> Project:
-    """The project's row with its quota, locked until the transaction ends: nothing new while it is being
-    closed. With ``and_its_creator`` also the creator's row with their quota, if the project has a creator.
+    """Return the project's row with its quota, locked until the transaction ends, so that it is not closed
+    meanwhile.
+
+    With ``and_its_creator``, also lock and load the creator's row and quota, if the project has a creator.
 
     Raises:
-        Conflict: it is archived.
+        Conflict: the project is archived.
     """
     locked = _LOCKED_WITH_CREATOR.first(project.pk) if and_its_creator else None
     if locked is None:
@@ -37,10 +39,10 @@ def lock_open_project(project: Project, *, and_its_creator: bool = False) -> Pro
 
 
 def _with_creator(project_id: int) -> QuerySet[Project]:
-    """Both rows, locked, the project's first; none where it has no creator by now."""
+    """Return both rows, locked, the project's first; nothing if the creator's account is gone."""
     rows = Project.objects.select_for_update(no_key=True, of=("self", "created_by"))
-    # PostgreSQL locks no row that an outer join may leave out; a condition on the creator makes it an inner
-    # one.
+    # PostgreSQL cannot lock the nullable side of an outer join; a condition on the creator makes it an inner
+    # join.
     with_creator = rows.filter(pk=project_id, created_by__username__isnull=False)
     return with_creator.select_related("quota", "created_by__quota").order_by()
 
@@ -50,8 +52,7 @@ _LOCKED_WITH_CREATOR = PreparedRows(_with_creator)
 
 @transaction.atomic
 def project_archive(*, project: Project, actor: User) -> Project:
-    """Keep the project to be looked at: no new jobs, functions or members. It still counts among its
-    creator's.
+    """Archive the project: no new jobs, functions or members. It still counts among its creator's projects.
 
     Raises:
         NotAllowed: the actor does not own it.
@@ -67,7 +68,7 @@ def project_archive(*, project: Project, actor: User) -> Project:
 
 @transaction.atomic
 def project_restore(*, project: Project, actor: User) -> Project:
-    """Open an archived project again.
+    """Reopen an archived project.
 
     Raises:
         NotAllowed: the actor does not own it.
@@ -84,7 +85,7 @@ def project_restore(*, project: Project, actor: User) -> Project:
 
 @transaction.atomic
 def project_delete(*, project: Project, actor: User) -> None:
-    """Delete a project in which no job was ever submitted, with its functions. Others are archived.
+    """Delete a project without jobs, with its functions. Projects with jobs can only be archived.
 
     Raises:
         NotAllowed: the actor does not own it.

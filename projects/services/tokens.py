@@ -1,4 +1,5 @@
-"""Issuing, rotating and revoking tokens. The token itself exists in the answer alone; a digest is stored."""
+"""Issuing, rotating and revoking tokens. A token exists only in the response that issues it; its digest is
+stored."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from projects.errors import Conflict, InvalidRequest, NotAllowed, QuotaExceeded,
 from projects.models import ApiToken, Scope, User, all_scopes, token_digest
 from projects.selectors import projects_visible_to
 
-#: Enough for people and machines, few enough to be overseen.
+#: Enough for people and machines, few enough to review.
 MAXIMUM_TOKENS = 200
 PREFIX_LENGTH = 12
 
@@ -34,15 +35,15 @@ def token_issue(
     scopes: Sequence[str] | None = None,
     projects: Sequence[str] | None = None,
 ) -> tuple[ApiToken, str]:
-    """Give the person a new token; returns its row and the token itself.
+    """Issue a new token to the user. Returns its row and the token itself.
 
-    A token that asks for another one gives no more than it has: what is left out is taken from it, its end
-    included.
+    A token issued by means of another token has at most that token's limits; omitted limits, including the
+    expiry, are copied from it.
 
     Raises:
-        InvalidRequest: ``expires_at`` has passed or lies behind the asking token's; no such project.
-        NotAllowed: more scopes or projects than the asking token has.
-        QuotaExceeded: the person holds too many.
+        InvalidRequest: ``expires_at`` has passed or is later than the issuing token's; no such project.
+        NotAllowed: more scopes or projects than the issuing token has.
+        QuotaExceeded: the user holds too many tokens.
     """
     issuer = user.acting_token
     token = ApiToken(
@@ -53,7 +54,7 @@ def token_issue(
         scopes=_scopes(issuer, scopes),
         project_ids=_project_ids(user, projects),
     )
-    # The user's row serialises this person's requests, so that the count holds.
+    # Locking the user's row serialises this user's requests, so that the count holds.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     if ApiToken.objects.filter(user=user, revoked_at__isnull=True).count() >= MAXIMUM_TOKENS:
         raise QuotaExceeded(f"You hold {MAXIMUM_TOKENS} tokens already; revoke one that is not used.")
@@ -107,12 +108,12 @@ def _project_ids(user: User, wanted: Sequence[str] | None) -> list[int] | None:
 
 
 def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
-    """Replace the token by a new one under the same id, name, limits and expiry; the old one stops working at
+    """Replace the token by a new one with the same id, name, limits and expiry. The old one stops working at
     once.
 
     Raises:
-        NotAllowed: another token asks, and it has less than this one, or may not manage tokens.
-        Conflict: the token was revoked, has expired, or was rotated by somebody else at the same time.
+        NotAllowed: the request uses another token that has less than this one, or may not manage tokens.
+        Conflict: the token was revoked, has expired, or was rotated concurrently.
     """
     _require_own_or_managing(token, actor)
     asking = actor.acting_token
@@ -137,17 +138,18 @@ def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
 
 
 def token_revoke(*, token: ApiToken, actor: User) -> None:
-    """Close the door for this token, now and for ever. Harmless when repeated.
+    """Revoke the token at once and for good. Idempotent.
 
     Raises:
-        MissingScope: another token asks that may not manage tokens.
+        MissingScope: the request uses another token that may not manage tokens.
     """
     _require_own_or_managing(token, actor)
     ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
 
 
 def _require_own_or_managing(token: ApiToken, actor: User) -> None:
-    """Whoever holds a token may always end or replace it; for others the scope is needed."""
+    """Check that the request uses this token itself, a session, or a token with the scope to manage
+    tokens."""
     if actor.acting_token is not None and actor.acting_token.pk != token.pk:
         require_scope(actor, Scope.MANAGE)
 
@@ -158,7 +160,7 @@ def log_in(
     """Exchange user name and password for a token.
 
     Raises:
-        WrongCredentials: the pair opens no account (unknown, wrong and disabled look alike).
+        WrongCredentials: the pair matches no active account (unknown, wrong and disabled look alike).
     """
     user = authenticate(request, username=username, password=password)
     if not isinstance(user, User):

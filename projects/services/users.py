@@ -1,7 +1,6 @@
-"""Accounts: operators, and whoever may run `manage.py`, make them, close them and set their passwords.
+"""Accounts: operators, and users of `manage.py`, create them, disable them and set their passwords.
 
-A password exists in the answer alone, where it was generated, and is stored as a digest. Nothing here logs
-one.
+A generated password exists only in the response; its hash is stored. Nothing here logs a password.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from projects.services.openness import lock_open_project
 
 log = structlog.get_logger(__name__)
 
-#: Of a generated password: 95 random bits.
+#: Length of a generated password: 95 random bits.
 PASSWORD_LENGTH = 16
 MAXIMUM_PASSWORD_LENGTH = 1000
 _OPERATES = Q(is_active=True) & (Q(is_operator=True) | Q(is_superuser=True))
@@ -38,16 +37,16 @@ def user_create(
     is_operator: bool = False,
     projects: Sequence[tuple[str, Role]] = (),
 ) -> tuple[User, str | None]:
-    """Make an account. Returns it and the password, where that was generated.
+    """Create an account. Returns it and the password, if that was generated.
 
     Args:
         actor: the operator; None for `manage.py`.
         password: None: one is generated.
-        projects: names of projects and the person's role in each.
+        projects: names of projects and the user's role in each.
 
     Raises:
         NotAllowed: the actor is no operator.
-        InvalidRequest: a name or password that cannot be one; no such project.
+        InvalidRequest: an invalid name or password, or no such project.
         Conflict: the name is taken; a project is archived.
     """
     _require_operator(actor)
@@ -99,13 +98,14 @@ def _join(user: User, name: str, role: Role) -> None:
 def user_update(
     *, user: User, actor: User | None, is_active: bool | None = None, is_operator: bool | None = None
 ) -> User:
-    """Disable or enable an account, make an operator of a person or a person of an operator.
+    """Disable or enable an account, or change whether it is an operator.
 
-    Sessions and tokens of a disabled account stop working at once; enabled, they work again. Its jobs go on.
+    Sessions and tokens of a disabled account stop working at once; when it is enabled, they work again. Its
+    jobs continue.
 
     Raises:
         NotAllowed: the actor is no operator.
-        Conflict: nobody active would be an operator.
+        Conflict: no active operator would be left.
     """
     _require_operator(actor)
     if (is_active is False or is_operator is False) and is_last_operator(user):
@@ -129,16 +129,15 @@ def user_update(
 
 @transaction.atomic
 def is_last_operator(user: User) -> bool:
-    """Whether nobody active would be an operator without this person. Holds until the transaction ends."""
-    # Locking all operators' rows in one order makes two operators who disable each other take turns.
+    """Return whether this user is the only active operator. Holds until the transaction ends."""
+    # Locking all operators' rows in one order serialises two operators who disable each other.
     operators = User.objects.filter(_OPERATES).order_by("pk").select_for_update(no_key=True)
     return set(operators.values_list("pk", flat=True)) == {user.pk}
 
 
 @transaction.atomic
 def password_reset(*, user: User, actor: User | None, password: str | None = None) -> str | None:
-    """Give the account another password; returns it, where it was generated. Its sessions end, its tokens
-    stay.
+    """Set another password; returns it if it was generated. The account's sessions end, its tokens stay.
 
     Raises:
         NotAllowed: the actor is no operator.
@@ -153,7 +152,7 @@ def password_reset(*, user: User, actor: User | None, password: str | None = Non
 
 
 def _set_password(user: User, password: str | None) -> str | None:
-    """Set a password, not saved yet; returns it, where it was generated."""
+    """Set a password without saving the user; returns it if it was generated."""
     generated = None
     if password is None:
         alphabet = string.ascii_letters + string.digits
