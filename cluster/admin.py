@@ -1,4 +1,4 @@
-"""The admin's pages of clusters, servers and agents."""
+"""Admin pages of clusters, servers and agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.models import Agent, Cluster, EnrolmentToken, Gpu, Server
 
 @admin.register(Cluster)
 class ClusterAdmin(admin.ModelAdmin):
-    """Operators' settings are changed here; what the planner keeps is only shown."""
+    """Operators' settings can be changed; fields that the planner writes are read-only."""
 
     list_display = (
         "name",
@@ -39,7 +39,8 @@ class GpuInline(admin.TabularInline):
 
 @admin.register(Server)
 class ServerAdmin(admin.ModelAdmin):
-    """State and drain are changed by agents' leases and by the API, which asks the promises first."""
+    """State and drain are read-only: agents' leases and the API change them, and the API checks promises
+    first."""
 
     list_display = ("name", "cluster", "state", "drain", "whitelist", "address", "sandbox")
     list_select_related = ("cluster",)

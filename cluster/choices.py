@@ -1,4 +1,4 @@
-"""States of what exists, with the colours that pages and badges use."""
+"""States of servers and of work, with the colours that pages and badges use."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from django.db import models
 
 
 class NewcomersRule(models.TextChoices):
-    """Whether every newcomer that fits is promised its deadline, or room is kept for those that need
-    little."""
+    """Whether every newcomer that fits gets a promise, or room is kept for jobs that need little."""
 
     OPEN = "open", "Open"
     PRUDENT = "prudent", "Prudent"
 
 
 class ServerState(models.TextChoices):
-    """How far a server can be trusted: heard of lately, silent, or given up (its work was taken away)."""
+    """Trust in a server: recently heard from, silent, or given up (its work was taken away)."""
 
     UP = "up", "Up"
     SUSPECT = "suspect", "Suspect"
@@ -46,8 +45,8 @@ class Whitelist(models.TextChoices):
 
 
 class LendingState(models.TextChoices):
-    """Where a server stands between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers
-    stay."""
+    """A server's state between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers stay
+    in `training`."""
 
     TRAINING = "training", "Training"
     INFERENCE = "inference", "Inference"
@@ -62,7 +61,7 @@ LENDING_TRANSITIONS: dict[LendingState, tuple[LendingState, ...]] = {
     LendingState.RECLAIMING: (LendingState.INFERENCE,),
 }
 
-#: A server that is being returned leaves the training whitelist when nothing runs there any more, not before.
+#: A server being returned stays on the training whitelist until nothing runs on it.
 WHITELIST_OF: dict[LendingState, Whitelist] = {
     LendingState.TRAINING: Whitelist.TRAINING,
     LendingState.INFERENCE: Whitelist.INFERENCE,
@@ -79,7 +78,7 @@ LENDING_COLOURS = {
 
 
 class WorkState(models.TextChoices):
-    """How far work is that waits in a row for a worker: the training of a forecaster, a simulated run."""
+    """State of work that is queued as a row for a worker: a training of a forecaster, a simulated run."""
 
     QUEUED = "queued", "Queued"
     RUNNING = "running", "Running"

@@ -1,27 +1,27 @@
-"""Which pairs of servers have their link measured: all of a few servers, some of each of many (pure)."""
+"""Choice of server pairs whose links are measured: all pairs of a few servers, some pairs of many (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Up to so many servers every pair is measured.
+#: Up to this number of servers, every pair is measured.
 MOST_WITH_ALL_PAIRS = 16
 
 Pair = tuple[int, int]
 
 
 def pair_of(one: int, other: int) -> Pair:
-    """Two servers in the order in which they are kept. Raises ValueError for a server with itself."""
+    """Return two servers in ascending order. Raises ValueError for a server with itself."""
     if one == other:
         raise ValueError(f"server {one} has no link to itself")
     return (min(one, other), max(one, other))
 
 
 def pairs_of(servers: Sequence[int]) -> list[Pair]:
-    """The pairs to measure of these servers, in ascending order.
+    """Return the pairs to measure among these servers, in ascending order.
 
-    Of many servers each has links to those 1, 2, 4, 8 and so on places further in a ring: a slow server is
-    seen by all of its neighbours, a slow part of the network by some, and there are n log n of them.
+    With many servers, each is paired with those 1, 2, 4, 8 and so on places further in a ring: O(n log n)
+    pairs. All neighbours of a slow server see it, and some pairs see a slow part of the network.
     """
     ring = sorted(set(servers))
     count = len(ring)
@@ -35,7 +35,7 @@ def pairs_of(servers: Sequence[int]) -> list[Pair]:
 
 
 def apart(pairs: Sequence[Pair], most: int) -> list[Pair]:
-    """Of these, in their order, so many that no server is in two of them."""
+    """Return at most ``most`` of the pairs, in order, such that no server is in two of them."""
     taken: set[int] = set()
     chosen: list[Pair] = []
     for pair in pairs:

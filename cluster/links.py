@@ -1,4 +1,4 @@
-"""The emulated links of a server, as pages and the API show them."""
+"""The emulated links of a server for pages and the API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cluster.models import Server
 
-#: What comes in has the rate of what goes out.
+#: Incoming traffic has the same rate as outgoing traffic.
 _RATE_OF = {"network_in": "network"}
 LABELS = {
     "within_server": "within the server",
@@ -20,7 +20,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class LinkView:
-    """One emulated link: its rate, and what it carried between the agent's last two reports."""
+    """One emulated link: its rate, and the traffic between the agent's last two reports."""
 
     name: str
     bytes_per_second: float
@@ -30,17 +30,17 @@ class LinkView:
 
     @property
     def label(self) -> str:
-        """Its name in words."""
+        """The link's name in words."""
         return LABELS[self.name]
 
     @property
     def load(self) -> float:
-        """The part of its rate that is used."""
+        """The used fraction of its rate."""
         return sum(self.load_bytes_per_second.values()) / self.bytes_per_second
 
 
 def links_of(server: Server) -> list[LinkView]:
-    """All emulated links of a server; none where nothing is emulated."""
+    """Return all emulated links of a server; none if nothing is emulated."""
     if not server.links:
         return []
     agent = getattr(server, "agent", None)

@@ -1,1 +1,1 @@
-"""Event streams for pages, the command line and agents, served by an ASGI process of their own."""
+"""Event streams for pages, the command line and agents, served by a separate ASGI process."""

@@ -1,6 +1,6 @@
-"""Reading the database from a stream: in a few threads, each of which lets go of its connection at once.
+"""Database access from streams: in a few threads, each of which closes its connection after every call.
 
-A stream lives for hours. Were it to keep a connection, a few hundred pages would use up all of PostgreSQL's.
+A stream lives for hours. If each kept a connection, a few hundred pages would exhaust PostgreSQL's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stream-database
 async def in_database(
     read: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call a selector in a thread, with a connection of its own that is closed afterwards."""
+    """Call a selector in a thread, with its own connection that is closed afterwards."""
 
     def call() -> Result:
         try:

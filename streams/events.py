@@ -1,4 +1,4 @@
-"""Server-sent events: how they are written, answered and limited."""
+"""Server-sent events: encoding, responses and limits."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 
 log = logging.getLogger(__name__)
 
-#: A comment line this often keeps proxies from closing a quiet stream, and finds readers that are gone.
+#: A comment line this often keeps proxies from closing a quiet stream, and detects readers that are gone.
 KEEP_ALIVE_SECONDS = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
-#: Told to browsers: how long to wait before they come back.
+#: Reconnection delay for browsers, in milliseconds.
 RETRY = b"retry: 2000\n\n"
 
 Events = AsyncGenerator[bytes, None]
 
 
 def event(data: Any, *, name: str | None = None, event_id: int | None = None) -> bytes:
-    """One event. Without a name it is a plain message; JSON has no line breaks, so one data line is
-    enough."""
+    """Return one encoded event. Without a name it is a plain message. JSON has no line breaks, so one data
+    line is enough."""
     lines = []
     if name is not None:
         lines.append(f"event: {name}")
@@ -36,7 +36,7 @@ def event(data: Any, *, name: str | None = None, event_id: int | None = None) ->
 
 
 class Connections:
-    """Open streams of this process, in all and per caller."""
+    """Open streams of this process, in total and per caller."""
 
     def __init__(self) -> None:
         self.open: Counter[str] = Counter()
@@ -59,8 +59,7 @@ connections = Connections()
 def stream_response(
     request: HttpRequest, caller: str, events: Events, origin: str | None = None
 ) -> HttpResponseBase:
-    """Answers with the events, unless too many streams are open already: then 503 or 429, to come back
-    later."""
+    """Return a response with the events; 503 or 429 with Retry-After if too many streams are open."""
     if connections.full():
         return problem(503, "too_many_streams", "Too many streams are open. Poll, or try again soon.")
     if connections.full_for(caller):
@@ -80,7 +79,7 @@ async def _counted(caller: str, events: Events) -> Events:
         async for piece in events:
             yield piece
     except DatabaseError as error:
-        # The reader comes back by itself and starts where it was.
+        # The reader reconnects and resumes where it was.
         log.warning("a stream ended because the database is away: %s", error)
     finally:
         connections.leave(caller)
@@ -88,7 +87,8 @@ async def _counted(caller: str, events: Events) -> Events:
 
 
 def problem(status: int, code: str, detail: str) -> HttpResponseBase:
-    """An RFC 9457 problem document. Pages cannot read it: they ask for another ticket and try again."""
+    """Return an RFC 9457 problem document. Pages cannot read it: they request another ticket and try
+    again."""
     titles = {401: "Not authenticated", 404: "Not found", 405: "Method not allowed", 429: "Too many requests"}
     body = {
         "type": "about:blank",
@@ -105,7 +105,7 @@ def problem(status: int, code: str, detail: str) -> HttpResponseBase:
 
 
 def with_cors(request: HttpRequest, response: HttpResponseBase, origin: str | None) -> HttpResponseBase:
-    """Lets the page to which the ticket was given read the answer, and no other; without credentials."""
+    """Allow only the page that the ticket was issued to, to read the response; without credentials."""
     response["Vary"] = "Origin"
     if origin is not None and request.headers.get("Origin") == origin:
         response["Access-Control-Allow-Origin"] = origin

@@ -1,8 +1,7 @@
-"""One Redis subscription per process, fanned out to every open stream.
+"""One Redis subscription per process, distributed to every open stream.
 
-A note says only that something changed; the fact itself is in PostgreSQL. So a note that is lost, doubled or
-late costs at most a refresh: after every gap (Redis away, a slow reader) a subscriber gets `RESYNC` and reads
-again.
+A note only announces a change; the fact itself is in PostgreSQL. A lost, doubled or late note costs at most a
+refresh: after every gap (Redis unavailable, a slow reader), a subscriber gets `RESYNC` and reads again.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from redis.exceptions import RedisError
 log = logging.getLogger(__name__)
 
 PATTERN = "punctual:*"
-#: Subscribes to the notes of every cluster.
+#: Channel name for the notes of every cluster.
 ALL_CLUSTERS = "punctual:cluster:*"
 _SESSIONS = "punctual:session:"
 _QUEUE_LENGTH = 256
@@ -33,8 +32,8 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class HubMessage:
-    """One message of a channel; ``resync`` ones say that some may have been missed, ``recheck`` ones that the
-    reader may have lost the right to read."""
+    """One message of a channel. ``resync``: messages may have been missed. ``recheck``: the reader may have
+    lost the right to read."""
 
     payload: dict[str, Any]
     resync: bool = False
@@ -45,7 +44,7 @@ RESYNC = HubMessage({}, resync=True)
 
 
 class Subscription:
-    """The notes of one channel for one stream. A reader that falls behind gets one RESYNC for all it
+    """The notes of some channels for one stream. A slow reader gets one RESYNC for all notes that it
     missed."""
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Subscription:
         self._queue.put_nowait(note)
 
     async def next(self, timeout_seconds: float) -> HubMessage | None:
-        """The next note, or None when none came in time."""
+        """Return the next note, or None on timeout."""
         try:
             return await asyncio.wait_for(self._queue.get(), timeout_seconds)
         except TimeoutError:
@@ -67,7 +66,7 @@ class Subscription:
 
 
 class Hub:
-    """Listens to Redis for as long as its event loop runs, through any number of its restarts."""
+    """Listens to Redis while its event loop runs, and reconnects after restarts of Redis."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -76,8 +75,8 @@ class Hub:
 
     @asynccontextmanager
     async def subscribe(self, *channels: str) -> AsyncIterator[Subscription]:
-        """Notes of these channels from now on. Subscribe first and read the database then, so that none falls
-        between."""
+        """Yield the notes of these channels from now on. Subscribe before reading the database, so that no
+        change is missed."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="redis-listener")
         subscription = Subscription()
@@ -112,7 +111,7 @@ class Hub:
         while True:
             message = await pubsub.get_message(timeout=_SILENCE_SECONDS)
             if message is None:
-                # A connection that died without a word would stay silent for ever.
+                # A dead connection would otherwise stay silent for ever.
                 silent_rounds += 1
                 if silent_rounds > 2:
                     raise TimeoutError("the broker does not answer")
@@ -120,7 +119,7 @@ class Hub:
                 continue
             silent_rounds = 0
             if message["type"] == "psubscribe":
-                # Whatever was published before now was missed.
+                # Notes published before the subscription were missed.
                 self._to_all(RESYNC)
             elif message["type"] == "pmessage":
                 self._deliver(message["channel"].decode(), message["data"])
@@ -157,7 +156,7 @@ _hubs: dict[asyncio.AbstractEventLoop, Hub] = {}
 
 
 def hub(url: str) -> Hub:
-    """The hub of the running event loop."""
+    """Return the hub of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _hubs:
         _hubs[loop] = Hub(url)

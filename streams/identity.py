@@ -1,5 +1,7 @@
-"""Who opened a stream: a person by bearer token or by a page's ticket, an agent by its credential. Never by a
-cookie, which browsers send to every port of a host, and from pages of every port."""
+"""The caller of a stream: a person by bearer token or a page's ticket, an agent by its credential.
+
+Cookies are not accepted: browsers send them to every port of a host, also from pages of other ports.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def _credential(request: HttpRequest, scheme: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A person, and by what they came in, so that it can be looked at again while the stream lasts."""
+    """A person, and the token or ticket used, so that it can be rechecked while the stream is open."""
 
     user: User
     token: str = ""
@@ -30,13 +32,13 @@ class Caller:
 
     @property
     def door_channels(self) -> tuple[str, ...]:
-        """The broker's channels that say when the session has ended, or the account changed."""
+        """Channels that announce that the session has ended or the account has changed."""
         account = f"punctual:session:user:{self.user.pk}"
         return (account,) if self.ticket is None else (account, f"punctual:session:{self.ticket.session}")
 
 
 def _find(request: HttpRequest) -> Caller | None:
-    # A token that is given and wrong is not made good by a ticket.
+    # A valid ticket does not make up for a wrong token.
     if "Authorization" in request.headers:
         token = _credential(request, "bearer")
         user = None if token is None else user_of_token(token)
@@ -50,18 +52,19 @@ def _find(request: HttpRequest) -> Caller | None:
 
 
 async def caller_of(request: HttpRequest) -> Caller | None:
-    """The person who opens a stream, or None."""
+    """Return the person who opens a stream, or None."""
     return await in_database(_find, request)
 
 
 async def still_there(caller: Caller) -> User | None:
-    """The person, as long as token or session opens the door; a ticket's half minute is for opening alone."""
+    """Return the person while token or session are valid. A ticket's validity of half a minute applies only
+    to opening."""
     if caller.ticket is not None:
         return await in_database(user_of_session, caller.ticket.session)
     return await in_database(user_of_token, caller.token)
 
 
 async def calling_agent(request: HttpRequest) -> Agent | None:
-    """The agent whose credential was given, or None."""
+    """Return the agent of the given credential, or None."""
     credential = _credential(request, "agent")
     return None if credential is None else await in_database(agent_of_credential, credential)

@@ -1,4 +1,4 @@
-"""Following a job's log: what is stored first, then each piece as it comes."""
+"""Following a job's log: first the stored pieces, then each new piece."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from scheduling.models import LogChunk
 from scheduling.selectors.streams import job_state, log_chunks_after
 from streams.database import in_database
 
-#: Two agents' pieces may become visible in another order than their ids: recent ids are looked at again.
+#: Pieces of two agents may become visible in another order than their ids, so recent ids are read again.
 _SETTLING_SECONDS = 10.0
 _AT_ONCE = 200
 
 
 class LogReader:
-    """Reads a job's log piece by piece, each piece once, from after a known piece."""
+    """Reads a job's log piece by piece, each piece once, starting after a known piece."""
 
     def __init__(self, job_id: str, after: int, rank: int | None) -> None:
         self.job_id = job_id
         self._rank = rank
-        #: Nothing new can appear at or below this id.
+        #: No new piece can appear at or below this id.
         self._settled = after
-        #: Ids above it that were sent already.
+        #: Ids above `_settled` that were already sent.
         self._sent: set[int] = set()
         self._newest = after
 
     async def next_pieces(self) -> list[LogChunk]:
-        """Pieces that were not returned before; empty when there are none now."""
+        """Return pieces that were not returned before; empty if there are none now."""
         recent = await in_database(
             log_chunks_after, self.job_id, self._settled, _AT_ONCE + len(self._sent), self._rank
         )
@@ -49,7 +49,7 @@ class LogReader:
         self._sent = {chunk_id for chunk_id in self._sent if chunk_id > self._settled}
 
     async def finished_state(self) -> str | None:
-        """The job's state if it is terminal (or `deleted`), else None."""
+        """Return the job's state if it is terminal (or `deleted`), else None."""
         state = await in_database(job_state, self.job_id)
         if state is None:
             return "deleted"
@@ -57,7 +57,7 @@ class LogReader:
 
 
 def as_json(chunk: LogChunk) -> dict[str, Any]:
-    """A piece as clients get it."""
+    """Return a piece as clients receive it."""
     return {
         "id": chunk.id,
         "generation": chunk.generation,

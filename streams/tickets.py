@@ -1,8 +1,8 @@
-"""Tickets: how a page may read a stream of another origin without the session's cookie.
+"""Tickets, with which a page reads a stream of another origin without the session's cookie.
 
-The page asks the web process for one. It is signed, good for half a minute to open one stream, from one
-origin, and for as long as the session lasts with which it was asked for. It opens nothing else, so that it
-does no harm in a log of addresses.
+The page requests one from the web process. It is signed. It opens one stream, from one origin, within half a
+minute; the stream then stays open while the session lasts. It permits nothing else, so an address with a
+ticket in a log does no harm.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from django.http import HttpRequest
 
 from projects.models import token_digest
 
-#: A page asks for a ticket just before it opens the stream.
+#: A page requests a ticket just before it opens the stream.
 VALID_SECONDS = 30
-#: What a page can follow, as its address below /stream/.
+#: Streams that a page can follow, by their path below /stream/.
 STREAM = re.compile(r"cluster|jobs/(?P<job_id>[a-z0-9]{1,16})/(?:events|logs)")
 _SALT = "streams.ticket"
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a ticket says."""
+    """Contents of a ticket."""
 
     #: Digest of the session's key (:func:`projects.sessions.user_of_session`).
     session: str
@@ -35,14 +35,14 @@ class Ticket:
 
 
 def issue(request: HttpRequest, stream: str) -> str:
-    """A ticket for the page that asks, to open ``stream``."""
+    """Return a ticket with which the requesting page can open ``stream``."""
     origin = f"{request.scheme}://{request.get_host()}"
     session = token_digest(str(request.session.session_key))
     return signing.dumps({"session": session, "origin": origin, "stream": stream}, salt=_SALT)
 
 
 def read(text: str, stream: str) -> Ticket | None:
-    """What the ticket says; None unless it is ours, fresh and for this stream."""
+    """Return the ticket's contents; None unless it is ours, fresh and for this stream."""
     try:
         content: Any = signing.loads(text, salt=_SALT, max_age=VALID_SECONDS)
     except signing.BadSignature:

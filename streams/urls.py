@@ -1,4 +1,4 @@
-"""URLs of the stream process, below /stream/."""
+"""URLs of the stream process below /stream/."""
 
 from django.urls import re_path
 

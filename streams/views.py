@@ -21,9 +21,9 @@ from streams.logs import LogReader, as_json
 
 log = logging.getLogger(__name__)
 
-#: A stream ends when its caller may no longer read it; that is asked again this often.
+#: Interval for rechecking whether the caller may still read the stream; if not, the stream ends.
 RECHECK_SECONDS = 60.0
-#: After a job's end its last lines may still be under way for this long.
+#: After a job's end, its last lines may arrive for this long.
 LOG_QUIET_SECONDS = 2.0
 
 StillAllowed = Callable[[], Awaitable[bool]]
@@ -45,7 +45,8 @@ def _get_only(view: View) -> View:
 
 @_get_only
 async def cluster_stream(request: HttpRequest) -> HttpResponseBase:
-    """Kinds of change in the cluster (`planned`, `servers`, `jobs`, `usage`, `orders`). Names no job."""
+    """Stream the kinds of change in the cluster (`planned`, `servers`, `jobs`, `usage`, `orders`). Names no
+    job."""
     caller = await caller_of(request)
     if caller is None:
         return _not_authenticated()
@@ -58,7 +59,7 @@ async def cluster_stream(request: HttpRequest) -> HttpResponseBase:
 
 @_get_only
 async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
-    """Kinds of change of one job: `changed`, `metrics`, `logs`."""
+    """Stream the kinds of change of one job: `changed`, `metrics`, `logs`."""
     caller = await caller_of(request)
     if caller is None:
         return _not_authenticated()
@@ -70,7 +71,7 @@ async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
 
 @_get_only
 async def job_logs(request: HttpRequest, job_id: str) -> HttpResponseBase:
-    """A job's log after `?after=` (or `Last-Event-ID`), then what is added; `event: end` when the job is
+    """Stream a job's log after `?after=` (or `Last-Event-ID`), then new pieces; `event: end` when the job is
     over."""
     caller = await caller_of(request)
     if caller is None:
@@ -86,7 +87,7 @@ async def job_logs(request: HttpRequest, job_id: str) -> HttpResponseBase:
 
 @_get_only
 async def agent_wakeups(request: HttpRequest) -> HttpResponseBase:
-    """Versions of the desired state of the calling agent's server, the present one first."""
+    """Stream the versions of the desired state of the calling agent's server, the current one first."""
     agent = await calling_agent(request)
     if agent is None:
         return _not_authenticated()
@@ -111,7 +112,7 @@ def _respond(request: HttpRequest, caller: Caller, events: Events) -> HttpRespon
 
 
 def _channels(channel: str, caller: Caller) -> tuple[str, ...]:
-    """The stream's own channel, and those that tell when the caller may have to go."""
+    """Return the stream's own channel and those that announce that the caller may lose access."""
     return (channel, *caller.door_channels)
 
 
@@ -124,12 +125,13 @@ def _sees_job(caller: Caller, job_id: str) -> StillAllowed:
 
 
 def _number(text: str | None) -> int | None:
-    """A non-negative number that fits a row id, or None."""
+    """Return a non-negative number that fits a row id, or None."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 async def _notes(subscription: Subscription, allowed: StillAllowed) -> AsyncIterator[HubMessage | None]:
-    """Notes as they come, None whenever a keep-alive is due; ends when the caller is no longer allowed."""
+    """Yield notes as they come, None whenever a keep-alive is due. Ends when the caller is no longer
+    allowed."""
     checked = time.monotonic()
     while True:
         note = await subscription.next(KEEP_ALIVE_SECONDS)
@@ -150,7 +152,7 @@ async def _changes(channels: tuple[str, ...], allowed: StillAllowed) -> Events:
             elif note.resync:
                 yield event({"kind": "resync"}, name="resync")
             else:
-                # Only the kind is passed on: whatever else a note carries is not for everyone.
+                # Only the kind is sent: other contents of a note are not for everyone.
                 yield event({"kind": str(note.payload.get("kind", "changed"))})
 
 

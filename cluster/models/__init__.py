@@ -1,4 +1,4 @@
-"""What exists: clusters, servers, GPUs, agents, enrolment and the links between servers."""
+"""Clusters, servers, GPUs, agents, enrolment and the links between servers."""
 
 from cluster.models.cluster import Cluster
 from cluster.models.links import ServerLink

@@ -1,4 +1,4 @@
-"""Work that waits in a row until a worker process takes it, and comes back when that process is gone."""
+"""Rows of work that worker processes take under a lease; work of a dead worker is queued again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cluster.choices import FINAL_WORK_STATES, WorkState
 
 
 class LeasedWork(models.Model):
-    """A row that one worker at a time holds: it takes a lease, renews it, and writes under the lease's token
-    alone.
+    """A row that one worker at a time holds. The worker takes a lease, renews it, and writes only under its
+    token.
 
-    Whoever holds an old token writes nothing any more. ``wake_at``: when the message that told of queued work
-    counts as lost and is sent again.
+    A worker with an old token can no longer write. ``wake_at``: when the message about the queued work counts
+    as lost and is sent again.
     """
 
     state = models.CharField(max_length=9, choices=WorkState.choices, default=WorkState.QUEUED)
@@ -42,13 +42,13 @@ class LeasedWork(models.Model):
 
     @classmethod
     def lock_queued(cls, pk: int, *related: str) -> Self | None:
-        """The queued row, locked in this transaction; None where it is not queued, or somebody else takes it
-        at this moment."""
+        """Return the queued row, locked in this transaction; None if it is not queued, or another worker is
+        taking it."""
         rows = cls._default_manager.select_for_update(skip_locked=True, of=("self",)).select_related(*related)
         return rows.filter(pk=pk, state=WorkState.QUEUED).first()
 
     def take(self, lease: timedelta) -> str:
-        """Give this process the lease, in memory; returns the token under which it may write."""
+        """Give this process the lease, in memory. Returns the token under which it may write."""
         now = timezone.now()
         self.state, self.started_at = WorkState.RUNNING, now
         self.attempts += 1
@@ -58,21 +58,21 @@ class LeasedWork(models.Model):
         return self.lease_token
 
     def held(self, token: str) -> models.QuerySet[Self]:
-        """The row as long as ``token`` holds it: an update of this writes nothing once the lease is
-        another's."""
+        """Return the row while ``token`` holds it: an update of this queryset writes nothing once another
+        worker has the lease."""
         return type(self)._default_manager.filter(pk=self.pk, state=WorkState.RUNNING, lease_token=token)
 
     @classmethod
     def lock_lost(cls, now: datetime) -> models.QuerySet[Self]:
-        """Rows whose worker has not renewed its lease in time, locked in this transaction."""
+        """Return rows whose worker did not renew its lease in time, locked in this transaction."""
         running = cls._default_manager.select_for_update(skip_locked=True)
         return running.filter(state=WorkState.RUNNING, lease_expires_at__lt=now)
 
     def take_back(self, now: datetime, *, most_attempts: int, error: str) -> bool:
         """Take the lease from a lost worker, in memory. Returns whether the work is queued again.
 
-        It is not where it was to be cancelled anyway, nor after ``most_attempts``, when it fails with
-        ``error``.
+        Work whose cancellation was requested is cancelled instead. After ``most_attempts`` attempts, it fails
+        with ``error``.
         """
         self.lease_token = self.lease_owner = ""
         self.lease_expires_at = None
@@ -86,8 +86,8 @@ class LeasedWork(models.Model):
 
 
 def lease_constraints(what: str) -> list[models.BaseConstraint]:
-    """What the database holds to: running work, and no other, has a lease; finished work, and no other, has
-    an end."""
+    """Return the database constraints: a lease exists only and always for running work, a finish time for
+    finished work."""
     running, final = Q(state=WorkState.RUNNING), Q(state__in=FINAL_WORK_STATES)
     return [
         models.CheckConstraint(

@@ -1,4 +1,4 @@
-"""What was measured of the network between two servers, and the measurement that is under way."""
+"""Measurements of the network between two servers, and the measurement under way."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from django.db.models import F, Q
 
 
 class ServerLink(models.Model):
-    """The link between two servers, in its slower direction, as their agents measured it while it was idle.
+    """The idle link between two servers in its slower direction, as measured by their agents.
 
-    ``first`` calls and ``second`` answers. The row is made when the pair is to be measured for the first
-    time.
+    ``first`` calls and ``second`` answers. The row is created when the pair is first scheduled for
+    measurement.
     """
 
     first = models.ForeignKey("cluster.Server", on_delete=models.CASCADE, related_name="links_called")
     second = models.ForeignKey("cluster.Server", on_delete=models.CASCADE, related_name="links_answered")
-    #: One way of a message without content, and what all connections together carried; null: never measured.
+    #: One-way latency of an empty message, and throughput of all connections together; null: never measured.
     latency_seconds = models.FloatField(null=True, blank=True)
     bytes_per_second = models.FloatField(null=True, blank=True)
-    #: What was measured were emulated links.
+    #: Whether emulated links were measured.
     emulated = models.BooleanField(default=False)
     measured_at = models.DateTimeField(null=True, blank=True)
-    #: When it was last tried, and why nothing was kept of that; empty: it was.
+    #: Time of the last attempt, and why its result was discarded; empty: it was kept.
     tried_at = models.DateTimeField(null=True, blank=True)
     problem = models.CharField(max_length=300, blank=True)
 
-    #: The measurement under way: its number, since when, where it is answered, and what both prove
-    #: themselves with. Null and empty: none is.
+    #: The measurement under way: its number, its start, the port at which ``second`` answers, and the shared
+    #: secret of both. Null and empty: none.
     number = models.PositiveIntegerField(default=0)
     asked_at = models.DateTimeField(null=True, blank=True)
     port = models.PositiveIntegerField(default=0)

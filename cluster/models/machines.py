@@ -1,4 +1,4 @@
-"""What exists: servers, GPUs, agents with their leases, and enrolment."""
+"""Clusters, servers, GPUs, agents with their leases, and enrolment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,99 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState, Whitelist
-from cluster.models.cluster import Cluster
+from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
+from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY
+from recovery.probability.standby import REPLACEMENT_SECONDS
+
+
+class Cluster(models.Model):
+    """One pool of servers under one planner, with the operator's settings.
+
+    ``planning_version`` grows with every fact that planning depends on (jobs, capacity, curves, generations;
+    never heartbeats or progress). A plan is committed only if it has not changed since.
+
+    ``epoch`` grows with every change of planner. Agents refuse commands of an older epoch.
+    """
+
+    name = models.SlugField(max_length=64, unique=True, default="default")
+
+    policy = models.CharField(max_length=40, default="punctual")
+    #: Memory of the policy from its last decision: its name, and numbers by kind of GPU.
+    policy_memory = models.JSONField(default=dict, blank=True)
+    slot_seconds = models.FloatField(default=5.0)
+    reserve_servers = models.PositiveIntegerField(default=0)
+    #: Servers of each kind that get no work until they replace a lost server.
+    standby_servers = models.PositiveIntegerField(default=0)
+    #: Inputs of the rule for the number of standby servers: failures per server and day, and seconds until a
+    #: failed server is replaced.
+    failures_per_server_day = models.FloatField(
+        default=PUBLISHED_FAILURES_A_DAY, validators=[MinValueValidator(0.0)]
+    )
+    replacement_seconds = models.FloatField(default=REPLACEMENT_SECONDS, validators=[MinValueValidator(0.0)])
+    #: Accepted probability that a job falls back to durable storage in a month; it determines the number of
+    #: copies in memory. 0: always two copies.
+    accepted_fallbacks_a_month = models.FloatField(
+        default=0.0, validators=[MinValueValidator(0.0), MaxValueValidator(0.99)]
+    )
+    #: Failures that take down all servers of one rack, or of one power domain.
+    failures_per_rack_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    failures_per_power_domain_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    #: When the planner last failed to find a standby server, and why.
+    standby_tried_at = models.DateTimeField(null=True, blank=True)
+    standby_obstacle = models.TextField(blank=True)
+    fill = models.CharField(
+        max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
+    )
+    #: Whether every newcomer that fits gets a promise, or room is kept for smaller jobs.
+    newcomers = models.CharField(max_length=10, default=NewcomersRule.OPEN, choices=NewcomersRule.choices)
+    #: Seconds of running time that one second of waiting offsets, among jobs without a promise under
+    #: `punctual`; 0: none.
+    ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
+    offer_hold_seconds = models.FloatField(default=120.0)
+    report_seconds = models.FloatField(default=1.0)
+    suspect_seconds = models.FloatField(default=10.0)
+    fence_seconds = models.FloatField(default=60.0)
+    fence_margin_seconds = models.FloatField(default=2.0)
+    prepare_timeout_seconds = models.FloatField(default=120.0)
+    handover_timeout_seconds = models.FloatField(default=60.0)
+    suspend_timeout_seconds = models.FloatField(default=60.0)
+    profile_seconds_per_level = models.FloatField(default=2.0)
+    profile_maximum_seconds = models.FloatField(default=60.0)
+    #: Promises are computed with throughput reduced by this fraction, since measured speed varies.
+    promise_margin = models.FloatField(default=0.05)
+    #: Servers with less host memory per GPU are not used; 0: the smallest share in the pool is used.
+    worker_memory_bytes = models.BigIntegerField(default=0, validators=[MinValueValidator(0)])
+    #: A full replan happens at least this often, even without events.
+    replan_seconds = models.FloatField(default=30.0)
+
+    planning_version = models.BigIntegerField(default=1)
+    planned_version = models.BigIntegerField(default=0)
+    replanned_at = models.DateTimeField(null=True, blank=True)
+    next_slot_at = models.DateTimeField(null=True, blank=True)
+    next_wake_at = models.DateTimeField(null=True, blank=True)
+
+    epoch = models.BigIntegerField(default=0)
+    planner_owner = models.CharField(max_length=200, blank=True)
+    planner_token = models.CharField(max_length=40, blank=True)
+    planner_lease_expires_at = models.DateTimeField(null=True, blank=True)
+
+    #: When leases were last checked: a gap means that the control plane itself was down.
+    leases_checked_at = models.DateTimeField(null=True, blank=True)
+    #: No lease expires before this time (set after such a gap).
+    leases_hold_until = models.DateTimeField(null=True, blank=True)
+    #: By boot id of each machine that checks leases: the database's clock minus the machine's seconds since
+    #: boot.
+    leases_clocks = models.JSONField(default=dict, blank=True)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ServerQuerySet(models.QuerySet["Server"]):
-    """Which servers count."""
+    """Filters of servers."""
 
     def known(self) -> ServerQuerySet:
-        """Those that are part of their cluster; what an operator removed has only a history."""
+        """Return servers that are part of their cluster. Removed servers are kept only for history."""
         return self.exclude(state=ServerState.REMOVED)
 
 
@@ -30,7 +114,7 @@ class Server(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="servers")
     name = models.CharField(max_length=100)
     rack = models.CharField(max_length=100, blank=True)
-    #: What fails together for want of power; empty: nobody said.
+    #: Servers that share a power supply; empty: unknown.
     power_domain = models.CharField(max_length=100, blank=True)
     address = models.CharField(max_length=255)
     port_first = models.PositiveIntegerField()
@@ -40,34 +124,33 @@ class Server(models.Model):
     state_changed_at = models.DateTimeField(default=timezone.now)
     drain = models.CharField(max_length=10, choices=DrainState.choices, default=DrainState.NONE)
     drain_reason = models.CharField(max_length=300, blank=True)
-    #: It belongs to the pool of standby servers, whatever its state: no work may be here.
+    #: Whether it belongs to the standby pool, in any state: no work may run here.
     standby = models.BooleanField(default=False)
     hostname = models.CharField(max_length=255, blank=True)
     cpu_cores = models.PositiveIntegerField(default=0)
-    #: Of the host, and what one worker may take of it; 0 where nobody said.
+    #: Memory of the host, and the limit of one worker; 0: unknown.
     memory_bytes = models.BigIntegerField(default=0)
     worker_memory_bytes = models.BigIntegerField(default=0)
-    #: What its in-memory store may take for recovery points; 0: it keeps none.
+    #: Limit of its in-memory store for recovery points; 0: it has none.
     memory_store_bytes = models.BigIntegerField(default=0)
-    #: Room for files of jobs, when its agent started.
+    #: Free disk space for jobs' files when its agent started.
     disk_free_bytes = models.BigIntegerField(default=0)
-    #: What one worker may fill with states of experts; 0 where nobody said.
+    #: Disk limit of one worker for states of experts; 0: unknown.
     worker_disk_bytes = models.BigIntegerField(default=0)
-    #: From then on it is gone, and nobody may be there; null: for good. No promise rests on it where it has
-    #: an end.
+    #: When the server leaves, so that no work may run here; null: permanent. Promises do not count servers
+    #: with an end.
     available_until = models.DateTimeField(null=True, blank=True)
     sandbox = models.CharField(max_length=20, blank=True)
-    #: Rates of its emulated links, by name, and the shares of classes of traffic; null where none is
-    #: emulated.
+    #: Rates of its emulated links by name, and the shares of traffic classes; null: none is emulated.
     links = models.JSONField(null=True, blank=True)
-    #: Its home where it is an inference server; dedicated training servers have none.
+    #: Home of an inference server; null for dedicated training servers.
     inference_cluster = models.ForeignKey(
         "lending.InferenceCluster", on_delete=models.PROTECT, null=True, blank=True, related_name="servers"
     )
     lending_state = models.CharField(
         max_length=10, choices=LendingState.choices, default=LendingState.TRAINING
     )
-    #: Who may use it. One column that is never empty: a server is on exactly one whitelist.
+    #: Which scheduler may use it. Never empty: a server is on exactly one whitelist.
     whitelist = models.CharField(max_length=9, choices=Whitelist.choices, default=Whitelist.TRAINING)
     #: When it was last lent, asked back or returned; null before.
     lending_changed_at = models.DateTimeField(null=True, blank=True)
@@ -106,17 +189,17 @@ class Server(models.Model):
 
     @property
     def home(self) -> Whitelist:
-        """Whose server it is: dedicated to training, or an inference cluster's."""
+        """The server's owner: dedicated to training, or an inference cluster."""
         return Whitelist.TRAINING if self.inference_cluster_id is None else Whitelist.INFERENCE
 
     @property
     def on_loan(self) -> bool:
-        """Whether it is an inference server on the training side, also while it is being returned."""
+        """Whether it is an inference server on the training side, including while it is being returned."""
         return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
 
     def open_to_training(self) -> bool:
-        """Whether training work may be here at all: no operator empties it, it does not stand by, its time is
-        not over, and it is neither at its inference home nor on the way there."""
+        """Return whether training work may run here at all: the server is not drained, not on standby, still
+        available, and neither at its inference home nor being returned."""
         here = self.available_until is None or self.available_until > timezone.now()
         return (
             here
@@ -127,12 +210,12 @@ class Server(models.Model):
 
     @property
     def store_port(self) -> int | None:
-        """Where its in-memory store listens for others: the last port of its range, which no worker gets;
-        None where it has no store, or that port is the only one."""
+        """Port of its in-memory store: the last of its range, which no worker gets. None if it has no store,
+        or only that one port."""
         return self.port_last if self.memory_store_bytes > 0 and self.port_last > self.port_first else None
 
     def ready_to_stand_in(self) -> bool:
-        """Whether it stands by and may take a lost server's place, if its GPUs work."""
+        """Return whether it is on standby and may replace a lost server, if its GPUs work."""
         return (
             self.standby
             and self.state == ServerState.UP
@@ -141,43 +224,46 @@ class Server(models.Model):
         )
 
     def usable(self) -> bool:
-        """Whether new work may be planned here."""
+        """Return whether new work may be planned here."""
         return self.state == ServerState.UP and self.open_to_training()
 
 
 class GpuQuerySet(models.QuerySet["Gpu"]):
-    """Which GPUs count: said here and nowhere else."""
+    """Filters of GPUs: the only place that defines which GPUs count where."""
 
     def known(self) -> GpuQuerySet:
-        """Of servers that are part of their cluster; those that an operator removed have only a history."""
+        """Return GPUs of servers that are part of their cluster. Removed servers are kept only for
+        history."""
         return self.exclude(server__state=ServerState.REMOVED)
 
     def own(self, cluster: Cluster | int | models.QuerySet[Cluster, Any]) -> GpuQuerySet:
-        """The cluster's own: promises stand on these, never on borrowed ones. The cluster may be a
-        question that finds one, or its key."""
+        """Return the cluster's own GPUs: promises are based on these, never on borrowed ones. The cluster may
+        be a subquery or a key."""
         return self.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
 
     def on_loan(self, cluster: Cluster | int) -> GpuQuerySet:
-        """What the cluster has borrowed and not given back yet."""
+        """Return the GPUs that the cluster has borrowed and not yet returned."""
         away = [LendingState.ON_LOAN, LendingState.RECLAIMING]
         return self.known().filter(server__cluster=cluster, server__lending_state__in=away)
 
     def for_training(self) -> GpuQuerySet:
-        """Those that training may use: own and borrowed ones, not inference servers at home."""
+        """Return the GPUs that training may use: own and borrowed ones, but not those of inference servers at
+        home."""
         return self.known().filter(server__whitelist=Whitelist.TRAINING)
 
     def working(self) -> GpuQuerySet:
-        """Healthy ones of servers that were not given up: capacity, though perhaps not at this moment."""
+        """Return healthy GPUs of servers that were not given up: capacity, though perhaps not at this
+        moment."""
         return self.known().filter(healthy=True).exclude(server__state=ServerState.DOWN)
 
     def measurable(self, cluster: Cluster, kind: str) -> GpuQuerySet:
-        """Of a kind, on which functions are measured: the cluster's own; of a kind of which it has none,
+        """Return the GPUs of a kind on which functions are measured: the cluster's own, or if it has none,
         those on loan."""
         owned = self.known().own(cluster).filter(kind=kind)
         return owned if owned.exists() else self.on_loan(cluster).filter(kind=kind)
 
     def usable(self) -> GpuQuerySet:
-        """Those on which new work may be planned now, as `Server.usable` says of a server."""
+        """Return GPUs on which new work may be planned now, by the conditions of `Server.usable`."""
         open_to_training = [LendingState.TRAINING, LendingState.ON_LOAN]
         here = Q(server__available_until__isnull=True) | Q(server__available_until__gt=timezone.now())
         return self.filter(
@@ -190,7 +276,7 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
         )
 
     def by_kind(self) -> dict[str, int]:
-        """How many there are of each kind."""
+        """Count the GPUs of each kind."""
         return dict(self.order_by().values_list("kind").annotate(count=models.Count("pk")).order_by("kind"))
 
 
@@ -228,25 +314,25 @@ class Agent(models.Model):
     sequence = models.BigIntegerField(default=0)
     epoch_seen = models.BigIntegerField(default=0)
     desired_version_seen = models.BigIntegerField(default=0)
-    #: What the emulated links carried of late: bytes per second by link and class of traffic.
+    #: Recent traffic of the emulated links: bytes per second by link and traffic class.
     link_load = models.JSONField(default=dict, blank=True)
-    #: What its server's in-memory store holds, as reported last (docs/protocols.md 2.7).
+    #: Last reported contents of its server's in-memory store (docs/protocols.md 2.7).
     memory_store = models.JSONField(default=dict, blank=True)
-    #: Its work was given away: it must report an empty list before it gets any again.
+    #: Set when its work was given away: it must report an empty list before it gets work again.
     fenced_at = models.DateTimeField(null=True, blank=True)
 
     def silent_seconds(self, now: datetime) -> float:
-        """Seconds since the last report (since enrolment when there was none)."""
+        """Return the seconds since the last report (or since enrolment without one)."""
         return (now - (self.last_report_at or self.enrolled_at)).total_seconds()
 
 
 class EnrolmentToken(models.Model):
-    """Lets one agent enrol once."""
+    """A token with which one agent enrols once."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE)
     digest = models.CharField(max_length=64, unique=True)
     server_name = models.CharField(max_length=100, blank=True)
-    #: The agent's server belongs to this inference cluster.
+    #: The inference cluster that the agent's server belongs to.
     inference_cluster = models.ForeignKey(
         "lending.InferenceCluster", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
     )
@@ -257,7 +343,7 @@ class EnrolmentToken(models.Model):
 
 
 class UtilisationSample(models.Model):
-    """GPUs by use at one moment, taken by the planner's tick: what the overview's chart shows."""
+    """GPUs by use at one moment, sampled by the planner's tick for the overview's chart."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="samples")
     taken_at = models.DateTimeField(default=timezone.now, db_index=True)

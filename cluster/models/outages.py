@@ -1,4 +1,4 @@
-"""When the platform was stopped."""
+"""Outages of the platform."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from cluster.models.cluster import Cluster
 
 
 class Outage(models.Model):
-    """A time in which the control plane was away: stopped in order, killed, or without power.
+    """A time during which the control plane was down: stopped, killed, or without power.
 
-    ``stopped_at``: the last look at the leases before it; ``started_at``: the first one after it. Both are by
-    the database's clock, as it is set after the outage.
+    ``stopped_at``: the last check of leases before it; ``started_at``: the first check after it. Both use the
+    database's clock as set after the outage.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="outages")

@@ -1,1 +1,1 @@
-"""What is read of the cluster: its machines, and how they were used."""
+"""Queries for machines and their usage."""

@@ -1,5 +1,4 @@
-"""Reading what exists: servers, GPUs and agents. Facts of the cluster are open to everyone who is logged
-in."""
+"""Queries for servers, GPUs and agents. Every logged-in user may read them."""
 
 from __future__ import annotations
 
@@ -10,17 +9,17 @@ from projects.errors import NotFound
 
 
 def cluster_shown() -> Cluster | None:
-    """The cluster that jobs go to, or None before one is set up."""
+    """Return the cluster that jobs are submitted to, or None before one is set up."""
     return Cluster.objects.order_by("pk").first()
 
 
 def servers_known() -> QuerySet[Server]:
-    """Servers that are part of the cluster, with agents and GPUs at hand."""
+    """Return servers that are part of the cluster, with agents and GPUs prefetched."""
     return Server.objects.known().select_related("agent").prefetch_related("gpus")
 
 
 def server_get(server_id: int) -> Server:
-    """One server.
+    """Return one server.
 
     Raises:
         NotFound: there is none, or it was removed.
@@ -40,7 +39,7 @@ def agents_known() -> QuerySet[Agent]:
 
 
 def agent_get(agent_id: int) -> Agent:
-    """One agent.
+    """Return one agent.
 
     Raises:
         NotFound: there is none.

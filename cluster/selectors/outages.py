@@ -1,4 +1,4 @@
-"""When the platform was stopped: what durations that are reckoned between two rows leave out."""
+"""Outages of the platform, which durations between two rows exclude."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.models import Cluster, Outage
 
 
 class Stopped(NamedTuple):
-    """A time in which the platform was stopped."""
+    """One outage of the platform."""
 
     stopped_at: datetime
     started_at: datetime
@@ -25,10 +25,10 @@ class Stopped(NamedTuple):
 
 
 def outages_between(cluster_id: int, begin: datetime, end: datetime) -> list[Stopped]:
-    """Return the outages of the control plane between two times, in order, cut off at both.
+    """Return the outages of the control plane between two times, in order, clipped to both.
 
-    An outage that just ended and is not noted yet counts: what runs before the first look at the leases sees
-    it too.
+    An outage that just ended and is not recorded yet counts too: code that runs before the first check of
+    leases also sees it.
     """
     rows = Outage.objects.filter(cluster=cluster_id, started_at__gt=begin, stopped_at__lt=end)
     found = [Stopped(*row) for row in rows.values_list("stopped_at", "started_at")]

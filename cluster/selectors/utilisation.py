@@ -1,4 +1,4 @@
-"""What the cluster's machines were and are used for: series for charts, counts for tiles. Names no job."""
+"""Usage of the cluster's machines: series for charts, counts for tiles. Names no job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server, UtilisationSample
 from cluster.selectors.outages import outages_between
 
-#: Uses of a GPU in the order in which they are stacked; each is a column of UtilisationSample.
+#: Uses of a GPU in stacking order; each is a column of UtilisationSample.
 USES = ("promised", "soft", "best_effort", "profiling", "changing", "idle", "unavailable")
 
 
@@ -24,21 +24,23 @@ class UtilisationSeries:
     gpus_by_use: dict[str, list[float]]
     running_jobs: list[float]
     waiting_jobs: list[float]
-    #: GPUs in the cluster, per bucket.
+    #: Largest number of GPUs in the cluster, per bucket.
     total_gpus: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCounts:
-    """How many agents hold a lease, out of those that are enrolled."""
+    """Number of agents that hold a lease, and of enrolled agents."""
 
     connected: int
     enrolled: int
 
 
 def utilisation_series(since: datetime, until: datetime, maximum_points: int = 240) -> UtilisationSeries:
-    """Samples between two times, averaged in the database so that a week is as light as an hour. While the
-    platform was stopped no GPU was available and no job ran."""
+    """Return samples between two times, averaged in the database so that a week is as fast as an hour.
+
+    While the platform was stopped, no GPU was available and no job ran.
+    """
     seconds = max(1.0, (until - since).total_seconds() / maximum_points)
     bucket = Func(
         Value(timedelta(seconds=seconds)),
@@ -78,14 +80,14 @@ def utilisation_series(since: datetime, until: datetime, maximum_points: int = 2
 
 
 def _while_stopped(before: dict[str, Any], stopped_at: datetime) -> dict[str, Any]:
-    """What stands in place of samples until the platform starts again."""
+    """Return the row that replaces samples until the platform starts again."""
     nothing = {f"mean_{use}": 0.0 for use in USES}
     total = before["largest_total"]
     return before | nothing | {"bucket": stopped_at, "mean_unavailable": total, "mean_running": 0.0}
 
 
 def agent_counts() -> AgentCounts:
-    """Agents whose server is up, out of all that are enrolled and neither revoked nor removed."""
+    """Count agents whose server is up, and all enrolled agents that are neither revoked nor removed."""
     states = list(
         Agent.objects.filter(revoked_at__isnull=True)
         .exclude(server__state=ServerState.REMOVED)
@@ -95,7 +97,8 @@ def agent_counts() -> AgentCounts:
 
 
 def servers_without_sandbox() -> list[str]:
-    """Names of servers whose agent runs users' code without a sandbox: every page warns of them."""
+    """Return names of servers whose agent runs users' code without a sandbox. Every page shows a warning
+    about them."""
     return list(
         Server.objects.known()
         .filter(sandbox="none", agent__revoked_at__isnull=True)
