@@ -1,4 +1,4 @@
-"""Settings, URLs and entry points of the Django project: nothing else."""
+"""Settings, URLs and entry points of the Django project."""
 
 from config.celery import app as celery_app
 

@@ -15,8 +15,8 @@ from workers.tasks.queue_tasks import QueueTasks
 from workers.tasks.shared_memory import SharedMemory
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-# Whoever starts the platform has Django check itself, with the migrations. For doing it again each worker and
-# the clock would import all pages and the whole API: a second of a processor and 30 MB in every process.
+# The launcher has just run Django's checks with the migrations. Running them again would import all pages and
+# the whole API in each worker and the scheduler: one CPU second and 30 MB per process.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 broker.use()
@@ -27,7 +27,7 @@ app.steps["worker"].update((QueueTasks, LoadedKernels, SharedMemory, PoolWatch))
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
-    # A message that waited a whole period is dropped: the next one does the same work.
+    # A message that waited a whole period is dropped, since the next one does the same work.
     return {"task": f"workers.tasks.{task}", "schedule": seconds, "options": {"expires": seconds}}
 
 

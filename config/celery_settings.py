@@ -1,9 +1,9 @@
-"""Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
+"""Celery settings. Messages are wake-ups only: every task derives its work from PostgreSQL, so a lost message
+costs a tick.
 
-Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
-reconcile, leases, outbox, curves, loans), `long` (environments), `gradients` (plans of them, which
-take minutes: neither waits for the other), `forecasting` (of inference usage) and `simulations` (studies of
-operators).
+Separate queues keep long tasks from delaying a verdict: `planner` (one process), `control` (dispatch,
+reconcile, leases, outbox, curves, loans), `long` (environments), `gradients` (gradient plans, which take
+minutes), `forecasting` (of inference usage) and `simulations` (operators' studies).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def broker_url(redis_url: str) -> str:
-    """Celery spells a Unix socket differently from redis-py."""
+    """Return the URL in Celery's format, which differs from redis-py's for Unix sockets."""
     if redis_url.startswith("unix://"):
         path, _, query = redis_url.removeprefix("unix://").partition("?")
         database = query.removeprefix("db=") if query.startswith("db=") else "0"
@@ -33,7 +33,7 @@ CELERY_TASK_SOFT_TIME_LIMIT = 50
 CELERY_TASK_TIME_LIMIT = 60
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
-#: The same value wherever Celery reads it (the shortest wins); far above any task's time limit.
+#: The same value wherever Celery reads it (the shortest wins), far above any task's time limit.
 CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {
     "visibility_timeout": 3600,
     "socket_timeout": 10,
@@ -43,14 +43,16 @@ CELERY_TASK_PUBLISH_RETRY = False
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
-#: Tasks after which Celery itself ends a connection to the database (workers/tasks/database_connections.py).
+#: Number of tasks after which Celery itself closes a database connection
+#: (workers/tasks/database_connections.py).
 CELERY_DB_REUSE_MAX = sys.maxsize
 CELERY_TIMEZONE = "UTC"
 
-#: How long one simulated run may take; below the visibility timeout with room for comparing it.
+#: Time limit of one simulated run, in seconds. It leaves room below the visibility timeout for comparing the
+#: run.
 SIMULATION_RUN_SECONDS = int(os.environ.get("SIMULATION_RUN_SECONDS", "3000"))
 
-#: The planner looks by itself this often, whether anybody wakes it or not.
+#: Interval at which the planner runs even if nothing wakes it.
 PLANNER_LOOKS_EVERY_SECONDS = 1.0
 
 CELERY_TASK_ROUTES = {

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with job and decision ids where known."""
+"""Structured logs: one JSON object per line on standard error, with job and decision ids where known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server process imports before it forks workers (gunicorn's `--preload`), so that these share it."""
+"""Imports before a server process forks workers (gunicorn's `--preload`), so that the workers share them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from django.urls import get_resolver
 
 
 def import_views() -> None:
-    """Import all views, and keep the collector from writing into what was imported: a page that is written is
-    copied."""
+    """Import all views, and exclude them from garbage collection, whose writes would copy shared pages."""
     _ = get_resolver().url_patterns
     gc.collect()
     gc.freeze()

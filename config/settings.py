@@ -1,6 +1,6 @@
-"""Django settings. Everything that differs between installations comes from the environment.
+"""Django settings. Values that differ between installations come from the environment.
 
-Variables and their defaults are listed in docs/configuration.md.
+docs/configuration.md lists the variables and their defaults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATA_DIR = Path(env.str("PUNCTUAL_DATA", str(BASE_DIR / "data")))
 DEBUG = env.bool("DEBUG", False)
 SECRET_KEY = env.str("SECRET_KEY", "")
 if not SECRET_KEY:
-    # Commands that serve nobody (checks, the OpenAPI document, simulation) need no real key.
+    # Commands that do not serve requests (checks, the OpenAPI document, simulation) need no real key.
     SECRET_KEY = "not-for-serving" if not env.bool("PUNCTUAL_SERVING", False) else ""
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
@@ -114,7 +114,7 @@ STATICFILES_FINDERS = [
     "dashboard.finders.PlotlyFinder",
 ]
 
-# Behind TLS these are switched on together; plain HTTP on one's own machine works out of the box.
+# HTTPS switches these on together; plain HTTP on a local machine works without configuration.
 _https = env.bool("HTTPS", False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SECURE_SSL_REDIRECT = _https
@@ -122,16 +122,16 @@ SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
 SECURE_PROXY_SSL_HEADER = (
     ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("TRUST_FORWARDED_PROTO", False) else None
 )
-# Proxies whose X-Forwarded-For is believed (projects/client_address.py); without any, the caller is the peer.
+# Number of proxies whose X-Forwarded-For is trusted (projects/client_address.py); 0: the peer is the caller.
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", 0)
 SESSION_ENGINE = "projects.sessions"
-# A cookie belongs to a host name, whatever the port: what a job serves on a port of the same name is sent it
-# too. Under HTTPS the prefix ties it to this host and to TLS. On plain HTTP other sites cannot even lead a
-# browser here.
+# A cookie belongs to a host name regardless of port, so a job that serves on another port of this host
+# receives it too. Under HTTPS the prefix binds it to this host and to TLS. Under plain HTTP, Strict also
+# keeps links from other sites from sending it.
 if _https:
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax" if _https else "Strict"
-# Pages hand the token to their scripts themselves.
+# Pages pass the token to their scripts themselves.
 CSRF_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
@@ -148,7 +148,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["projects.api.parsing.LimitedJSONParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "projects.api.parsing.OneRepresentation",
-    # What can be sent where is said by the OpenAPI document alone.
+    # Only the OpenAPI document describes request formats.
     "DEFAULT_METADATA_CLASS": None,
     "DEFAULT_SCHEMA_CLASS": "projects.api.schema.PunctualAutoSchema",
     "DEFAULT_PAGINATION_CLASS": "projects.api.pagination.NewestFirstCursorPagination",
@@ -221,15 +221,15 @@ CACHES = {
 }
 
 # --- Punctual's own -----------------------------------------------------------------------------------------
-#: Where checkpoints, artifacts and environments live (any fsspec URL).
+#: Location of checkpoints, artifacts and environments (any fsspec URL).
 CHECKPOINT_URL = env.str("CHECKPOINT_URL", f"file://{DATA_DIR}/checkpoints")
-#: The stream server's address as browsers and agents see it; empty: same host, next port.
+#: The stream server's address for browsers and agents; empty: same host, next port.
 STREAM_URL = env.str("STREAM_URL", "")
-#: Streams that one process keeps open at once, in all and for one person or agent.
+#: Limits on open streams of one process: in total, and per person or agent.
 STREAM_CONNECTIONS = env.int("STREAM_CONNECTIONS", 1000)
 STREAM_CONNECTIONS_PER_CALLER = env.int("STREAM_CONNECTIONS_PER_CALLER", 40)
 AGENT_URL = env.str("AGENT_URL", "")
-#: Values of the cluster row when it is first made; afterwards operators change the row.
+#: Values of the cluster row when it is first created; afterwards operators change the row.
 CLUSTER_DEFAULTS = {
     "policy": env.str("POLICY", "punctual"),
     "slot_seconds": env.float("SLOT_SECONDS", 5.0),
@@ -250,11 +250,11 @@ CLUSTER_DEFAULTS = {
 }
 MAXIMUM_BUNDLE_BYTES = env.int("MAXIMUM_BUNDLE_BYTES", 20 * 1024 * 1024)
 MAXIMUM_UNPACKED_BUNDLE_BYTES = env.int("MAXIMUM_UNPACKED_BUNDLE_BYTES", 100 * 1024 * 1024)
-#: Address space of the process that reads an uploaded bundle.
+#: Limit on the address space of the process that reads an uploaded bundle.
 BUNDLE_READING_BYTES = env.int("BUNDLE_READING_BYTES", 512 * 1024 * 1024)
 SNAPSHOT_RETENTION_DAYS = env.int("SNAPSHOT_RETENTION_DAYS", 14)
-#: The most that simulations may take: runs of a study, jobs and GPUs of a run, unfinished runs in all, a
-#: run's seconds.
+#: Limits of simulations: runs per study, jobs and GPUs per run, unfinished runs in total, and seconds per
+#: run.
 SIMULATION_LIMITS = {
     "runs": env.int("SIMULATION_MAXIMUM_RUNS", 24),
     "jobs": env.int("SIMULATION_MAXIMUM_JOBS", 50_000),

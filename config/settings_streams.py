@@ -1,5 +1,5 @@
 """Settings of the stream process. It reads no cookies: pages bring a ticket (streams/tickets.py). It keeps no
-database connection between requests (ASGI would pile them up)."""
+database connection between requests, since they would accumulate under ASGI."""
 
 from config.public_addresses import with_host_of
 from config.settings import *  # noqa: F403

@@ -17,13 +17,13 @@ urlpatterns = [
         MetricsView.as_view(collectors=(PlatformCollector, LendingCollector, DeploymentCollector)),
         name="metrics",
     ),
-    # One login page for people, one place where guessing is slowed down.
+    # People have one login page, where password guesses are throttled.
     path("admin/login/", admin_login),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls")),
 ]
 
-# Below /api/ an error is a problem document wherever it arises.
+# Below /api/, every error is a problem document, wherever it is raised.
 handler400 = "projects.api.problems.bad_request"
 handler403 = "projects.api.problems.permission_denied"
 handler404 = "projects.api.problems.page_not_found"

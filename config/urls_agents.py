@@ -9,7 +9,7 @@ urlpatterns = [
     path("healthz", healthz),
 ]
 
-# For programs an error is a problem document wherever it arises.
+# Every error is a problem document, wherever it is raised.
 handler400 = "projects.api.problems.bad_request"
 handler403 = "projects.api.problems.permission_denied"
 handler404 = "projects.api.problems.page_not_found"

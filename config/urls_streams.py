@@ -1,5 +1,4 @@
-"""URLs of the stream process. Agents find their wake-ups under the same path as the rest of their
-protocol."""
+"""URLs of the stream process. Agents' wake-ups have the same path prefix as the rest of their protocol."""
 
 from django.urls import include, path
 
@@ -10,7 +9,7 @@ urlpatterns = [
     path("agent/v1/wakeups", agent_wakeups),
 ]
 
-# For programs an error is a problem document wherever it arises.
+# Every error is a problem document, wherever it is raised.
 handler400 = "projects.api.problems.bad_request"
 handler403 = "projects.api.problems.permission_denied"
 handler404 = "projects.api.problems.page_not_found"

@@ -1,4 +1,4 @@
-"""WSGI entry point of the agent API: a process of its own, so that nothing a person does starves agents."""
+"""WSGI entry point of the agent API: a separate process, so that requests of people do not starve agents."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""How the control plane's servers take requests, so that nobody who is slow or many keeps others waiting."""
+"""HTTP serving of the control plane, in which slow or numerous callers do not delay others."""

@@ -1,10 +1,11 @@
-"""`python -m config.serving HOST PORT`: the event streams, under the same limits as the other servers."""
+"""`python -m config.serving HOST PORT`: serve the event streams, with the same limits as the other
+servers."""
 
 import sys
 
 import uvicorn
 
-# First: it chooses the settings that the protocol is imported with.
+# Must come first: it selects the settings with which the protocol is imported.
 from config.asgi import application
 from config.serving.workers import SERVER_OPTIONS
 

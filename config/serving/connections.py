@@ -1,4 +1,4 @@
-"""The HTTP protocol of the control plane's servers: that of all servers, with the proxies of our settings."""
+"""The HTTP protocol class of the control plane's servers, with the proxies of our settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from workers.serving import connections
 
 
 class BoundedProtocol(connections.BoundedProtocol):
-    """No thread and no view is involved until a request has arrived whole (`front.py`)."""
+    """A request occupies no thread and no view until it has arrived completely (`front.py`)."""
 
-    # Behind proxies of one's own everybody is one peer, and these wait for whole requests themselves.
+    # Behind our own proxies all callers share one peer address, and the proxies themselves buffer whole
+    # requests.
     receiving_from_a_peer = None if settings.TRUSTED_PROXIES else connections.RECEIVING_FROM_A_PEER

@@ -1,8 +1,8 @@
-"""Between the event loop, which waits for callers, and Django's threads, which never do.
+"""The bridge between the event loop, which waits for callers, and Django's threads, which never do.
 
-A request is read whole before a thread sees it, and an answer is handed over piece by piece while no thread
-waits for whoever reads it. Requests without a credential have threads of their own: nobody who only knocks
-keeps those waiting who belong here.
+A request is read completely before a thread handles it. A response is sent piece by piece, and no thread
+waits for its reader. Requests without a credential have separate threads, so they cannot delay authenticated
+users.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
     from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 
-#: Of a body in memory; the rest lies in a temporary file.
+#: Part of a body held in memory; the rest goes to a temporary file.
 _IN_MEMORY_BYTES = 1024 * 1024
-#: Of all bodies at once.
+#: Limit on the sum of all bodies held at once.
 ALL_BODIES_BYTES = 512 * 1024 * 1024
-#: Declared lengths from here on are refused unread. What is shorter and still too long is read and thrown
-#: away, so that the caller gets an answer in place of a broken connection.
+#: Larger declared lengths are refused unread. Shorter bodies that are still too long are read and discarded,
+#: so that the caller gets a response instead of a broken connection.
 DRAINED_BYTES = 512 * 1024 * 1024
 
 
@@ -41,12 +41,12 @@ class _Refused(Exception):
 
 
 class _Gone(Exception):
-    """The caller has left."""
+    """The caller has disconnected."""
 
 
 class Front:
-    """A WSGI application as an ASGI application. `threads` are for callers with a credential,
-    `anonymous_threads` for the others."""
+    """A WSGI application as an ASGI application. `threads` serve callers with a credential,
+    `anonymous_threads` the others."""
 
     def __init__(self, application: WSGIApplication, *, threads: int, anonymous_threads: int) -> None:
         self._application = application
@@ -77,7 +77,7 @@ class Front:
                 self._held_bytes -= held
 
     async def _parts(self, declared: str, receive: ASGIReceiveCallable) -> AsyncIterator[bytes]:
-        """A request's body, as it comes."""
+        """Yield a request's body as it arrives."""
         too_large = _Refused(413, "too_large", f"A request has at most {self._body_bytes} bytes.")
         if declared.isdecimal() and int(declared) > DRAINED_BYTES:
             raise too_large
@@ -132,7 +132,7 @@ async def _until_gone(receive: ASGIReceiveCallable) -> None:
 
 
 def _shows_a_credential(environ: dict[str, Any]) -> bool:
-    """Whether the caller claims to be somebody. Who claims it falsely is turned away by the first query."""
+    """Return whether the request carries a credential. The first query rejects an invalid one."""
     cookie = f"{settings.SESSION_COOKIE_NAME}="
     return "HTTP_AUTHORIZATION" in environ or cookie in environ.get("HTTP_COOKIE", "")
 
@@ -140,7 +140,7 @@ def _shows_a_credential(environ: dict[str, Any]) -> bool:
 async def _send_problem(document: dict[str, Any], send: ASGISendCallable) -> None:
     content = json.dumps(document).encode()
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(content))]
-    # What was not read of the request must not be taken for the next one.
+    # The unread rest of the request must not be parsed as the next one.
     headers.append((b"connection", b"close"))
     if document["status"] == 503:
         headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))

@@ -1,4 +1,4 @@
-"""Threads for callers in turn."""
+"""Thread pools with fair queueing between callers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Result = TypeVar("Result")
-#: Calls of one peer that wait for a thread, and of all.
+#: Limits on calls that wait for a thread: of one peer, and in total.
 WAITING_OF_A_PEER = 64
 WAITING = 512
 
 
 class Crowded(Exception):
-    """More calls wait than are kept waiting."""
+    """Too many calls are waiting."""
 
 
 class Lane:
-    """Some threads. Peers take turns, so a call waits behind those of its own peer and one of each other."""
+    """A pool of threads. Peers take turns, so a call waits for those of its own peer and for one of each
+    other peer at a time."""
 
     def __init__(self, name: str, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -27,10 +28,10 @@ class Lane:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def run(self, peer: str, function: Callable[[], Result], *, has_begun: bool = False) -> Result:
-        """Call it in a thread when the peer's turn comes.
+        """Call the function in a thread when the peer's turn comes.
 
         Raises:
-            Crowded: too many calls wait already, and this one belongs to none that has begun.
+            Crowded: too many calls are waiting, and ``has_begun`` is false.
         """
         await self._turn(peer, has_begun)
         loop = asyncio.get_running_loop()
@@ -40,7 +41,8 @@ class Lane:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._let_next)
 
-        # The thread's own future: whatever becomes of who awaits it, the thread is taken until it returns.
+        # The thread's own future: even if the awaiting task is cancelled, the thread is busy until it
+        # returns.
         called = self._executor.submit(function)
         called.add_done_callback(let_next)
         return await asyncio.wrap_future(called)

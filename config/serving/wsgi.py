@@ -1,4 +1,4 @@
-"""WSGI's side of the front: what an application is asked, and what it answers, a piece at a time."""
+"""The WSGI side of the front: the environ of a request, and the response in pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE_BYTES = 256 * 1024
 
 @dataclass
 class Answer:
-    """What an application says."""
+    """The response of a WSGI application."""
 
     status: int = 500
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Answer:
         return _refuse_to_write
 
     def piece(self) -> tuple[bytes, bool]:
-        """The next bytes, and whether there may be more. The last piece closes the answer."""
+        """Return the next bytes and whether there may be more. The last piece closes the response."""
         gathered = bytearray()
         try:
             for part in self.pieces:
@@ -45,14 +45,17 @@ class Answer:
         return bytes(gathered), False
 
     def close(self) -> None:
-        """Django lets go of what the request held."""
+        """Close the content, at which Django releases the request's resources."""
         content, self.content = self.content, ()
         getattr(content, "close", lambda: None)()
 
 
 def headers_of(scope: HTTPScope) -> dict[str, str]:
-    """Headers by their names in WSGI. One with an underscore is left out: it would pass for the one with a
-    hyphen, which a proxy in front may have written."""
+    """Return the headers by their WSGI names.
+
+    A header with an underscore is dropped: it would become the same name as one with a hyphen, which a proxy
+    in front may have set.
+    """
     found: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         if b"_" in raw_name:
@@ -80,7 +83,7 @@ def environ_of(scope: HTTPScope, headers: dict[str, str], body: IO[bytes], lengt
         "SERVER_PORT": str(port or 0),
         "REMOTE_ADDR": peer,
         "REMOTE_PORT": str(peer_port),
-        # Counted: a body in chunks declares none, and what was declared has come.
+        # Measured, because a chunked body declares no length.
         "CONTENT_LENGTH": str(length),
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope["scheme"],
