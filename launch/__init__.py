@@ -1,4 +1,4 @@
-"""Starting the whole platform on one machine, from outside: see README.md in this folder."""
+"""Launcher of the whole platform on one machine; see README.md in this folder."""
 
 from launch.errors import LaunchError
 from launch.running import Platform, RunningProcess

@@ -1,4 +1,4 @@
-"""`python -m launch`: start, look at and stop the platform of this machine."""
+"""`python -m launch`: start, inspect and stop the platform of this machine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _settings(file: Path | None) -> PlatformSettings:
 
 
 def main(run: Callable[[], None] = application) -> None:
-    """Run a command; a known problem is told in one line or with the end of a log, never as a traceback."""
+    """Run a command. Print a known problem as one line or with the end of a log, never as a traceback."""
     try:
         run()
     except LaunchError as error:

@@ -1,4 +1,4 @@
-"""The node agents that run on the platform's own machine, and the first users, project and jobs."""
+"""The node agents on the platform's own machine, and the first users, project and jobs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import DEPLOYMENTS_USAGE, PlatformSettings
 
-#: As agents have it: what PyTorch needs even where a machine is small and its slots are many.
+#: Same minimum as in the agents: PyTorch needs this much even on a small machine with many slots.
 LEAST_WORKER_BYTES = 1024**3
-#: Of the machine's memory one part in so many is for recovery points of all agents' workers.
+#: 1/STORE_PART of the machine's memory holds recovery points of all agents' workers.
 STORE_PART = 8
 #: Name of the process that emulates the inference scheduler.
 EMULATOR = "inference-emulator"
 INFERENCE_CLUSTER = "serving"
-#: Where its load begins, in hours after the curve's midnight. The synthetic curves are at their highest then
-#: and would let nothing be lent for the first minutes; from here on they fall, and servers are lent while
-#: somebody still watches.
+#: Start of the emulated load, in hours after the curve's midnight. The synthetic curves peak at midnight, so
+#: nothing could be lent in the first minutes. From this hour on they fall, and servers are lent soon after
+#: the start.
 INFERENCE_START_HOUR = 2.0
 
 
 class LocalAgents:
-    """Enrols and describes the agents of this machine."""
+    """Enrols the agents of this machine and builds their process specifications."""
 
     def __init__(
         self, settings: PlatformSettings, folders: Folders, addresses: Addresses, credentials: Credentials
@@ -55,9 +55,9 @@ class LocalAgents:
         ]
 
     def bootstrap(self, commands: ManagementCommands) -> Mapping[str, str]:
-        """Make users and project where they are missing; answer an enrolment token for each new agent.
+        """Create missing users and the project. Returns an enrolment token for each new agent.
 
-        Raises LaunchError if the command fails or answers nonsense.
+        Raises LaunchError if the command fails or prints something else than JSON.
         """
         newcomers = [name for name in self.names if not self._credential(name).exists()]
         arguments = []
@@ -85,14 +85,15 @@ class LocalAgents:
             raise LaunchError(f"`manage.py bootstrap_demo` answered {answer[:200]!r}") from error
 
     def _inference_scheduler(self) -> Sequence[str]:
-        """Who schedules the inference cluster; without a load this stays as operators set it."""
+        """Return options that set the inference cluster's scheduler; none without a load, so that operators'
+        setting stays."""
         if self._settings.inference_usage is None:
             return ()
         by_deployments = self._settings.inference_usage == DEPLOYMENTS_USAGE
         return "--inference-scheduled-by", "deployments" if by_deployments else "scheduler"
 
     def inference_emulator(self) -> ProcessSpecification:
-        """The emulated inference scheduler: a client of the web server like any other."""
+        """Return the process of the emulated inference scheduler, an ordinary client of the web server."""
         state = self._folders.run / "inference-orders.json"
         return ProcessSpecification(
             name=EMULATOR,
@@ -112,13 +113,14 @@ class LocalAgents:
         )  # fmt: skip
 
     def submit_examples(self, commands: ManagementCommands) -> None:
-        """Submit the example functions and jobs, once in the life of the data."""
+        """Submit the example functions and jobs, once per data folder."""
         submitted = self._folders.examples_submitted
         if not submitted.exists():
             write_private(submitted, commands.run("submit_examples"))
 
     def example_deployment(self) -> OneShot | None:
-        """Start what deploys the example language model once it is trained; None if nothing is to be done."""
+        """Start the process that deploys the example language model once it is trained; None if there is
+        nothing to do."""
         job_id = submitted_job(self._folders) if self._settings.inference_agents else None
         if job_id is None:
             return None
@@ -127,7 +129,7 @@ class LocalAgents:
         return OneShot("the deployment of the example language model", command, base_environment(), log)
 
     def specifications(self, tokens: Mapping[str, str]) -> Sequence[ProcessSpecification]:
-        """Write each agent's configuration and describe its process."""
+        """Write each agent's configuration and return its process specification."""
         kept = {name: self._enrolled_ports(name) for name in self.names}
         used = [last for _, last in filter(None, kept.values())]
         first_port = max([self._settings.first_worker_port, *(last + 1 for last in used)])
@@ -138,7 +140,8 @@ class LocalAgents:
         ]
 
     def _enrolled_ports(self, name: str) -> tuple[int, int] | None:
-        """The ports with which an agent enrolled: the control plane knows these, so they stay."""
+        """Return the ports with which an agent enrolled. They must not change, since the control plane has
+        stored them."""
         configuration = self._folders.agents / name / "agent.toml"
         if not self._credential(name).exists() or not configuration.exists():
             return None
@@ -162,7 +165,7 @@ class LocalAgents:
             log=self._folders.logs / f"agent-{name}.log",
             working_folder=PROJECT,
             is_ready=credential.exists,
-            # SIGINT: let the workers write their state and stop; SIGTERM would leave them running.
+            # SIGINT: workers write their state and stop; SIGTERM would leave them running.
             stop_signal=signal.SIGINT,
             stop_grace_seconds=25.0,
         )
@@ -202,14 +205,17 @@ class LocalAgents:
 
 
 def _worker_memory_bytes(workers: int) -> int:
-    """This machine's memory for each worker of all its agents, each of which would count on the whole of
-    it."""
+    """Return the memory limit per worker in bytes: the machine's memory divided by all workers of all its
+    agents."""
     return max(LEAST_WORKER_BYTES, _machine_bytes() // max(1, workers))
 
 
 def _worker_disk_bytes(folder: Path, workers: int) -> int:
-    """A quarter of the free disk for all workers of all agents, each of which would count on the whole of it;
-    a worker's successor has as much for a moment."""
+    """Return the disk limit per worker in bytes: a quarter of the free disk divided by all workers of all
+    agents.
+
+    During a hand-over, a worker and its successor use the limit at the same time.
+    """
     return max(1, shutil.disk_usage(folder).free // 4 // max(1, workers))
 
 
@@ -218,7 +224,7 @@ def _machine_bytes() -> int:
 
 
 def to_toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
-    """Write strings, numbers, booleans, lists and nested tables as TOML. JSON's scalars are TOML's too."""
+    """Return strings, numbers, booleans, lists and nested tables as TOML. JSON's scalars are valid TOML."""
     lines = [
         f"{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, Mapping)
     ]

@@ -1,4 +1,4 @@
-"""Running Django's management commands as children of the supervisor."""
+"""Runs Django's management commands as children of the supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launch.process import log_tail
 
 
 class OneShot:
-    """A child that does one thing and ends. Its output goes to a log, or where `output` says."""
+    """A child process that does one thing and ends. Its output goes to a log, or to `output`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OneShot:
         return self._child.poll() is None
 
     def wait(self, meanwhile: Callable[[], None], *, timeout_seconds: float) -> None:
-        """Wait for its end, calling `meanwhile` again and again; kill it when that raises.
+        """Wait for its end, calling `meanwhile` repeatedly; kill it if that raises.
 
         Raises LaunchError, with the end of its log, if it fails or takes too long.
         """
@@ -72,8 +72,8 @@ class OneShot:
 
 
 class ManagementCommands:
-    """Runs `manage.py NAME ...`, calling `meanwhile` so that the processes already running are looked
-    after."""
+    """Runs `manage.py NAME ...`, calling `meanwhile` repeatedly so that running processes are still
+    supervised."""
 
     def __init__(
         self, folders: Folders, environment: Mapping[str, str], meanwhile: Callable[[], None]
@@ -85,7 +85,7 @@ class ManagementCommands:
     def run(
         self, *arguments: str, secrets: Mapping[str, str] | None = None, timeout_seconds: float = 120.0
     ) -> str:
-        """Answer what the command printed. `secrets` are more variables for its environment.
+        """Return the command's standard output. `secrets` are added to its environment.
 
         Raises LaunchError, with the end of its log, if it fails or takes too long.
         """

@@ -1,10 +1,11 @@
-"""Compiles the decision core before a verdict waits for it: `python -m launch.compile_core`.
+"""Compiles the decision core before a verdict needs it: `python -m launch.compile_core`.
 
-Its hot loops are compiled at first use and kept on disk. That takes a minute, which is longer than a planning
-task may run. So it is done once, beside the start that people see, and a mark is written at the end.
-To find what has to be compiled, it runs a small synthetic cluster: newcomers of every class, a promise that
-cannot be made, a plan that has to move, shrink and suspend; then the same with borrowed servers, of another
-kind of GPU and of the cluster's own.
+Numba compiles its hot loops at first use and caches them on disk. That takes a minute, longer than a planning
+task may run. So it is done once, in parallel with the rest of the start, and a mark is written at the end.
+
+To find the code to compile, it simulates a small synthetic cluster: newcomers of every class, a promise that
+cannot be made, and a plan that has to move, shrink and suspend; then the same with borrowed servers of
+another kind of GPU, and of the cluster's own kind.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _SLOT_SECONDS = 5.0
 _SLOTS = 16
 _BURST = 64
 _LONGEST_WAIT_SECONDS = 60.0
-"""For the other process: after a failure it never finishes what it claimed."""
+"""Limit on waiting for the other process, which never finishes a claimed kernel after a failure."""
 
 
 def compile_core() -> None:
@@ -71,7 +72,7 @@ def compile_core() -> None:
 
 
 def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None:
-    """A cluster's life of some slots. Of borrowed servers, the last one goes back early."""
+    """Simulate a cluster for some slots. If the last server is borrowed, it is returned early."""
     policy = policy_named(DEFAULT_POLICY)
     snapshot = _first_snapshot(servers)
     impossible = replace(_job("impossible", ServiceClass.SLO, 20.0), remaining_iterations=1e6)
@@ -89,7 +90,7 @@ def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None
         )
         last = sum(server.gpus for server in servers) - 1
         blocked = (BlockedGpus((0, 1, last), snapshot.now + 10.0),) if step % 2 else ()
-        # One job is in the middle of a change now and then: it keeps what it holds.
+        # Now and then one job is in the middle of a change and keeps its GPUs.
         jobs = [replace(job, locked=step % 3 == 2 and job.id.startswith("free")) for job in snapshot.jobs]
         if step == 3 and servers[-1].on_loan:
             snapshot = replace(snapshot, servers=(*servers[:-1], replace(servers[-1], usable=False)))
@@ -98,7 +99,7 @@ def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None
 
 
 def _decide_a_burst(servers: tuple[ServerSnapshot, ...]) -> None:
-    """So many newcomers at once that states of the forecast of moves are kept, and GPU time is counted."""
+    """Admit enough newcomers at once that the forecast of moves keeps its states, and GPU time is counted."""
     jobs = tuple(
         _job(f"burst-{number}", ServiceClass.SLO, 150.0 + 40.0 * number, newcomer=True)
         for number in range(_BURST)
@@ -108,7 +109,7 @@ def _decide_a_burst(servers: tuple[ServerSnapshot, ...]) -> None:
 
 
 def _reclaim_servers() -> None:
-    """Choose servers to give back: one is idle, one holds flexible workers only, of the others all but one
+    """Choose servers to return: one is idle, one holds only flexible workers, and all but one of the others
     go."""
     jobs, servers = 4, 6
     question = ReclaimQuestion(
@@ -153,7 +154,8 @@ def _job(
 
 
 def _one_of_a_crowd(rng: np.random.Generator, name: str, now: float) -> JobSnapshot:
-    """A newcomer that leaves little room, so that plans have to be mended for the moves that it forces."""
+    """Return a newcomer that leaves little room, so that plans have to be repaired for the moves that it
+    causes."""
     levels = 2 ** np.arange(rng.integers(1, 4))
     rates = np.asarray(rng.uniform(0.5, 2.0) * levels**0.8, dtype=np.float64)
     curve = ScalingCurve(levels, rates, rng.uniform(0.5, 4.0, levels.size))
@@ -163,7 +165,7 @@ def _one_of_a_crowd(rng: np.random.Generator, name: str, now: float) -> JobSnaps
 
 
 def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
-    """The cluster as the decision would have it, a little later."""
+    """Return the snapshot a little later, with the decision carried out."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in snapshot.jobs:
@@ -187,11 +189,11 @@ def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
 
 
 def compile_in_two_processes() -> None:
-    """Compile the kernels that Python calls, with all that these call.
+    """Compile the kernels that Python calls, and all that they call.
 
-    A first process runs them as plain Python, which takes three seconds, and notes for which types. Two
-    processes then take kernels from this list, one from its beginning and one from its end. Both find on disk
-    what the other has compiled.
+    A first process runs them as plain Python, which takes three seconds, and records their argument types.
+    Then two processes compile kernels from this list, one from its beginning and one from its end. Each loads
+    from disk what the other has compiled.
     """
     with tempfile.TemporaryDirectory() as folder:
         calls = Path(folder) / "calls"
@@ -213,7 +215,7 @@ def _start(part: str, calls: Path, variables: dict[str, str]) -> subprocess.Pope
 
 
 def _note_calls(path: Path) -> None:
-    """Write which kernels Python calls, and for which types of arguments."""
+    """Record which kernels Python calls, with their argument types."""
     calls: dict[tuple[str, str, Any], None] = {}
 
     def note(function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -238,7 +240,7 @@ def _compile_share(path: Path, *, from_end: bool) -> None:
 
 
 def _take_turns(folder: Path) -> None:
-    """Wait for a kernel that the other process is compiling, whoever needs it."""
+    """Make the loading of kernels wait while the other process compiles the same kernel."""
     kept_code: Any = kernels.KeptCode
     load, claimed = kept_code.load_overload, set[Path]()
 
@@ -261,8 +263,9 @@ def _take_turns(folder: Path) -> None:
 
 
 def main() -> None:
-    """Compile what is not compiled yet, and note that nothing is missing any more."""
-    # Most of what the compiler allocates stays: looking through it again and again takes a tenth of the time.
+    """Compile what is not compiled yet, then mark the machine code as complete."""
+    # Most objects that the compiler allocates live long; frequent garbage collection would take a tenth of
+    # the time.
     gc.set_threshold(200_000, 20, 100)
     match sys.argv[1:]:
         case ["note", path]:

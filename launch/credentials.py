@@ -1,4 +1,4 @@
-"""Secrets of a platform on one machine: generated once, kept in files that only their owner reads."""
+"""Secrets of a platform on one machine: generated once, stored in files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ PASSWORD_LENGTH = 12
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the platform's processes and the person at the terminal need to know."""
+    """Secrets for the platform's processes and for the person at the terminal."""
 
     secret_key: str
     demo_password: str
     operator_password: str
-    #: Of the emulated inference scheduler; its prefix tells it from a person's token.
+    #: Credential of the emulated inference scheduler; its prefix distinguishes it from a person's token.
     inference_credential: str
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
-        """Read the secrets in `folder`, generating those that are not there yet."""
+        """Return the secrets in `folder`, generating missing ones."""
         return cls(
             secret_key=_read_or_generate(folder / "secret_key", lambda: secrets.token_urlsafe(48)),
             demo_password=_read_or_generate(folder / "demo_password", _password),
@@ -39,8 +39,7 @@ class Credentials:
 
 
 def _password() -> str:
-    """About 71 random bits, without characters that a shell or a command line might take for something
-    else."""
+    """Return about 71 random bits, in characters that need no quoting in a shell."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PASSWORD_LENGTH))
 
 

@@ -1,8 +1,9 @@
-"""The mixed workload of `make demo`: deadlines tight and loose, wishes and best effort, for some minutes.
+"""The mixed workload of `make demo`: tight and loose deadlines, soft deadlines and best effort, for some
+minutes.
 
-Each example function is measured first (its first job is profiled); deadlines and lengths are then derived
-from what was measured, so that the mix is as tight on a slow machine as on a fast one. Where the platform has
-servers to borrow, the mix has more work without a deadline, and the demo ends with what lending came to.
+Each example function is measured first (its first job is profiled). Deadlines and lengths are derived from
+these measurements, so the mix is as tight on a slow machine as on a fast one. If the platform can borrow
+servers, the mix has more work without a deadline, and the demo ends with a report on lending.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Kind:
     name: str
     service_class: str
     share: float
-    #: How long it would train on one GPU.
+    #: Training time on one GPU (least, most).
     single_gpu_seconds: tuple[float, float]
-    #: Its deadline as a multiple of the time at its fastest measured level; None: no deadline.
+    #: Deadline as a multiple of the time at its fastest measured level (least, most); None: no deadline.
     tightness: tuple[float, float] | None
 
 
@@ -58,16 +59,15 @@ MIX = (
     Kind("deadline as a wish", "soft", 0.15, (60.0, 120.0), (1.5, 3.0)),
     Kind("best effort", "best_effort", 0.25, (40.0, 120.0), None),
 )
-#: Added where there are servers to borrow: work that nobody waits for, long enough to go wherever a GPU is
-#: idle.
+#: Added where servers can be borrowed: work without urgency, long enough to use idle GPUs.
 FOR_LOANS = Kind("long, whenever", "best_effort", 0.35, (180.0, 420.0), None)
-#: What start, hand-over and the last write of a job cost beside training.
+#: Time for start, hand-over and the last write of a job, in addition to training.
 _OVERHEAD_SECONDS = 12.0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What profiling said of one function: iterations a second on one GPU and at the best level."""
+    """Profile of one function: iterations per second on one GPU and at the best level."""
 
     reference: str
     options: JobOptions
@@ -120,7 +120,7 @@ def _project(url: str, token: str) -> str:
 
 
 def _submit_mix(client: Client, chance: random.Random, minutes: float, mix: Sequence[Kind]) -> list[Job]:
-    """Submit jobs as they come for so long. Returns all of them."""
+    """Submit jobs at random times for `minutes`. Returns all of them."""
     print("Measuring the example functions (their first jobs are profiled)")
     first_jobs = {name: _first_job(client, name) for name in FUNCTIONS}
     measured = [_measured(name, job) for name, job in first_jobs.items()]
@@ -135,7 +135,7 @@ def _submit_mix(client: Client, chance: random.Random, minutes: float, mix: Sequ
         )
         jobs.append(job)
         _tell(job, kind)
-        # Arrivals at random, as people make them: now and then several at once, now and then a pause.
+        # Random arrivals, with bursts and pauses.
         time.sleep(min(chance.expovariate(1 / _MEAN_SECONDS_BETWEEN_JOBS), max(0.0, end - time.monotonic())))
     return jobs
 

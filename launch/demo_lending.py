@@ -1,4 +1,4 @@
-"""What a demo says about lending: what was on loan, how much of it the demo's jobs used, and what came
+"""Report on lending during a demo: what was on loan, how much of it the demo's jobs used, and what came
 back."""
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ HOW_TO_BORROW = (
     "This platform borrows nothing. With `PUNCTUAL_INFERENCE_AGENTS=3 PUNCTUAL_INFERENCE_USAGE=bursty make "
     "run` it has inference servers that train while they are idle."
 )
-#: Orders looked at; a demo gives far fewer.
+#: Maximum number of orders read; a demo makes far fewer.
 _MOST_ORDERS = 500
-#: Kinds of events that name the GPUs of a generation, and those at which one trains, or none does any more.
+#: Kinds of events that name the GPUs of a generation; at which a generation trains; after which none trains.
 _PLACES = ("start", "grow", "shrink", "migrate")
 _TRAINS = ("running", "rescaled")
 _STOPS = ("suspended", "interrupted", "completed", "failed", "cancelled")
@@ -30,10 +30,10 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class LendingReport:
-    """One inference cluster over one stretch of time.
+    """Report on one inference cluster over one period.
 
-    ``lent_gpu_seconds``: GPU time on loan. ``used_gpu_seconds``: of it, what the demo's jobs trained in.
-    ``source``: where the newest usage is from; empty where nobody said or reported.
+    ``lent_gpu_seconds``: GPU time on loan. ``used_gpu_seconds``: the part of it in which the demo's jobs
+    trained. ``source``: origin of the latest usage; empty if not stated or not reported.
     ``worst_shortfall_servers``: None without a sample.
     """
 
@@ -54,7 +54,7 @@ class LendingReport:
     source: str
 
     def lines(self) -> list[str]:
-        """The report as a person reads it."""
+        """Return the report as lines of text."""
         name = (
             f"Lending from {self.inference_cluster}, whose usage is "
             f"{self.source or 'of a source not stated'}:"
@@ -95,7 +95,7 @@ def _count(number: int, noun: str) -> str:
 def read_report(
     operator: Client, name: str, jobs: Sequence[Job], since: datetime, until: datetime
 ) -> LendingReport:
-    """Ask the platform, and add up."""
+    """Query the platform and return the report."""
     inference = operator.inference
     gpus = {row["name"]: int(row["gpus"]) for row in inference.servers(name)}
     loans = inference.loan_orders(name, limit=_MOST_ORDERS)
@@ -115,7 +115,8 @@ def added_up(
     since: datetime,
     until: datetime,
 ) -> LendingReport:
-    """The report from the API's documents. ``gpus``: of every inference server; ``usage``: newest first."""
+    """Return the report from the API's documents. ``gpus``: of every inference server; ``usage``: newest
+    first."""
     carried_out = [order for order in loans if order["state"] == "done" and order["servers"]]
     spans = _on_loan(carried_out, reclaims, since, until)
     used = [_borrowed_gpu_seconds(events, gpus.keys(), since, until) for events in histories]
@@ -145,7 +146,7 @@ def added_up(
 def _on_loan(
     loans: Sequence[Document], reclaims: Sequence[Document], since: datetime, until: datetime
 ) -> dict[str, list[Span]]:
-    """When each server was away between two times; only servers that were."""
+    """Return when each server was away between two times; only servers that were."""
     moves: dict[str, list[tuple[datetime, bool]]] = defaultdict(list)
     for order in loans:
         for server in order["servers"]:
@@ -165,7 +166,8 @@ def _on_loan(
 def _borrowed_gpu_seconds(
     events: Sequence[JobEvent], servers: Collection[str], since: datetime, until: datetime
 ) -> float:
-    """GPU time for which a job trained on any of these servers, by its history, oldest event first."""
+    """Return the GPU seconds for which a job trained on any of these servers. ``events`` is sorted, oldest
+    first."""
     borrowed: dict[int, int] = {}
     seconds, count, begin = 0.0, 0, since
     for event in events:

@@ -1,4 +1,4 @@
-"""Which accelerators the slots emulate: one kind for all agents, or several that agents take in turn."""
+"""Accelerators that slots emulate: one kind for all agents, or several kinds assigned to agents in turn."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class EmulatedKind:
     """An accelerator that slots emulate."""
 
     name: str
-    #: How many times as fast as the platform's device model it computes.
+    #: Speed relative to the platform's device model.
     speed: float = 1.0
 
     def device_model(self, model: Mapping[str, float]) -> dict[str, float]:
-        """``model``, times in seconds, for this accelerator."""
+        """Return ``model``, times in seconds, for this accelerator."""
         return {name: seconds / self.speed for name, seconds in model.items()}
 
 
 def emulated_kinds(text: str) -> tuple[EmulatedKind, ...]:
-    """Read ``NAME[:SPEED][,NAME[:SPEED]...]``, such as ``a100,t4:0.4``.
+    """Parse ``NAME[:SPEED][,NAME[:SPEED]...]``, such as ``a100,t4:0.4``.
 
     Raises:
-        LaunchError: a name is missing or there twice, or a speed is no positive number.
+        LaunchError: a name is missing or there twice, or a speed is not from 0.01 to 100.
     """
     kinds = tuple(_kind(each.strip(), text) for each in text.split(","))
     if len({kind.name for kind in kinds}) < len(kinds):

@@ -1,4 +1,4 @@
-"""What the emulated servers' links to each other carry: a slow network, for show."""
+"""Emulated bandwidth and latency of the links between emulated servers, to demonstrate a slow network."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from launch.errors import LaunchError
 
 _PATTERN = re.compile(r"(\d+(?:\.\d+)?)(M|G)bps(?::(\d+(?:\.\d+)?)ms)?")
 _BITS = {"M": 1e6, "G": 1e9}
-#: Beyond these a network is none that anything could be trained over, or none that a machine can emulate.
+#: Limits of the rate: training over less is impractical, and a machine cannot emulate more.
 _LEAST_BITS, _MOST_BITS = 1e6, 1e12
 _LONGEST_MILLISECONDS = 10_000.0
 
 
 def emulated_link(text: str) -> dict[str, Any]:
-    """Read ``RATEMbps`` or ``RATEGbps``, perhaps with ``:LATENCYms``, as the table of an agent's links.
+    """Parse ``RATEMbps`` or ``RATEGbps``, optionally with ``:LATENCYms``, to the table of an agent's links.
 
-    Without a latency it is the agents' default. What crosses racks is not slower than the rest.
+    Without a latency, the agents' default applies. Links across racks have the same rate.
 
     Raises:
-        LaunchError: it is none, or beyond what can be.
+        LaunchError: the text has another format, or a value is out of range.
     """
     found = _PATTERN.fullmatch(text)
     bits = float(found[1]) * _BITS[found[2]] if found else 0.0

@@ -1,7 +1,7 @@
 """Makes the environment in `.venv`: the first step of `make run` and `make test`.
 
-Run as `python3 -I launch/environment.py`, before anything is installed: standard library alone, and syntax
-that an older Python can read, so that it can say what it needs.
+Run as `python3 -I launch/environment.py` before anything is installed. It therefore uses only the standard
+library and syntax that an older Python can parse, so that it can report the required version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ NEWER_INTERPRETERS = ("python3.13", "python3.12", "python3.11")
 #: Names under which distributions install Chromium.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 UV = "uv==0.13.8"
-#: Two thirds of what is installed, of which a process imports a few modules at most: those are compiled then.
+#: Two thirds of the installed files. A process imports at most a few of these modules, which are compiled
+#: then.
 SELDOM_IMPORTED = (
     r"/(tests?|testing|faker/providers|graphql|mypy|mypyc|networkx|numba/cuda|plotly/graph_objs|pyarrow|pygments"
     r"|prompt_toolkit|scipy/(integrate|interpolate|io|ndimage|signal|stats)|setuptools|sympy/physics"
@@ -60,7 +61,7 @@ def main() -> int:
 
 
 def use_newer_interpreter() -> None:
-    """Python 3.11 at least; if `python3` is older but a newer one is installed, go on with that."""
+    """Require Python 3.11; if `python3` is older but a newer one is installed, re-execute with that."""
     if sys.version_info[:2] >= LEAST_VERSION:
         return
     for name in NEWER_INTERPRETERS:
@@ -81,7 +82,7 @@ def version_text(version: Sequence[object]) -> str:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two set-ups in one checkout take turns."""
+    """Hold a lock so that two set-ups in one checkout run one after the other."""
     with (TOOLS / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +93,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 def install(requirements: str) -> None:
-    """Install what the file names, unless that very set is installed already."""
+    """Install the packages of the file, unless exactly these are installed already."""
     stamp = VIRTUAL_ENVIRONMENT / (".installed-" + requirements)
     wanted = fingerprint(requirements)
     if INTERPRETER.exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -100,7 +101,7 @@ def install(requirements: str) -> None:
     begun = time.monotonic()
     make_virtual_environment()
     environment = dict(os.environ)
-    # Not imported: the package around it needs what is not installed yet.
+    # Run, not imported: importing the package would need packages that are not installed yet.
     configuration = runpy.run_path(str(PROJECT / "launch" / "pip_configuration.py"))
     environment.update(configuration["uv_environment"]())
     if "UV_CACHE_DIR" not in environment and not home_is_writable():
@@ -116,9 +117,11 @@ def install(requirements: str) -> None:
 
 
 def compile_bytecode() -> None:
-    """Compile what most processes import, on all cores: many that start at once would each do it again.
+    """Compile modules that most processes import, on all cores. Otherwise processes that start together would
+    each compile them.
 
-    A package may hold a file for another version of Python, so what cannot be compiled is not an error.
+    A package may contain a file for another version of Python, so a file that cannot be compiled is not an
+    error.
     """
     command = [str(INTERPRETER), "-m", "compileall", "-qq", "-j", "0", "-x", SELDOM_IMPORTED]
     folders = VIRTUAL_ENVIRONMENT.glob("lib/python3*/site-packages")
@@ -126,7 +129,7 @@ def compile_bytecode() -> None:
 
 
 def fingerprint(requirements: str) -> str:
-    """Changes when the wanted packages or the interpreter do."""
+    """Return a digest that changes with the required packages or the interpreter."""
     digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
     for name in sorted({requirements, "requirements.txt", "constraints.txt"}):
         digest.update((PROJECT / name).read_bytes())
@@ -134,7 +137,7 @@ def fingerprint(requirements: str) -> str:
 
 
 def make_virtual_environment() -> None:
-    """A fresh `.venv` where there is none that works with this Python's minor version."""
+    """Make a new `.venv` unless one with Python 3.11 or newer exists."""
     if INTERPRETER.exists():
         asked = subprocess.run(
             [str(INTERPRETER), "-c", "import sys; print(sys.version_info[:2] >= (3, 11))"],
@@ -146,7 +149,7 @@ def make_virtual_environment() -> None:
         say("the environment in .venv does not work any more: making a new one")
         shutil.rmtree(VIRTUAL_ENVIRONMENT)
     say(f"making the environment in .venv with Python {version_text(sys.version_info)}")
-    # Without pip: uv installs, so machines without ensurepip (Debian without python3-venv) do as well.
+    # Without pip, since uv installs: this also works without ensurepip (Debian without python3-venv).
     done = subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(VIRTUAL_ENVIRONMENT)], check=False
     )
@@ -155,11 +158,11 @@ def make_virtual_environment() -> None:
 
 
 def make_command() -> None:
-    """Put the command `punctual` into the environment.
+    """Write the command `punctual` into the environment.
 
-    A few lines that name this folder, not an installed package: that may put the folder on the path of
-    everything that runs in the environment, training functions included. `/bin/sh` starts it, for a path may
-    hold spaces.
+    It is a short script that names this folder. An installed package could put the folder on the path of
+    everything that runs in the environment, including training functions. `/bin/sh` starts it, since the path
+    may contain spaces.
     """
     lines = [
         "#!/bin/sh",
@@ -182,10 +185,10 @@ def make_command() -> None:
 
 
 def make_importable() -> None:
-    """Let `import punctual` work in the environment from any folder.
+    """Make `import punctual` work in the environment from any folder.
 
-    A link to the one package that people import. The folder that it lies in would bring all rooms of the
-    platform along.
+    It links only the package that people import. Adding its parent folder would expose all packages of the
+    platform.
     """
     for packages in VIRTUAL_ENVIRONMENT.glob("lib/python3*/site-packages"):
         link = packages / "punctual"
@@ -196,8 +199,8 @@ def make_importable() -> None:
 
 
 def find_uv() -> str:
-    """The installer: ours from an earlier run, one that is installed on the machine, or a fresh one by
-    pip."""
+    """Return the path of uv: ours from an earlier run, else a new one by pip, else one installed on the
+    machine."""
     own = TOOLS / "bin" / "uv"
     if own.exists():
         return str(own)
@@ -233,9 +236,9 @@ def home_is_writable() -> bool:
 
 
 def install_browser() -> None:
-    """Chromium from Debian's packages, for the browser tests; only root may, and only where apt-get is.
+    """Install Chromium from Debian's packages for the browser tests, if run by root and apt-get exists.
 
-    Without it the tests skip, with a counted line, what needs a browser (see tests/plugins/browser.py).
+    Without it, tests that need a browser skip, with a counted line (see tests/plugins/browser.py).
     """
     if any(shutil.which(name) for name in BROWSERS) or os.geteuid() != 0 or not shutil.which("apt-get"):
         return
@@ -260,7 +263,7 @@ def install_browser() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line. Where nobody reads any more (`make run | head`), this and the rest go nowhere."""
+    """Print a line. If the reader is gone (`make run | head`), discard this and all further output."""
     try:
         print("  " + text, flush=True)
     except OSError:

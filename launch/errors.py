@@ -1,5 +1,4 @@
-"""What can go wrong while the platform is started, as one sentence with a hint for the person at the
-terminal."""
+"""Errors of starting the platform, as one sentence with a hint for the person at the terminal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Deploys the example language model once it is trained.
 
-A client of the platform like any other, in a process of its own (`python -m launch.example_deployment`) that
-the supervisor of `make run` starts. What it did is written down once in the life of the data, so a deployment
-that somebody deletes does not come back.
+An ordinary client of the platform, in a separate process (`python -m launch.example_deployment`) that the
+supervisor of `make run` starts. It records its result once per data folder, so a deployment that somebody
+deletes is not made again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READY_SECONDS = 300.0
 
 
 def submitted_job(folders: Folders) -> str | None:
-    """Return the id of the job to deploy: None if none was submitted, or if that was seen to already."""
+    """Return the id of the job to deploy; None if none was submitted, or the result is already recorded."""
     if folders.example_deployed.exists() or not folders.examples_submitted.exists():
         return None
     rows = [line.split() for line in folders.examples_submitted.read_text(encoding="utf-8").splitlines()]
@@ -33,11 +33,11 @@ def submitted_job(folders: Folders) -> str | None:
 
 
 def deploy_example(client: Client, job_id: str) -> str:
-    """Wait for the job's end and deploy it; return one sentence on what became of it."""
+    """Wait for the job's end and deploy it. Returns one sentence on the result."""
     job = client.job(job_id).wait()
     if job.state != "completed":
         return f"The example language model is not deployed: its job {job.id} is {job.state}."
-    # An earlier run may have ended before it had written down what it made.
+    # An earlier run may have ended before recording the deployment that it made.
     made = next(iter(client.deployments.all(job=job.id)), None)
     try:
         made = made or client.deployments.create(job.id, name=NAME)
@@ -50,7 +50,7 @@ def deploy_example(client: Client, job_id: str) -> str:
 
 
 def main(job_id: str, data: str) -> None:
-    """Deploy the job of this id on the platform whose data lie in this folder."""
+    """Deploy the job of this id on the platform with this data folder."""
     folders = Folders(Path(data))
     state = read_state(folders)
     if state is None:
@@ -60,7 +60,7 @@ def main(job_id: str, data: str) -> None:
         with Client(url, token="none") as stranger:
             token = stranger.login(DEMO_USER, password, token_name=_TOKEN_NAME)
         with Client(url, token=token) as client:
-            # Those of runs that were stopped while they waited.
+            # Tokens of runs that were stopped while they waited.
             own, *left = sorted(
                 (row.id for row in client.tokens.list() if row.name == _TOKEN_NAME), reverse=True
             )

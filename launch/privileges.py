@@ -1,9 +1,9 @@
-"""How a child process starts: its parent's death ends it, and PostgreSQL never sees that we are root.
+"""Setup of child processes: a child dies with its parent, and PostgreSQL does not run as root.
 
-PostgreSQL refuses to run as root. Two ways around it, best first:
+PostgreSQL refuses to run as root. There are two ways around that, best first:
 
-* `namespace`: the child enters a user namespace of its own in which our root is called `nobody`. No account
-  is made, no permission is changed, and files stay ours.
+* `namespace`: the child enters its own user namespace in which our root is called `nobody`. No account is
+  made, no permission is changed, and files stay ours.
 * `nobody`: the child really becomes `nobody`; for machines that forbid user namespaces (many containers).
 """
 
@@ -28,7 +28,7 @@ RootMode = Literal["auto", "namespace", "nobody"]
 
 _PR_SET_PDEATHSIG = 1
 _CLONE_NEWUSER = 0x10000000
-#: An id that has a passwd entry everywhere: initdb refuses ids without one.
+#: An id that has a passwd entry on every machine: initdb refuses ids without one.
 _NOBODY_ID = 65534
 
 # Loaded before any fork: between fork and exec a child should do as little as possible.
@@ -37,14 +37,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Identity:
-    """Under whom a server that refuses root runs."""
+    """The user as which a server that refuses root runs."""
 
     enter_user_namespace: bool = False
     user_id: int | None = None
     group_id: int | None = None
 
     def popen_arguments(self) -> dict[str, object]:
-        """Arguments of `subprocess.Popen` that change the child's user."""
+        """Return arguments of `subprocess.Popen` that change the child's user."""
         if self.user_id is None:
             return {}
         return {"user": self.user_id, "group": self.group_id, "extra_groups": [], "cwd": "/"}
@@ -60,9 +60,9 @@ class Identity:
 
 
 def child_setup(death_signal: signal.Signals, *, identity: Identity | None = None) -> Callable[[], None]:
-    """Make the function that a forked child runs before exec.
+    """Return the function that a forked child runs before exec.
 
-    The kernel sends `death_signal` to the child when the thread that forked it ends, however it ends, so
+    The kernel sends `death_signal` to the child when the thread that forked it ends for any reason, so
     nothing of the platform outlives the supervisor. Fork from the main thread only.
     """
     parent = os.getpid()
@@ -71,7 +71,7 @@ def child_setup(death_signal: signal.Signals, *, identity: Identity | None = Non
     def run_in_child() -> None:
         if enter_namespace:
             _enter_user_namespace()
-        # After the change of user: that clears the death signal.
+        # After the change of user, which clears the death signal.
         _libc.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
@@ -89,9 +89,9 @@ def _enter_user_namespace() -> None:
 
 
 def unprivileged_identity(mode: RootMode = "auto") -> Identity:
-    """Choose under whom PostgreSQL runs. An ordinary user runs it as himself.
+    """Return the user as which PostgreSQL runs; an unprivileged user runs it as themselves.
 
-    Raises LaunchError when root asks for a user namespace and the machine has none to give.
+    Raises LaunchError if root requests a user namespace and the machine does not permit one.
     """
     if os.geteuid() != 0:
         return Identity()
@@ -106,7 +106,7 @@ def unprivileged_identity(mode: RootMode = "auto") -> Identity:
 def _namespaces_work() -> bool:
     setup = child_setup(signal.SIGKILL, identity=Identity(enter_user_namespace=True))
     try:
-        # S603: our own interpreter; the child does nothing but exist.
+        # S603: our own interpreter, and the child only checks its user id.
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", f"import os; raise SystemExit(os.geteuid() != {_NOBODY_ID})"],
             preexec_fn=setup,
@@ -125,6 +125,6 @@ def _nobody_group() -> int:
 
 
 def others_can_reach(path: Path) -> bool:
-    """Whether another user could open `path`: every folder above it lets others pass."""
+    """Return whether another user could open `path`: every folder above it permits traversal."""
     resolved = path.resolve()
     return all(parent.stat().st_mode & 0o001 for parent in (resolved, *resolved.parents) if parent.is_dir())

@@ -1,4 +1,4 @@
-"""One process of the platform: how it is started, known to be ready, restarted and ended."""
+"""One process of the platform: its start, ready gate, restarts and end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from launch.privileges import Identity, child_setup
 
 _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 15.0
-#: A process that ran this long has recovered: its next crash is restarted at once again.
+#: After running this long, a process counts as recovered: its next crash is restarted without delay.
 _STABLE_SECONDS = 30.0
-#: How much more of the processors those have that come first, by the kernel's niceness.
+#: Niceness of processes that come first.
 _FIRST_NICENESS = -5
 _LARGEST_LOG_BYTES = 20 * 1024 * 1024
 
@@ -34,36 +34,36 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class ProcessSpecification:
-    """What to run and how to treat it."""
+    """What to run and how to supervise it."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
     working_folder: Path
-    #: Called before every start: a crash may have left something to clear away.
+    #: Called before every start, to clean up after a crash.
     prepare: Callable[[], None] = _nothing
     is_ready: Callable[[], bool] = _always
     ready_timeout_seconds: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
-    #: How long it may take to end by itself; then its whole process group is killed.
+    #: Time to end by itself; then its whole process group is killed.
     stop_grace_seconds: float = 10.0
-    #: What the kernel sends it when the supervisor is gone.
+    #: Signal that the kernel sends it when the supervisor dies.
     death_signal: signal.Signals = signal.SIGKILL
-    #: False where the last word may never be SIGKILL (PostgreSQL): then SIGQUIT.
+    #: False for PostgreSQL, which must not get SIGKILL: it gets SIGQUIT instead.
     may_be_killed: bool = True
     identity: Identity = field(default_factory=Identity)
-    #: Whether it comes before everything else on this machine when processors are short, workers of users
-    #: among it: promises wait for it. Only where the supervisor may say so.
+    #: Whether it has priority over everything else on this machine, including users' workers, because
+    #: promises depend on it. Needs the permission to lower niceness.
     comes_first: bool = False
-    #: A file into which it writes the monotonic clock again and again; without, only its end is noticed.
+    #: File into which it repeatedly writes the monotonic clock; None: only its end is noticed.
     heartbeat: Path | None = None
-    #: How long it may write nothing, and how long it may take to begin with it.
+    #: Longest time without a heartbeat, including before the first one.
     heartbeat_timeout_seconds: float = 120.0
 
 
 class ManagedProcess:
-    """A process kept running. Not thread-safe: the supervisor's one thread forks, asks and ends it."""
+    """A process kept running. Not thread-safe: the supervisor's only thread starts, checks and ends it."""
 
     def __init__(self, specification: ProcessSpecification) -> None:
         self.specification = specification
@@ -132,14 +132,14 @@ class ManagedProcess:
             time.sleep(0.03)
 
     def keep_running(self) -> str | None:
-        """Restart it if it ended or stands still, later each time it ends soon. Answers what happened, if
-        anything."""
+        """Restart it if it ended or hangs, with increasing delay while it keeps ending soon. Returns what
+        happened, or None."""
         now = time.monotonic()
         if self.is_running:
             silent = self._silent_seconds(now)
             if silent <= self.specification.heartbeat_timeout_seconds:
                 return None
-            # Its end is seen, and told, at the next look.
+            # The next call notices and reports its end.
             self._kill_group(signal.SIGKILL)
             return f"{self.name} has given no sign of life for {silent:.0f} s and is killed"
         if self._child is not None:
@@ -160,7 +160,7 @@ class ManagedProcess:
         return None
 
     def _silent_seconds(self, now: float) -> float:
-        """How long it has given no sign of life; 0 where none is expected."""
+        """Return the seconds since its last heartbeat; 0 if none is expected."""
         if self.specification.heartbeat is None:
             return 0.0
         try:
@@ -174,19 +174,19 @@ class ManagedProcess:
         self._backoff_seconds = min(self._backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
 
     def hang_up(self) -> None:
-        """Send SIGHUP: a server that replaces its workers at that does so."""
+        """Send SIGHUP, at which a server like gunicorn replaces its workers."""
         if self.is_running and self._child is not None:
             self._child.send_signal(signal.SIGHUP)
 
     def ask_to_stop(self) -> None:
         """Send the stop signal, once; `finish` waits."""
         if self.is_running and self._child is not None:
-            # A stopped process (SIGSTOP) would not hear anything else.
+            # A process stopped by SIGSTOP receives no other signal before SIGCONT.
             self._child.send_signal(self.specification.stop_signal)
             self._child.send_signal(signal.SIGCONT)
 
     def finish(self, *, grace_seconds: float | None = None) -> bool:
-        """Wait for it to end; at the end of its grace kill it and what it started. Answers whether it ended
+        """Wait for it to end; after its grace period, kill it and its children. Returns whether it ended by
         itself."""
         child = self._child
         if child is None:
@@ -205,18 +205,18 @@ class ManagedProcess:
         return ended_itself
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         return log_tail(self.specification.log, lines)
 
     def _kill_group(self, sent: signal.Signals) -> None:
-        """Whatever of its group is left: children of a killed parent hold ports and queues."""
+        """Signal the remaining processes of its group: children of a killed parent hold ports and queues."""
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, sent)
 
 
 def log_tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log file, indented; empty if there is none."""
+    """Return the last lines of a log file, indented; empty if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 20_000))
@@ -227,7 +227,7 @@ def log_tail(log: Path, lines: int = 15) -> str:
 
 
 def cut_log(log: Path) -> None:
-    """Keep a log from growing for ever: its content moves to `<log>.1`, the open file goes on empty."""
+    """Limit the size of a log: move its content to `<log>.1` and truncate the open file."""
     try:
         if log.stat().st_size < _LARGEST_LOG_BYTES:
             return
@@ -242,7 +242,7 @@ def cut_log(log: Path) -> None:
 
 
 def _open_log(log: Path) -> IO[bytes]:
-    # Append mode: after `cut_log` every writer goes on at the new end.
+    # Append mode: after `cut_log`, every writer continues at the new end.
     return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
@@ -255,10 +255,10 @@ def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
 
 
 def _put_first(session: int) -> None:
-    """Threads and children that the process makes from now on inherit it."""
+    """Raise its priority; threads and children that it makes from now on inherit it."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, session, _FIRST_NICENESS)
-        # Where the kernel groups processes by session, niceness counts within a group alone.
+        # Where the kernel groups processes by session, niceness counts only within a group.
         Path(f"/proc/{session}/autogroup").write_text(str(_FIRST_NICENESS), encoding="ascii")
 
 

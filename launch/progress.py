@@ -1,4 +1,4 @@
-"""What the person at the terminal sees while the platform starts, runs and stops."""
+"""Terminal output while the platform starts, runs and stops."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TextIO
 from rich.console import Console
 from rich.markup import escape
 
-#: Lines kept for a reader that does not read at present: a stopped terminal, a full pipe.
+#: Lines kept while the reader does not read: a stopped terminal, a full pipe.
 _MOST_WAITING_LINES = 1000
 
 
 class _Output(Console):
-    """A console that becomes quiet when its terminal or its reader is gone; Rich's own ends the process."""
+    """A console that becomes quiet when its terminal or reader is gone; Rich's own ends the process."""
 
     def on_broken_pipe(self) -> None:
-        """Send what is still written, at the exit too, to nobody."""
+        """Discard all further output, including at exit."""
         self.quiet = True
         nobody = os.open(os.devnull, os.O_WRONLY)
         try:
@@ -32,12 +32,12 @@ class _Output(Console):
             os.close(nobody)
 
     def takes_text(self) -> bool:
-        """Whether writing a line would not block. What is broken takes it, and fails at once."""
+        """Return whether writing a line would not block. A broken output does not block: it fails at once."""
         try:
             descriptor = self.file.fileno()
         except io.UnsupportedOperation:
             descriptor = -1
-        if descriptor < 0:  # in memory, or none at all
+        if descriptor < 0:  # in memory, or no output at all
             return True
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
@@ -45,8 +45,8 @@ class _Output(Console):
 
 
 class Progress:
-    """Lines on the terminal. No thread draws them: the supervisor forks. Whatever becomes of the terminal or
-    of the program that reads them, the platform runs on."""
+    """Lines on the terminal. No thread draws them, because the supervisor forks. The platform keeps running
+    if the terminal or the reader of the output goes away."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         file = file or sys.stdout
@@ -61,13 +61,13 @@ class Progress:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Print the lines that wait for a reader."""
+        """Print lines that could not be written before."""
         while self._waiting and self._console.takes_text():
             text, end, markup = self._waiting.popleft()
             try:
                 self._console.print(text, end=end, markup=markup, soft_wrap=True)
             except BlockingIOError:
-                pass  # What was not taken stays in the file's buffer.
+                pass  # What was not written stays in the file's buffer.
             except OSError:
                 self._console.on_broken_pipe()
 
@@ -85,11 +85,11 @@ class Progress:
         self._print(f"  [green]✓[/green] {escape(text)} [dim]{time.monotonic() - begun:.1f} s[/dim]")
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self._print(text, markup=False)
 
     def warn(self, text: str) -> None:
-        """One line that matters."""
+        """Print one line as a warning."""
         self._print(f"[yellow]![/yellow] {escape(text)}")
 
     def headline(self, text: str) -> None:
@@ -97,5 +97,5 @@ class Progress:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds since this object was made: since the start."""
+        """Seconds since this object was created at the start."""
         return time.monotonic() - self._began

@@ -1,7 +1,7 @@
 """A whole platform as a context manager, for tests: `with Platform(settings) as platform: ...`.
 
-It is the very supervisor of `make run`, in a process of its own, with data and ports of its own. Tests read
-from it where everything is and which processes there are, and may kill or freeze them.
+It runs the same supervisor as `make run`, in a separate process, with separate data and ports. Tests read its
+addresses and processes from it, and may kill or freeze these processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launch.waiting import wait_until
 
 @dataclass(frozen=True)
 class RunningProcess:
-    """One process that the supervisor keeps running, as it is now."""
+    """One supervised process, as it is now."""
 
     name: str
     pid: int | None
@@ -49,19 +49,18 @@ class RunningProcess:
             return []
 
     def kill(self) -> None:
-        """SIGKILL to it alone, not to its children."""
+        """Send SIGKILL to the process alone, not to its children."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it. Raises LaunchError while it is between two lives."""
+        """Send a signal to the process. Raises LaunchError while it is being restarted."""
         if self.pid is None:
             raise LaunchError(f"{self.name} is being restarted")
         os.kill(self.pid, number)
 
 
 class Platform:
-    """A platform of a test's own. May be started again after `stop` or `kill`: the data stays until
-    `remove`."""
+    """A platform for one test. It can be started again after `stop` or `kill`, since its data stays."""
 
     def __init__(self, settings: PlatformSettings) -> None:
         self.settings = settings
@@ -82,8 +81,7 @@ class Platform:
     def start(self, *, timeout_seconds: float = 900.0) -> None:
         """Start it and wait until it is ready.
 
-        Raises LaunchError, with what it printed, if it ends before or takes longer. Call from the main
-        thread.
+        Raises LaunchError, with its output, if it ends before or takes longer. Call from the main thread.
         """
         self.settings.data.mkdir(parents=True, exist_ok=True)
         file = self.settings.data / "settings.json"
@@ -109,7 +107,7 @@ class Platform:
         self._end(signal.SIGTERM, timeout_seconds)
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor: what it started must end by itself."""
+        """Send SIGKILL to the supervisor; the processes that it started must end by themselves."""
         self._end(signal.SIGKILL, 10.0)
 
     def _end(self, number: signal.Signals, timeout_seconds: float) -> None:
@@ -126,7 +124,7 @@ class Platform:
 
     @property
     def terminal(self) -> Path:
-        """What the supervisor printed."""
+        """Output of the supervisor."""
         return self.settings.data / "terminal.log"
 
     @property
@@ -137,10 +135,10 @@ class Platform:
 
     @property
     def is_running(self) -> bool:
-        """Whether a supervisor lives on this data, ready or not."""
+        """Whether a supervisor runs on this data, ready or not."""
         return lock_holder(self.folders) is not None
 
-    # --- what is there --------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> dict[str, Any]:
@@ -182,7 +180,7 @@ class Platform:
 
     @property
     def processes(self) -> dict[str, RunningProcess]:
-        """Every process by its name: `web`, `agent-api`, `streams`, `celery-planner`, `beat`, `agent-node-1`,
+        """Every process by name: `web`, `agent-api`, `streams`, `celery-planner`, `beat`, `agent-node-1`,
         …"""
         return {
             name: RunningProcess(name, found["pid"], found["restarts"], Path(found["log"]))
@@ -190,12 +188,12 @@ class Platform:
         }
 
     def process(self, name: str) -> RunningProcess:
-        """One process as it is now. Raises KeyError for a name that there is not."""
+        """Return one process as it is now. Raises KeyError for an unknown name."""
         return self.processes[name]
 
     def wait_restarted(self, before: RunningProcess, *, timeout_seconds: float = 30.0) -> RunningProcess:
-        """Wait until a process that was killed runs again under another id. Raises LaunchError if it does
-        not."""
+        """Wait until a killed process runs again under another id. Returns it. Raises LaunchError on
+        timeout."""
 
         def runs_again() -> bool:
             now = self.process(before.name)
@@ -206,7 +204,7 @@ class Platform:
         return self.process(before.name)
 
     def remove_sockets(self) -> None:
-        """Remove a socket folder that lies outside the data folder, once stopped."""
+        """Remove a socket folder outside the data folder, once the platform has stopped."""
         sockets = self.folders.sockets
         if sockets.is_relative_to(Path(tempfile.gettempdir())) and not sockets.is_relative_to(
             self.settings.data

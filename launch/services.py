@@ -1,5 +1,4 @@
-"""The processes of the control plane: their command lines, environments, ready gates and how each is
-ended."""
+"""The processes of the control plane: their command lines, environments, ready gates and stop behaviour."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from launch.pip_configuration import uv_environment
 from launch.process import ProcessSpecification
 from launch.settings import PlatformSettings
 
-#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; environments, plans
-#: of gradients, forecasts of inference usage and simulations apart.
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; separate queues for
+#: environments, gradient plans, forecasts of inference usage and simulations.
 CELERY_QUEUES: Mapping[str, int] = {
     "planner": 1,
     "control": 2,
@@ -29,17 +28,17 @@ CELERY_QUEUES: Mapping[str, int] = {
 }
 
 EMPTY: Mapping[str, str] = {}
-#: For those who decide or foretell decisions: not to wait for the compiler (`scheduling/core/kernels.py`).
-#: The supervisor starts them anew when the machine code is there.
+#: For processes that decide or predict decisions: they do not wait for the compiler
+#: (`scheduling/core/kernels.py`). The supervisor restarts them when the machine code is ready.
 UNTIL_COMPILED: Mapping[str, str] = {"INTERPRET_UNTIL_COMPILED": "1"}
 
-#: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given
-#: back.
+#: Each simulation runs in its own process, so that its memory usage is measured separately and freed at the
+#: end.
 _ONE_TASK_PER_PROCESS = frozenset({"simulations"})
-#: Queues whose work keeps promises: it comes before what users run on the same machine.
+#: Queues whose work keeps promises: they have priority over users' workers on the same machine.
 _PROMISES_WAIT_FOR = frozenset({"planner", "control"})
 
-#: What a child may inherit: nothing of make's, pip's or somebody's Django.
+#: Variables that children inherit: none of make, pip or another Django project.
 _INHERITED = (
     "PATH",
     "HOME",
@@ -54,7 +53,7 @@ _INHERITED = (
     "NO_PROXY",
 )
 
-#: Documented settings of the control plane that are handed on as they are (docs/configuration.md).
+#: Documented settings of the control plane that are passed on unchanged (docs/configuration.md).
 _HANDED_ON = (
     "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "HTTPS", "TRUST_FORWARDED_PROTO", "TRUSTED_PROXIES",
     "MAX_REQUEST_BYTES", "MAXIMUM_BUNDLE_BYTES", "MAXIMUM_UNPACKED_BUNDLE_BYTES", "BUNDLE_READING_BYTES",
@@ -73,7 +72,7 @@ _HANDED_ON = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the platform is reached."""
+    """Addresses of the platform."""
 
     host: str
     web_port: int
@@ -84,7 +83,7 @@ class Addresses:
 
     @property
     def reachable_host(self) -> str:
-        """The host for a client on this machine: a server on every address is reached on the local one."""
+        """Host for a client on this machine: a server on all addresses is reached at the local one."""
         return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
 
     @property
@@ -101,7 +100,7 @@ class Addresses:
 
 
 def base_environment() -> dict[str, str]:
-    """What every process gets, the agents included: nothing secret."""
+    """Return the variables of every process, including the agents: nothing secret."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     return inherited | {"PYTHONUNBUFFERED": "1", "TZ": "UTC", "OMP_NUM_THREADS": "1"}
 
@@ -109,7 +108,7 @@ def base_environment() -> dict[str, str]:
 def control_plane_environment(
     settings: PlatformSettings, folders: Folders, addresses: Addresses, credentials: Credentials
 ) -> dict[str, str]:
-    """What Django and Celery read."""
+    """Return the variables that Django and Celery read."""
     handed_on = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
     hosts = ",".join(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", settings.host]))
     own = {
@@ -132,7 +131,7 @@ def control_plane_environment(
 
 
 class ControlPlane:
-    """Makes the specifications of the control plane's processes."""
+    """Builds the specifications of the control plane's processes."""
 
     def __init__(self, folders: Folders, addresses: Addresses, environment: Mapping[str, str]) -> None:
         self._folders = folders
@@ -140,26 +139,29 @@ class ControlPlane:
         self._environment = environment
 
     def web(self, *, interpreted: bool) -> ProcessSpecification:
-        """REST API and dashboard. ``interpreted``: its workers are replaced when the machine code is there,
-        so each imports for itself what they could share."""
+        """Return the REST API and dashboard. ``interpreted``: its workers will be replaced when the machine
+        code is ready, so they do not share preloaded imports."""
         command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2, shared=not interpreted)
         return self._http("web", command, self._addresses.web_url, UNTIL_COMPILED)
 
     def agent_api(self) -> ProcessSpecification:
-        """The agents' API, a process of its own: nothing a person does starves agents."""
+        """Return the agents' API, a separate process so that requests of people do not starve agents."""
         command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1, shared=False)
         return replace(self._http("agent-api", command, self._addresses.agent_url), comes_first=True)
 
     def streams(self) -> ProcessSpecification:
-        """Event streams."""
+        """Return the event streams."""
         command = [
             sys.executable, "-m", "config.serving", self._addresses.host, str(self._addresses.stream_port)
         ]  # fmt: skip
         return self._http("streams", command, self._addresses.stream_url)
 
     def celery(self, queue: str, *also: str, node_name: str = "") -> ProcessSpecification:
-        """The worker of one queue, and of others that have no worker of their own. Its pool sometimes hangs
-        in a warm stop, so its grace ends with SIGKILL. ``node_name``: that of its queue unless told."""
+        """Return the worker of one queue, and of others without their own worker.
+
+        Its pool sometimes hangs in a warm stop, so it is killed after its grace period. ``node_name``: Celery
+        node name; the queue's name by default.
+        """
         node = f"{node_name or queue}@{socket.gethostname()}"
         command = [
             sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", ",".join((queue, *also)),
@@ -183,7 +185,8 @@ class ControlPlane:
         )
 
     def beat(self) -> ProcessSpecification:
-        """The clock of the periodic tasks. Its schedule file is a cache; a broken one must not stop it."""
+        """Return the clock of the periodic tasks. Its schedule file is a cache, deleted at each start because
+        a broken one would stop it."""
         schedule = self._folders.run / "beat-schedule"
 
         def forget_schedule() -> None:
@@ -247,7 +250,7 @@ def _http_answers(url: str) -> Callable[[], bool]:
 
 def _celery_answers(redis_url: str, node: str) -> Callable[[], bool]:
     def answers() -> bool:
-        # Here, not above: nothing else of this package needs it, and it takes a third of a second to import.
+        # Imported here: nothing else in this package needs it, and the import takes a third of a second.
         from celery import Celery
         from kombu.exceptions import OperationalError
 
@@ -261,7 +264,7 @@ def _celery_answers(redis_url: str, node: str) -> Callable[[], bool]:
 
 
 def broker_url(redis_url: str) -> str:
-    """Celery spells a Unix socket differently from redis-py."""
+    """Return the URL in Celery's format, which differs from redis-py's for Unix sockets."""
     if not redis_url.startswith("unix://"):
         return redis_url
     path, _, query = redis_url.removeprefix("unix://").partition("?")

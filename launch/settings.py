@@ -1,5 +1,4 @@
-"""What a person or a test may choose about a platform on one machine; docs/configuration.md lists the
-variables."""
+"""Settings of a platform on one machine; docs/configuration.md lists the variables."""
 
 from __future__ import annotations
 
@@ -17,16 +16,16 @@ from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
 
-#: How long an emulated accelerator computes (docs/protocols.md 3.1). Slow enough that eight of them fit on
-#: two cores: every gradient is computed for real, and is there no earlier than this model says.
+#: Compute times of an emulated accelerator (docs/protocols.md 3.1), slow enough that eight of them fit on two
+#: cores. Every gradient is really computed, and is available no earlier than this model says.
 DEFAULT_DEVICE_MODEL: Mapping[str, float] = {"fixed_seconds": 0.05, "seconds_per_sample": 0.008}
-#: In place of an emulated load: deployments are the load of the inference servers, and schedule them.
+#: Instead of an emulated load: deployments load the inference servers and schedule them.
 DEPLOYMENTS_USAGE = "deployments"
 
 
 @dataclass(frozen=True)
 class PlatformSettings:
-    """One platform on one machine."""
+    """Settings of one platform on one machine."""
 
     data: Path = PROJECT / "data"
     host: str = "127.0.0.1"
@@ -35,46 +34,46 @@ class PlatformSettings:
     agent_port: int | None = None
     stream_port: int | None = None
     first_port: int = 8000
-    #: Ports for training between workers; each agent gets a range of its own. Below 32768, where the kernel
-    #: starts to hand ports out to outgoing connections.
+    #: Ports for training between workers; each agent gets its own range. They lie below 32768, where the
+    #: kernel's ports for outgoing connections start.
     first_worker_port: int = 21000
     worker_ports: int = 200
     agents: int = 2
     slots: int = 4
-    #: Kind of the emulated accelerator, or several with their speeds that agents take in turn
-    #: (`emulated_kinds`); None for plain CPU slots.
+    #: Kind of the emulated accelerator, or several with their speeds that are assigned to agents in turn
+    #: (`emulated_kinds`); None: plain CPU slots.
     emulate: str | None = "emulated-gpu"
     device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
-    #: What the links of their servers carry (docs/agents.md); None: the agents' defaults.
+    #: Emulated links of their servers (docs/agents.md); None: the agents' defaults.
     links: Mapping[str, Any] | None = None
     warm_workers: int = 2
     #: Agents of an inference cluster, whose servers serve deployments and may be lent to training; 0: none.
     inference_agents: int = 0
     #: Kind of their emulated accelerator; None: the same as the others'.
     inference_emulate: str | None = None
-    #: The load that its emulated scheduler serves, or `DEPLOYMENTS_USAGE`; None: nobody reports, lends or
+    #: Load that its emulated scheduler serves, or `DEPLOYMENTS_USAGE`; None: no scheduler reports, lends or
     #: asks back.
     inference_usage: str | None = None
-    #: Length of a usage sample; a sample of five minutes of the curve passes in it.
+    #: Length of a usage sample; it stands for five minutes of the load curve.
     inference_period_seconds: float = 10.0
     examples: bool = True
     root_mode: RootMode = "auto"
     database_url: str | None = None
     redis_url: str | None = None
-    #: More variables for the control plane's processes, such as SLOT_SECONDS.
+    #: Extra variables for the control plane's processes, such as SLOT_SECONDS.
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: More variables for the process of that name, of the control plane or an agent.
+    #: Extra variables for the process of that name, of the control plane or an agent.
     each_environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: More entries for every agent's configuration file.
+    #: Extra entries for every agent's configuration file.
     agent_configuration: Mapping[str, Any] = field(default_factory=dict)
-    #: More entries for the configuration file of the agent of that name.
+    #: Extra entries for the configuration file of the agent of that name.
     each_agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: The network namespace that the agent of that name lives in, as a file; the machine's own without.
+    #: File of the network namespace in which the agent of that name runs; by default the machine's own.
     agent_namespaces: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PlatformSettings:
-        """Read the variables. Raises LaunchError for a value that makes no sense."""
+        """Return the settings from the environment. Raises LaunchError for an invalid value."""
         read = _Reader(environment)
         emulate = read.choice("PUNCTUAL_EMULATE", "emulated-gpu")
         inference_emulate = read.text("PUNCTUAL_INFERENCE_EMULATE", "") or None
@@ -113,12 +112,13 @@ class PlatformSettings:
         return self.inference_agents > 0 and self.inference_usage not in (None, DEPLOYMENTS_USAGE)
 
     def to_json(self) -> str:
-        """The settings as text that `from_json` reads: how a test hands them to the supervisor's process."""
+        """Return the settings as text for `from_json`, with which a test passes them to the supervisor's
+        process."""
         return json.dumps(dataclasses.asdict(self) | {"data": str(self.data)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> PlatformSettings:
-        """Read what `to_json` wrote."""
+        """Return the settings that `to_json` wrote."""
         values = json.loads(text)
         return cls(**(values | {"data": Path(values["data"])}))
 
@@ -131,7 +131,7 @@ class _Reader:
         return self._environment.get(name, default).strip()
 
     def choice(self, name: str, default: str) -> str | None:
-        """Text, or None where it says that there shall be none."""
+        """Return the text, or None for an empty value or one that switches the setting off."""
         text = self.text(name, default)
         return None if text.lower() in ("", "none", "off", "false") else text
 

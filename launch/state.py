@@ -1,4 +1,4 @@
-"""What describes a running platform to other programs: a lock that only one supervisor holds, and a state
+"""Description of a running platform for other programs: a lock that only one supervisor holds, and a state
 file."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launch.folders import Folders, write_private
 
 
 class PlatformLock:
-    """Held by the supervisor for as long as it lives; the kernel releases it however it ends."""
+    """Held by the supervisor while it lives; the kernel releases it when the process ends for any reason."""
 
     def __init__(self, folders: Folders) -> None:
         self._path = folders.run / "lock"
@@ -49,7 +49,7 @@ class PlatformLock:
 
 
 def lock_holder(folders: Folders) -> int | None:
-    """The process id of the supervisor that runs on these folders, or None."""
+    """Return the process id of the supervisor that runs on these folders, or None."""
     try:
         descriptor = os.open(folders.run / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -69,12 +69,12 @@ def state_file(folders: Folders) -> Path:
 
 
 def write_state(folders: Folders, state: dict[str, Any]) -> None:
-    """Replace the state file; private, since addresses may hold a password."""
+    """Replace the state file. It is private, since addresses may contain a password."""
     write_private(state_file(folders), json.dumps(state, indent=1) + "\n")
 
 
 def read_state(folders: Folders) -> dict[str, Any] | None:
-    """The state of the platform that runs on these folders; None if none runs."""
+    """Return the state of the platform that runs on these folders; None if none runs."""
     holder = lock_holder(folders)
     if holder is None:
         return None

@@ -1,4 +1,4 @@
-"""Requests to stop the platform: what a stop breaks, and the question whether to stop all the same."""
+"""Requests to stop the platform: the promises that a stop breaks, and the confirmation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LOOKING_SECONDS = 20.0
 
 
 class HurriedError(Exception):
-    """Somebody asked for the stop again: nothing is named or asked any more."""
+    """The stop was requested again: do not list or ask any more."""
 
 
 class StopRequests:
-    """Signals that ask for the end. Ctrl-C is confirmed where it breaks promises; a second one, SIGTERM and
-    SIGHUP need no answer."""
+    """Signals that request the end. Ctrl-C needs confirmation if it breaks promises; a second one, SIGTERM
+    and SIGHUP do not."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,7 +34,7 @@ class StopRequests:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Count the signals that arrive meanwhile."""
+        """Count the signals that arrive in this context."""
 
         def note(number: int, _frame: FrameType | None) -> None:
             self.count += 1
@@ -53,11 +53,11 @@ class StopRequests:
     def are_to_be_met(
         self, look: Callable[[Callable[[], None]], str], progress: Progress, meanwhile: Callable[[], None]
     ) -> bool:
-        """Return whether to stop now; where Ctrl-C is not confirmed, forget it.
+        """Return whether to stop now. If Ctrl-C is not confirmed, forget it.
 
         Args:
-            look: returns lines that name the promises which would break; calls its argument again and again.
-            meanwhile: called again and again while somebody is asked.
+            look: returns lines that name the promises which would break; calls its argument repeatedly.
+            meanwhile: called repeatedly while waiting for an answer.
         """
         known = self.count
         if not known or self._is_confirmed:
@@ -79,9 +79,9 @@ class StopRequests:
 
 
 def open_promises(folders: Folders, database_url: str, redis_url: str, meanwhile: Callable[[], None]) -> str:
-    """Return lines that name the promises which a stop breaks; empty where none is open.
+    """Return lines that name the promises which a stop breaks; empty if none is open.
 
-    Raises LaunchError if the platform cannot say.
+    Raises LaunchError if the platform does not answer.
     """
     environment = base_environment() | {
         "DJANGO_SETTINGS_MODULE": "config.settings",
@@ -94,14 +94,13 @@ def open_promises(folders: Folders, database_url: str, redis_url: str, meanwhile
 
 
 def is_confirmed(look: Callable[[], str], progress: Progress, meanwhile: Callable[[], None]) -> bool:
-    """Name what a stop breaks and ask once. Returns whether to stop.
+    """List what a stop breaks and ask once. Returns whether to stop.
 
-    Nobody is asked where no promise is open or where nobody can answer: no terminal, or the background of
-    one.
+    Does not ask if no promise is open, or if nobody can answer: no terminal, or in its background.
 
     Args:
         look: returns lines that name the promises which would break.
-        meanwhile: called again and again until somebody answers.
+        meanwhile: called repeatedly until somebody answers.
     """
     try:
         promises = look()
@@ -124,7 +123,7 @@ def _can_answer() -> bool:
 
 
 def _answer(meanwhile: Callable[[], None]) -> str:
-    """One line from the terminal; empty at its end."""
+    """Return one line from the terminal; empty at its end."""
     descriptor = sys.stdin.fileno()
     while not select.select([descriptor], [], [], 0.1)[0]:
         meanwhile()

@@ -1,6 +1,6 @@
 """Starts the platform's processes in order, keeps them running, and ends them in order.
 
-One thread, because the kernel ties a child's death signal to the thread that forked it.
+It has one thread, because the kernel ties a child's death signal to the thread that forked it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOG_CHECK_SECONDS = 30.0
 
 
 class StopRequestedError(Exception):
-    """Somebody asked for the end while the platform was starting."""
+    """The stop was requested while the platform was starting."""
 
 
 class Supervisor:
@@ -51,7 +51,7 @@ class Supervisor:
         self._settings = settings
         self._progress = progress
         self._folders = Folders(settings.data)
-        #: In start order; a stage is ended together. Ended in the order of `_STOP_ORDER`.
+        #: In start order. They are ended in the stages of `_STOP_ORDER`.
         self._processes: dict[str, ManagedProcess] = {}
         self._requests = StopRequests()
         self._ready = False
@@ -64,7 +64,7 @@ class Supervisor:
         self._deploying_example: OneShot | None = None
 
     def run(self) -> None:
-        """Start, keep running until SIGINT, SIGTERM or SIGHUP, stop.
+        """Start, keep running until SIGINT, SIGTERM or SIGHUP, then stop.
 
         Raises LaunchError if the platform cannot be started; whatever was started by then is ended.
         """
@@ -112,10 +112,10 @@ class Supervisor:
         with self._progress.step("database schema"):
             migrations.migrate(database_url, commands)
         control_plane = ControlPlane(folders, addresses, environment)
-        # First of all what people look at.
+        # First, because people open its pages.
         with self._progress.step("web server"):
             self._start_all([control_plane.web(interpreted=first_start and compiling.is_running)])
-        # They need none of the rows that the bootstrap writes: they load beside it.
+        # They need no rows of the bootstrap, so they start in parallel with it.
         loading = [self._begin(each) for each in (control_plane.agent_api(), control_plane.streams())]
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
@@ -143,7 +143,7 @@ class Supervisor:
         self._greet(addresses, credentials, chosen)
 
     def _submit_examples(self, agents: LocalAgents, commands: ManagementCommands) -> None:
-        """Something to look at from the first minute. The platform is worth starting without it."""
+        """Submit examples to show from the first minute. The start continues if that fails."""
         try:
             with self._progress.step("example functions and jobs"):
                 agents.submit_examples(commands)
@@ -193,12 +193,11 @@ class Supervisor:
         )
 
     def _is_first_start(self) -> bool:
-        """Whether the cluster is new: it is small for its first minute."""
+        """Return whether the database is new, so that the cluster is small at first."""
         return self._settings.database_url is None and not (self._folders.postgresql / "PG_VERSION").exists()
 
     def _begin_compiling(self) -> OneShot:
-        """Compile the decision core beside everything else, which goes first. Pages say so while nobody
-        plans."""
+        """Compile the decision core in parallel, at low priority. Pages show that while no planner runs."""
         self._compiling.touch()
         command = ["nice", "-n", "10", sys.executable, "-m", "launch.compile_core"]
         return OneShot(
@@ -207,11 +206,12 @@ class Supervisor:
 
     @property
     def _compiling(self) -> Path:
-        # As `scheduling/selectors/planner_presence.py` looks for it.
+        # `scheduling/selectors/planner_presence.py` reads this file.
         return self._folders.run / "compiling"
 
     def _start_planning(self, control_plane: ControlPlane, compiling: OneShot, *, waits: bool) -> None:
-        """``waits``: for the decision core, without which a pass over a large cluster takes too long."""
+        """Start the Celery workers. ``waits``: after the decision core is compiled, since an interpreted pass
+        over a large cluster takes too long."""
         if waits or not compiling.is_running:
             with self._progress.step("decision core (compiled once, which takes a minute)"):
                 compiling.wait(self._tick, timeout_seconds=900.0)
@@ -225,7 +225,7 @@ class Supervisor:
         self._compiling.unlink(missing_ok=True)
 
     def _look_at_the_compiler(self) -> None:
-        """Once the machine code is there, those who decide are started anew, with it."""
+        """Restart the processes that decide once the machine code is ready."""
         compiling, specification = self._compiling_meanwhile, self._compiled_planner
         if compiling is None or specification is None or compiling.is_running:
             return
@@ -240,7 +240,7 @@ class Supervisor:
         self._progress.say("  The decision core is compiled.")
 
     def _look_at_the_example(self) -> None:
-        """Say that the example language model can be asked, once it is deployed."""
+        """Report the example deployment when it has finished."""
         deploying = self._deploying_example
         if deploying is None or deploying.is_running:
             return
@@ -252,10 +252,10 @@ class Supervisor:
             self._progress.warn(str(error))
 
     def _replace(self, specification: ProcessSpecification) -> None:
-        """Start a process anew that others wait for: the old one works until the new one is ready.
+        """Replace a running process without a gap: the old one works until the new one is ready.
 
         Raises:
-            LaunchError: it does not get ready; the old one goes on.
+            LaunchError: the new one does not get ready; the old one continues.
         """
         old = self._processes[specification.name]
         try:
@@ -269,8 +269,8 @@ class Supervisor:
         old.finish()
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
-        """A worker for each queue. Where nobody reports the usage of an inference cluster there is hardly
-        anything to forecast: no worker just for that."""
+        """Return a worker for each queue. Without reported inference usage, forecasting has no worker of its
+        own."""
         if self._settings.inference_agents and self._settings.inference_usage is not None:
             return [control_plane.celery(queue) for queue in CELERY_QUEUES]
         queues = [queue for queue in CELERY_QUEUES if queue != "forecasting"]
@@ -315,12 +315,12 @@ class Supervisor:
     # --- run ------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Restart what ended and write down what is. Raises StopRequestedError while starting."""
+        """Restart processes that ended and write the state file. Raises StopRequestedError while starting."""
         if self._requests.count and not self._ready:
             raise StopRequestedError
         self._progress.catch_up()
         for process in self._processes.values():
-            # While starting, a process that ends is an error of its ready gate, not something to retry.
+            # While starting, a process that ends is an error of its ready gate and is not retried.
             happened = process.keep_running() if self._ready else None
             if happened is not None:
                 self._progress.warn(f"{datetime.now(UTC):%H:%M:%S} {happened}")
@@ -372,7 +372,8 @@ class Supervisor:
         return self._requests.are_to_be_met(look, self._progress, self._tick)
 
     def _stop(self) -> None:
-        """Agents first, while the control plane still takes their last checkpoints; the database last."""
+        """Stop agents first, while the control plane still accepts their last checkpoints, and the database
+        last."""
         if not self._processes:
             return
         self._progress.headline("Stopping")
@@ -389,7 +390,7 @@ class Supervisor:
         self._processes.clear()
 
     def _finish(self, process: ManagedProcess, already_asked: int) -> None:
-        """Wait for its end; a further Ctrl-C cuts the grace short."""
+        """Wait for its end; a further Ctrl-C cuts the grace period short."""
         end = time.monotonic() + process.specification.stop_grace_seconds
         while process.is_running and time.monotonic() < end:
             if self._requests.count > already_asked and process.specification.may_be_killed:

