@@ -1,1 +1,2 @@
-"""Faults on purpose: seeded schedules of them, how they are carried out, and what has to hold afterwards."""
+"""Fault injection: seeded schedules of faults, their execution, and the invariants that must hold
+afterwards."""

@@ -1,7 +1,7 @@
-"""Wall clocks that jump: processes are started under libfaketime, and a file says how wrong each clock is.
+"""Wall clock jumps: processes run under libfaketime, and a file sets the offset of each clock.
 
-The platform does not need that library. Where there is none that works with this Python, clocks stay right.
-CLOCK_MONOTONIC and CLOCK_BOOTTIME are left alone, as they are by whoever sets a machine's clock.
+The platform does not need that library. If none works with this Python, clocks do not jump. CLOCK_MONOTONIC
+and CLOCK_BOOTTIME do not change, as when a machine's clock is set.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from faults.injecting import Undo
 
-#: Names the library; without it, it is looked for where packages put it.
+#: Names the library; without it, the usual install paths are searched.
 VARIABLE = "FAKETIME_LIBRARY"
 _USUAL = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/local/lib/faketime/libfaketimeMT.so.1")
 _PROBE_SECONDS = 10.0
-#: Run under the library. Its clock is turned while it runs: its wall clock has to follow, its monotonic
-#: clocks must not, and it must be able to wait. Some builds of the library spoil `time.sleep`.
+#: Runs under the library and changes the clock's offset: the wall clock must follow, the monotonic clocks
+#: must not, and `time.sleep` must work. Some builds of the library break `time.sleep`.
 _PROBE = """
 import os, time
 clocks = (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME)
@@ -38,11 +38,11 @@ assert not any(jumped), "monotonic clocks jump"
 
 
 class NoClocksError(RuntimeError):
-    """There is no library by which clocks could be turned."""
+    """No library can change the clocks."""
 
 
 class Clocks:
-    """The wall clocks of processes that were started with `environment`, each by a name."""
+    """Wall clocks of the processes started with `environment`, by name."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self._library, self._folder = library, folder
@@ -50,13 +50,14 @@ class Clocks:
         self._lock = threading.Lock()
 
     def environment(self, name: str) -> dict[str, str]:
-        """What the process of that name needs in its environment. Its clock is right at first."""
+        """Return the environment of the process of that name. Its clock has no offset at first."""
         self._wrong_by.setdefault(name, [])
         self._write(name)
         return _environment(self._library, self._file(name))
 
     def turn(self, names: Sequence[str], seconds: float) -> Undo:
-        """Let these clocks go wrong by so much more, forward or (negative) back, within two seconds."""
+        """Shift these clocks by ``seconds`` (negative: back), effective within two seconds. Returns a
+        function that undoes it."""
         with self._lock:
             for name in names:
                 self._wrong_by[name].append(seconds)
@@ -71,14 +72,14 @@ class Clocks:
         return right
 
     def wrong_by(self, name: str) -> float:
-        """How wrong a clock is, in seconds."""
+        """Return a clock's offset in seconds."""
         return sum(self._wrong_by[name])
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.clock"
 
     def _write(self, name: str) -> None:
-        # Whole at every moment: a process may read it at any.
+        # Atomic, since a process may read it at any time.
         new = self._folder / f".{name}.new"
         new.write_text(f"{self.wrong_by(name):+.3f}\n", encoding="ascii")
         new.chmod(0o644)
@@ -86,8 +87,11 @@ class Clocks:
 
 
 def find_library(environment: Mapping[str, str] = os.environ) -> Path:
-    """The first library that works, of the one that is named, that of the Python package `libfaketime` and
-    the distribution's. Raises NoClocksError, with what was tried."""
+    """Return the first working library: the one named in the environment, or else that of the Python package
+    `libfaketime` or the distribution's.
+
+    Raises NoClocksError, with the libraries tried.
+    """
     tried = []
     for library in _candidates(environment):
         trouble = _trouble_with(library)
@@ -110,7 +114,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _trouble_with(library: Path) -> str:
-    """Why it cannot be used; empty if it can."""
+    """Return why the library cannot be used; empty if it can."""
     if not library.is_file():
         return "there is no such file"
     with tempfile.TemporaryDirectory(prefix="punctual-clock-") as folder:
@@ -133,6 +137,6 @@ def _environment(library: Path, file: Path) -> dict[str, str]:
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        # Files keep the times that the file system gave them.
+        # File times stay those of the file system.
         "NO_FAKE_STAT": "1",
     }

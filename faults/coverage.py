@@ -1,7 +1,7 @@
-"""Which faults the failure reserve covers: pure.
+"""Faults that the failure reserve covers (pure).
 
-A promise under a reserve of k servers has slack for k times what one lost server costs (fence, lost work, a
-start), on the capacity that is left without any k of them. Whatever else takes time takes it from that slack.
+With a reserve of k servers, a promise has slack for k times the cost of one lost server (fence, lost work, a
+start), on the capacity that remains without any k servers. All other delays use up the same slack.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part, Target
 
-#: What a process that is killed is away for, until its supervisor has started it again.
+#: Outage of a killed process until its supervisor has restarted it, in seconds.
 RESTART_SECONDS = 5.0
-#: Parts whose loss ends a generation, or keeps it waiting.
+#: Parts whose loss ends a generation or makes it wait.
 _STOP_TRAINING = frozenset(
     {Part.WORKER, Part.LAUNCHER, Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.AGENT, *SEVERAL_PROCESSES}
 )
-#: By which an agent falls silent. After its fence the server is given up, and the work goes on
-#: elsewhere, however much longer the fault lasts.
+#: Faults that silence an agent. After its fence the server is given up, and the work continues elsewhere,
+#: however long the fault lasts.
 _SILENCE = {
     Part.AGENT: Kind.FREEZE,
     Part.CONTROL_LINK: Kind.CUT,
@@ -29,8 +29,8 @@ _SILENCE = {
 
 @dataclass(frozen=True)
 class Charge:
-    """What the loss of one server is charged with, in seconds: until its work may go on elsewhere, the work
-    that is done again, and a start."""
+    """Cost of losing one server, in seconds: until its work may continue elsewhere, the work that is
+    repeated, and a start."""
 
     fence_seconds: float
     lost_seconds: float
@@ -42,25 +42,28 @@ class Charge:
 
 
 def stops_training(fault: Fault) -> bool:
-    """Whether a job that trains may have to start again for it. Workers outlive a killed agent."""
+    """Return whether a running job may have to restart because of the fault. Workers outlive a killed
+    agent."""
     if fault.target.part is Part.AGENT and fault.kind is Kind.KILL:
         return False
     return fault.target.part in _STOP_TRAINING
 
 
 def silences(fault: Fault) -> bool:
-    """Whether the control plane hears nothing of the server while it lasts."""
+    """Return whether the control plane gets no reports of the server during the fault."""
     return _SILENCE.get(fault.target.part) is fault.kind
 
 
 def silence_of(target: Target) -> Kind | None:
-    """The kind of fault that silences the server of that target; None where none does."""
+    """Return the kind of fault that silences the target's server; None if none does."""
     return _SILENCE.get(target.part)
 
 
 def cost_seconds(fault: Fault, charge: Charge) -> float:
-    """The most that it keeps one job from its work. A clock of the control plane that jumps brings deadlines
-    nearer by as much; an agent's does not matter to them."""
+    """Return the longest time, in seconds, for which the fault keeps one job from training.
+
+    A jump of the control plane's clock brings deadlines closer by the same amount; an agent's clock does not.
+    """
     if fault.kind is Kind.JUMP:
         return 0.0 if fault.target.server else abs(fault.amount)
     away = max(fault.seconds, RESTART_SECONDS)
@@ -70,11 +73,11 @@ def cost_seconds(fault: Fault, charge: Charge) -> float:
 
 
 def is_covered(faults: Sequence[Fault], reserve_servers: int, charge: Charge) -> bool:
-    """Whether a promise has to be kept that lived through all of these.
+    """Return whether a promise must be kept despite these faults.
 
-    So it is while no more than ``reserve_servers`` servers were away for longer than their fence, and all
-    together cost no more than the loss of as many servers does. Without a reserve nothing is covered but
-    nothing.
+    That is the case if at most ``reserve_servers`` servers were away for longer than their fence, and all
+    faults together cost at most as much as losing that many servers. Without a reserve, only an empty list is
+    covered.
     """
     fenced = {
         fault.target.server

@@ -1,4 +1,4 @@
-"""Carries out a schedule: what is begun at its time is ended at its time, whatever happens in between."""
+"""Executes a schedule: each fault begins and ends at its time, and is always undone."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from faults.processes import Found, NotRunningError, Process
 from faults.proxy import PASSES, Behaviour, Proxy
 from faults.schedule import SEVERAL_PROCESSES, Fault, Kind, Part, Target
 
-#: Ends what was begun.
+#: Ends a fault.
 Undo = Callable[[], None]
 FILL_PIECE_BYTES = 4 * 1024 * 1024
 
 
 class Links(Protocol):
-    """What lies between agents, where this machine lets them have addresses of their own."""
+    """Network between agents, if this machine can give them separate addresses."""
 
     def cut(self, name: str) -> Undo:
-        """Let nothing pass between the two servers of that name."""
+        """Drop all traffic between the two servers of that name."""
 
     def slow(self, name: str) -> Undo:
-        """Let only little pass."""
+        """Limit the traffic to a low rate."""
 
 
 @dataclass(frozen=True)
 class Deed:
-    """A fault as it was carried out. ``begun_at``: None where there was nothing that it could befall."""
+    """A fault as executed. ``begun_at``: None if the target did not exist."""
 
     fault: Fault
     begun_at: datetime | None
@@ -45,24 +45,24 @@ class Deed:
 
 @dataclass
 class Means:
-    """By what faults are carried out. Parts without their means are not among `targets`."""
+    """Mechanisms of faults. Parts without their mechanism are not among `targets`."""
 
     find: Callable[[], Mapping[Target, Found]]
-    #: Through which each agent, by its server, reaches the control plane.
+    #: Proxies through which each agent, by its server, reaches the control plane.
     proxies: Mapping[str, Sequence[Proxy]] = field(default_factory=dict)
     links: Links | None = None
-    #: A folder of a bounded size for each server.
+    #: A folder on a disk of bounded size for each server.
     disks: Mapping[str, Path] = field(default_factory=dict)
-    #: Starts something that takes all the memory that one worker may have.
+    #: Starts a process that allocates the memory limit of one worker.
     fill_memory: Callable[[], Undo] | None = None
     peers: Sequence[str] = ()
-    #: Whether faults may befall whole servers. Apart: see `schedule`.
+    #: Whether faults may hit whole servers. Drawn separately: see `schedule`.
     whole_servers: bool = False
-    #: Lets the clocks that a target names go wrong by so many seconds. Apart: see `schedule`.
+    #: Shifts the clocks of a target by a number of seconds. Drawn separately: see `schedule`.
     clocks: Mapping[Target, Callable[[float], Undo]] = field(default_factory=dict)
 
     def targets(self) -> list[Target]:
-        """Everything that faults may befall here, one by one."""
+        """Return all single targets."""
         found = [target for target in self.find() if target.part not in SEVERAL_PROCESSES]
         found += [Target(Part.CONTROL_LINK, "link", server) for server in self.proxies]
         found += [Target(Part.DISK, "disk", server) for server in self.disks]
@@ -73,7 +73,7 @@ class Means:
         return found
 
     def servers(self) -> list[Target]:
-        """What may befall several processes of a server at once."""
+        """Return targets that comprise several processes of a server."""
         return [target for target in self.find() if self.whole_servers and target.part in SEVERAL_PROCESSES]
 
 
@@ -84,7 +84,7 @@ def carry_out(
     stop: threading.Event | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Deed]:
-    """Do all of it in real time. Returns once everything is undone, also when stopped."""
+    """Execute all faults in real time. Returns once everything is undone, also when stopped."""
     stop = stop or threading.Event()
     began = time.monotonic()
     waiting = sorted(faults, key=lambda fault: fault.at_seconds)
@@ -125,7 +125,7 @@ def _nothing() -> None:
 
 
 def _begin(fault: Fault, means: Means) -> tuple[Undo | None, str]:
-    """Begin it; None where there is nothing that it could befall, such as a process between two lives."""
+    """Begin a fault. The undo is None if the target does not exist, for example a process being restarted."""
     part, server = fault.target.part, fault.target.server
     if part is Part.CONTROL_LINK:
         return _all_behave(means.proxies[server], _behaviour(fault)), "begun"
@@ -171,7 +171,7 @@ def _to_processes(fault: Fault, means: Means) -> tuple[Undo | None, str]:
         return None, "there is none just now"
     chosen = found.one_of[min(int(fault.amount * len(found.one_of)), len(found.one_of) - 1)]
     if fault.kind is Kind.RESTART:
-        # What PostgreSQL calls its fast stop; its supervisor starts it again.
+        # PostgreSQL's fast shutdown; its supervisor restarts it.
         hit = chosen.send(signal.SIGINT)
     elif fault.kind is Kind.KILL and fault.target.part in SEVERAL_PROCESSES:
         killed = [process for process in found.all_of if process.send(signal.SIGKILL)]
@@ -184,7 +184,7 @@ def _to_processes(fault: Fault, means: Means) -> tuple[Undo | None, str]:
 
 
 def _freeze(found: Found, chosen: Process, part: Part) -> tuple[Undo | None, str]:
-    """Freeze what belongs together: a launcher by itself, a server with its children."""
+    """Freeze the processes of a target: a launcher alone, a server with its children."""
     several = found.all_of if part not in (Part.LAUNCHER,) else (chosen,)
     frozen = [process for process in several if process.send(signal.SIGSTOP)]
 
@@ -200,9 +200,9 @@ def _ids(processes: Sequence[Process]) -> str:
 
 
 def fill(folder: Path) -> Undo:
-    """Fill the disk that a folder lies on, with one file in it. Only for disks of a bounded size.
+    """Fill the disk that a folder is on, with one file in it. Only for disks of bounded size.
 
-    Raises ValueError where the disk is the machine's own.
+    Raises ValueError if the folder is on the machine's own disk.
     """
     if os.stat(folder).st_dev == os.stat(folder.parent.parent).st_dev:
         raise ValueError(f"{folder} has no disk of its own: filling it would fill the machine's")

@@ -1,4 +1,4 @@
-"""What has to hold once all is calm: pure, on what was read from the database and from workers' own words."""
+"""Invariants that must hold once the platform is calm (pure), on rows of the database and workers' logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that has to hold and did not."""
+    """A violated invariant."""
 
     invariant: str
     what: str
@@ -21,7 +21,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Step:
-    """A worker's own word that it began an iteration. ``at``: by the machine's monotonic clock."""
+    """Log entry of a worker that began an iteration. ``at``: by the machine's monotonic clock."""
 
     job: str
     generation: int
@@ -32,7 +32,7 @@ class Step:
 
 
 def trained_twice(steps: Iterable[Step]) -> list[Violation]:
-    """A worker of an earlier generation that began an iteration after one of a later generation had begun
+    """Return workers of an earlier generation that began an iteration after a later generation had begun
     one."""
     first: dict[str, dict[int, Step]] = {}
     last: dict[str, dict[int, Step]] = {}
@@ -58,7 +58,7 @@ def trained_twice(steps: Iterable[Step]) -> list[Violation]:
 
 
 def gpus_used_by_two(steps: Iterable[Step]) -> list[Violation]:
-    """A GPU on which workers of two jobs trained at the same time."""
+    """Return GPUs on which workers of two jobs trained at the same time."""
     spans: dict[str, dict[tuple[str, int, int], tuple[float, float]]] = {}
     for step in steps:
         mine = spans.setdefault(step.gpu, {})
@@ -76,9 +76,10 @@ def gpus_used_by_two(steps: Iterable[Step]) -> list[Violation]:
 
 
 def given_up_within_a_lease(silences: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Servers whose work was given away while their agents' leases held: their workers may still train.
+    """Return servers whose work was given away while their agents' leases held: their workers may still
+    train.
 
-    Each row, of a server that is given up: ``server``, ``silent_seconds`` since its last report,
+    Each row is of a server that was given up: ``server``, ``silent_seconds`` since its last report,
     ``lease_seconds``.
     """
     return [
@@ -93,7 +94,7 @@ def given_up_within_a_lease(silences: Iterable[Mapping[str, Any]]) -> list[Viola
 
 
 def lost_jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Jobs whose code is in order and that nobody cancelled, and that did not complete.
+    """Return jobs that did not complete, although their code is correct and nobody cancelled them.
 
     Each row: ``id``, ``name``, ``state``, ``iterations_done``, ``max_iterations``, ``failure``.
     """
@@ -111,10 +112,10 @@ def lost_jobs(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
 def incomplete_starts(
     starts: Iterable[Mapping[str, Any]], points: Iterable[Mapping[str, Any]]
 ) -> list[Violation]:
-    """Generations that were told to start from a recovery point that was not whole.
+    """Return generations whose start used an incomplete recovery point.
 
-    A start: ``job``, ``number``, ``start`` (as agents are given it), ``live_at``. A point: ``job``,
-    ``generation``, ``iteration``, ``world_size``, ``complete_at``, ``shards`` (how many are durable).
+    A start: ``job``, ``number``, ``start`` (as sent to agents), ``live_at``. A point: ``job``,
+    ``generation``, ``iteration``, ``world_size``, ``complete_at``, ``shards`` (number of durable ones).
     """
     known = {(row["job"], row["generation"], row["iteration"]): row for row in points}
     found = []
@@ -145,7 +146,8 @@ def incomplete_starts(
 
 
 def different_orders(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Completed jobs that took other samples, or in another order, than one of the same seed and length."""
+    """Return completed jobs that took other samples, or in another order, than a job of the same seed and
+    length."""
     digests: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in jobs:
         if row["state"] == "completed" and row["sample_order_digest"]:
@@ -161,9 +163,10 @@ def different_orders(jobs: Iterable[Mapping[str, Any]]) -> list[Violation]:
 def commands_from_nowhere(
     memories: Mapping[str, Mapping[str, Any]], epoch: int, generations: Mapping[str, int]
 ) -> list[Violation]:
-    """Agents that remember an epoch or a generation which the control plane never gave, or has forgotten.
+    """Return agents that remember an epoch or a generation that the control plane never issued, or has
+    forgotten.
 
-    ``memories``: what each agent keeps on its disk, by its server. ``generations``: the last one of each job.
+    ``memories``: each agent's stored state, by its server. ``generations``: the last one of each job.
     """
     found = []
     for server, memory in memories.items():
@@ -178,7 +181,7 @@ def commands_from_nowhere(
 
 
 def broken_promises(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows of promises that were not kept, and that nobody gave back."""
+    """Return rows of promises that were broken, except those that their owner gave back."""
     kept = ("met", "none")
     given_back = ("cancelled", "paused_by_owner")
     return [
@@ -189,10 +192,10 @@ def broken_promises(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]
 def steps_of(
     lines: Sequence[tuple[str, int, int, str]], gpus: Mapping[tuple[str, int, int], str]
 ) -> list[Step]:
-    """The steps that workers told of in their logs (job, generation, rank, text).
+    """Return the steps in workers' logs (job, generation, rank, text).
 
-    Each line ``STEP iteration seconds`` is one. ``gpus``: which GPU a rank had; workers that are not there
-    only measured.
+    Each line ``STEP iteration seconds`` is one. ``gpus``: GPU of each rank; workers without an entry only
+    measured.
     """
     found = []
     for job, generation, rank, text in lines:

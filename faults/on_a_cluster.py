@@ -1,5 +1,5 @@
-"""Faults on an operator's own cluster: what can be done from the control plane's host, and what has to
-hold."""
+"""Fault injection on an operator's own cluster: faults possible from the control plane's host, and the
+checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faults.schedule import Part, Target
 from launch.folders import Folders
 from launch.state import read_state
 
-#: Parts that are processes: an operator's links and disks are left alone.
+#: Parts that are processes. An operator's links and disks are not touched.
 PROCESSES = frozenset(Part) - {Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.MEMORY, Part.CLOCK}
 LOOK_SECONDS = 1.0
 
@@ -30,26 +30,27 @@ _CLUSTERS = "select name from cluster_cluster order by name"
 
 
 class ChaosRefusedError(RuntimeError):
-    """It cannot or may not be done; the message says why, and what would be right."""
+    """The faults cannot or must not be injected; the message says why, and what would be right."""
 
 
 @dataclass(frozen=True)
 class Before:
-    """How it was before anything was done. ``jobs``: the unfinished ones. ``servers``: those that were up."""
+    """State before any fault. ``jobs``: the unfinished ones. ``servers``: those that were up."""
 
     jobs: Mapping[str, Mapping[str, Any]]
     servers: frozenset[str]
 
 
 def clusters(rows: Rows) -> list[str]:
-    """The names of the platform's clusters."""
+    """Return the names of the platform's clusters."""
     return [row["name"] for row in rows(_CLUSTERS)]
 
 
 def targets(folders: Folders, parts: Iterable[str]) -> list[Target]:
-    """The processes on this machine that faults may befall, of these parts alone; all where none is named.
+    """Return the processes on this machine that are possible targets, of these parts only; all if none is
+    named.
 
-    Raises ChaosRefusedError for a part that there is not, and where no platform runs on these folders.
+    Raises ChaosRefusedError for an unknown part, and if no platform runs on these folders.
     """
     wanted = set(parts)
     unknown = sorted(wanted - {part.value for part in PROCESSES})
@@ -71,7 +72,10 @@ def targets(folders: Folders, parts: Iterable[str]) -> list[Target]:
 
 
 def database(folders: Folders) -> Rows:
-    """Reads the database of the platform that runs on these folders, and of no other one."""
+    """Return a reader of the database of the platform that runs on these folders, and of no other.
+
+    Raises ChaosRefusedError if none runs.
+    """
     state = read_state(folders)
     if state is None:
         raise ChaosRefusedError(f"no platform runs on {folders.data}")
@@ -79,7 +83,7 @@ def database(folders: Folders) -> Rows:
 
 
 def confirm(name: str | None, rows: Rows) -> None:
-    """Raises ChaosRefusedError unless ``name`` is that of the platform's one cluster."""
+    """Check that ``name`` is that of the platform's only cluster. Raises ChaosRefusedError otherwise."""
     found = clusters(rows)
     if len(found) != 1:
         raise ChaosRefusedError(
@@ -93,7 +97,7 @@ def confirm(name: str | None, rows: Rows) -> None:
 
 
 def look(rows: Rows) -> Before:
-    """How it is now."""
+    """Return the current state."""
     unfinished = [row["id"] for row in rows(_UNFINISHED)]
     return Before(
         {row["id"]: row for row in jobs_of(rows, unfinished)},
@@ -102,8 +106,8 @@ def look(rows: Rows) -> Before:
 
 
 def lost(before: Before, now: Sequence[Mapping[str, Any]]) -> list[Violation]:
-    """Jobs that were unfinished and have failed since, or are not there any more: people's own cancelling is
-    none."""
+    """Return jobs that were unfinished and have failed since, or were deleted. Jobs that people cancelled do
+    not count."""
     there = {row["id"]: row for row in now}
     found = []
     for job, row in before.jobs.items():
@@ -115,7 +119,7 @@ def lost(before: Before, now: Sequence[Mapping[str, Any]]) -> list[Violation]:
 
 
 def restless(folders: Folders, rows: Rows, before: Before) -> list[str]:
-    """What is not yet as it was: servers, processes, jobs that trained and did not get any further since."""
+    """Return what has not recovered yet: servers, processes, and running jobs that made no progress since."""
     state = read_state(folders)
     if state is None:
         return ["the platform has ended"]
@@ -141,7 +145,7 @@ def judge(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[Violation]:
-    """Wait until all is as it was, for ``seconds`` at most, and say what does not hold."""
+    """Wait until everything has recovered, for at most ``seconds``, and return the violations."""
     ends_at = clock() + seconds
     while (missing := restless(folders, rows, before)) and clock() <= ends_at:
         pause(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""The processes of a platform on this machine, found by what its supervisor and its agents write down."""
+"""The processes of a platform on this machine, from the files of its supervisor and agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launch.folders import Folders
 from launch.state import read_state
 from workers.agent.clock import process_start_ticks
 
-#: Processes of the control plane by the supervisor's names.
+#: Processes of the control plane by their supervisor's names.
 _NAMES = {
     "web": Part.WEB,
     "agent-api": Part.AGENT_API,
@@ -28,30 +28,29 @@ _NAMES = {
     "valkey": Part.BROKER,
     "postgresql": Part.DATABASE,
 }
-#: Of these the processes below are the same thing: which of them is hit is a matter of chance, and they are
-#: frozen together.
+#: Parts whose child processes are equivalent: one is hit at random, and all are frozen together.
 _WITH_CHILDREN = frozenset({Part.WEB, Part.AGENT_API, Part.STREAMS, Part.CELERY, Part.DATABASE})
 
 
 class NotRunningError(RuntimeError):
-    """There is no platform on these folders, or it has just ended."""
+    """No platform runs on these folders, or it has just ended."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process, never another one that got its id later."""
+    """One process, protected against reuse of its id."""
 
     pid: int
     started_ticks: int
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process of that id as it is now; None when it is gone."""
+        """Return the process that has that id now; None if there is none."""
         ticks = process_start_ticks(pid)
         return None if ticks is None else cls(pid, ticks)
 
     def send(self, number: signal.Signals) -> bool:
-        """Send it a signal; whether it was there."""
+        """Send it a signal. Returns whether it existed."""
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(self.pid)
             try:
@@ -65,8 +64,8 @@ class Process:
 
 @dataclass(frozen=True)
 class Found:
-    """What stands for a target now. ``one_of``: those of which one is killed. ``all_of``: those that are
-    frozen together, and of a whole server killed together."""
+    """Processes of a target now. ``one_of``: one of them is killed. ``all_of``: all are frozen together, and
+    for a whole server killed together."""
 
     target: Target
     one_of: tuple[Process, ...]
@@ -74,9 +73,9 @@ class Found:
 
 
 def find(folders: Folders) -> dict[Target, Found]:
-    """Every target on this machine with its processes. Those between two lives have none.
+    """Return every target on this machine with its processes; none for processes being restarted.
 
-    Raises NotRunningError where no platform runs on these folders.
+    Raises NotRunningError if no platform runs on these folders.
     """
     state = read_state(folders)
     if state is None:
@@ -95,7 +94,7 @@ def find(folders: Folders) -> dict[Target, Found]:
 
 
 def _several(found: dict[Target, Found], agent: Target) -> Iterator[Found]:
-    """All processes of a server, and those that watch over its workers, by its agent's name."""
+    """Yield all processes of a server, and those that supervise its workers, by its agent's name."""
     here = {target.part: one.all_of for target, one in found.items() if target.server == agent.server}
     watchers = here[Part.AGENT] + here.get(Part.LAUNCHER, ())
     others = (Part.WORKER, Part.NURSERY, Part.MEMORY_STORE)
@@ -110,7 +109,7 @@ def _of_supervised(name: str, pid: int | None) -> Iterator[Found]:
     if name.startswith("agent-") and name != "agent-api":
         server = name.removeprefix("agent-")
         yield Found(Target(Part.AGENT, name, server), own, own)
-        # Launchers that it forked have its command line too, and are none of the agent's own children.
+        # Launchers that it forked have the same command line, but are not direct children of the agent.
         direct = _alive(_children(pid, recursive=False))
         nurseries = tuple(child for child in direct if "nursery_process" in _command(child.pid))
         yield Found(Target(Part.NURSERY, "nursery", server), nurseries, nurseries)
@@ -119,14 +118,14 @@ def _of_supervised(name: str, pid: int | None) -> Iterator[Found]:
     if part is None:
         return
     together = own + children if part in _WITH_CHILDREN else own
-    # PostgreSQL's children answer for each other: killing one of them is killing all.
+    # Killing one of PostgreSQL's children ends all of them.
     yield Found(Target(part, name), own if part is Part.DATABASE else together, together)
     if part is Part.PLANNER:
         yield Found(Target(Part.PLANNER_CHILD, f"{name}'s child"), children, children)
 
 
 def _beside_the_agent(folder: Path) -> Iterator[Found]:
-    """What an agent has started and what outlives it."""
+    """Yield processes that an agent has started and that outlive it."""
     server = folder.name
     launchers: list[int] = []
     workers: list[int] = []
@@ -151,7 +150,7 @@ def _beside_the_agent(folder: Path) -> Iterator[Found]:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """A file that may be gone, or half there, at any moment."""
+    """Return the content of a file that may be missing or incomplete at any time."""
     with suppress(OSError, ValueError):
         value: dict[str, Any] = json.loads(file.read_text())
         return value

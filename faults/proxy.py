@@ -1,7 +1,7 @@
-"""A proxy for HTTP between an agent and the control plane that can be told to misbehave.
+"""An HTTP proxy between an agent and the control plane that misbehaves on request.
 
-It takes one message after the other, so it can cut, delay, double and hold back whole messages: those held
-back arrive after later ones, when nobody waits for their answer any more.
+It handles whole messages, so it can cut, delay, double and hold back each. Held-back messages arrive after
+later ones, when their sender no longer waits for the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How messages pass. ``hold_back_seconds``: every second message waits so long, and others pass it."""
+    """Handling of messages. ``hold_back_seconds``: every second message waits this long, and others overtake
+    it."""
 
     cut: bool = False
     delay_seconds: float = 0.0
@@ -41,10 +42,10 @@ class _Message:
 
 
 class Proxy:
-    """Listens on an address and passes on what comes to another one. Runs on a thread of its own."""
+    """Listens on an address and forwards to another. Runs in its own thread."""
 
     def __init__(self, listen: tuple[str, int], upstream: tuple[str, int]) -> None:
-        """Port 0 takes a free one: see `port` once it is started."""
+        """Port 0 selects a free one: see `port` after the start."""
         self._listen = listen
         self._upstream = upstream
         self._behaviour = PASSES
@@ -54,11 +55,11 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._cut_is_over: asyncio.Event | None = None
-        #: Messages that were passed on, doubles included.
+        #: Forwarded messages, including doubles.
         self.passed = 0
 
     def __enter__(self) -> Self:
-        """Begin to listen. Raises OSError for an address that cannot be had."""
+        """Begin to listen. Raises OSError for an address that is not available."""
         self._thread.start()
         self._run(self._open())
         return self
@@ -78,7 +79,7 @@ class Proxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     def behave(self, behaviour: Behaviour) -> None:
-        """From now on."""
+        """Change the behaviour from now on."""
         self._run(self._behave(behaviour))
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -104,7 +105,7 @@ class Proxy:
             self._cut_is_over = asyncio.Event()
         elif was_cut and not behaviour.cut:
             self._cut_is_over.set()
-            # What was on its way is lost, like on a wire.
+            # Messages under way are lost, as on a wire.
             for writer in self._writers:
                 writer.transport.abort()
 
@@ -115,7 +116,7 @@ class Proxy:
                 if not await self._pass_on(message, writer):
                     break
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # either end has gone: its other end sees that
+            pass  # one end has disconnected; the other end notices
         finally:
             self._writers.discard(writer)
             writer.close()
@@ -141,7 +142,8 @@ class Proxy:
         return _Message(b"\r\n".join(kept) + b"\r\n\r\n", await reader.readexactly(length))
 
     async def _pass_on(self, message: _Message, writer: asyncio.StreamWriter) -> bool:
-        """Whether the connection may be used on: the answer ends with it, so never."""
+        """Forward the message. Returns whether the connection may be reused: never, since the answer closes
+        it."""
         self._messages += 1
         behaviour = self._behaviour
         if behaviour.cut:
@@ -166,8 +168,7 @@ class Proxy:
         await self._cut_is_over.wait()
 
     async def _send(self, message: _Message, answer_to: asyncio.StreamWriter | None) -> None:
-        """Pass a message on over a connection of its own, and its answer back to whoever asked, if anybody
-        did."""
+        """Forward a message over a new connection, and its answer to ``answer_to``, if given."""
         try:
             reader, upstream = await asyncio.open_connection(*self._upstream)
         except OSError:

@@ -1,4 +1,4 @@
-"""Reads what the invariants are about: from the database, and from what agents keep on their disks."""
+"""Reads the data of the invariants: from the database, and from agents' disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psycopg2.extras
 from faults import invariants
 from faults.invariants import Violation
 
-#: Reads the platform's database: SQL and its parameters, rows by column.
+#: Queries the platform's database: SQL and its parameters, returns rows by column.
 Rows = Callable[..., list[dict[str, Any]]]
 
 _JOBS = """
@@ -62,16 +62,16 @@ _GPUS = """
     join cluster_gpu gpu on gpu.id = a.gpu_id join cluster_server s on s.id = gpu.server_id
     where g.job_id = any(%s) and g.purpose = 'training'
 """
-#: A warning that a state is older than its promise counts on is no defect while faults last: copies are late,
-#: or nobody hears of them. What comes of it shows in the promise.
+#: A warning that a state is older than its promise assumes is no defect during faults: copies are late, or
+#: their reports are lost. The promise shows the consequences.
 _SET_ASIDE = """
     select job_id, message from scheduling_incident where job_id = any(%s) and kind <> 'too_old'
 """
 
 
 def reader(database_url: str) -> Rows:
-    """Reads the database of that address, over a connection of its own for each question: it may be between
-    two lives. Raises psycopg2.OperationalError while it does not answer."""
+    """Return a reader of the database. Each query uses a new connection, since the database may restart in
+    between. It raises psycopg2.OperationalError while the database does not answer."""
 
     def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
         connection = psycopg2.connect(database_url.replace("postgres://", "postgresql://", 1))
@@ -86,14 +86,14 @@ def reader(database_url: str) -> Rows:
 
 
 def jobs_of(rows: Rows, jobs: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of these jobs."""
+    """Return the rows of these jobs."""
     return rows(_JOBS, list(jobs))
 
 
 def in_the_rows(rows: Rows, jobs: Sequence[str], *, times_hold: bool = True) -> list[Violation]:
-    """What must hold in the database at every moment.
+    """Return violations of the invariants that must hold in the database at every moment.
 
-    ``times_hold``: False where clocks were set by which rows have their times; these say no order then.
+    ``times_hold``: False if the clocks of row timestamps jumped; the timestamps then give no order.
     """
     found = [
         Violation("no GPU with two owners", f"GPU {row['gpu_id']} has in the database")
@@ -118,9 +118,9 @@ def in_the_rows(rows: Rows, jobs: Sequence[str], *, times_hold: bool = True) -> 
 def after_the_calm(
     rows: Rows, jobs: Sequence[str], agents: Path | None, *, times_hold: bool = True
 ) -> list[Violation]:
-    """What must hold of these jobs once they had the time to end.
+    """Return violations by these jobs once they had the time to end.
 
-    ``agents``: the folder of local agents' data; None where there are none.
+    ``agents``: the folder of local agents' data; None if there are none.
     """
     found = in_the_rows(rows, jobs, times_hold=times_hold)
     told = jobs_of(rows, jobs)

@@ -1,4 +1,5 @@
-"""Seeded schedules of faults: pure. The same seed, length and targets give the same schedule anywhere."""
+"""Seeded schedules of faults (pure). The same seed, length and targets give the same schedule on every
+machine."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from enum import StrEnum
 
 
 class Part(StrEnum):
-    """A kind of process, or of what lies between processes."""
+    """A kind of process, or of connection or resource between processes."""
 
     AGENT = "agent"
     WORKER = "worker"
@@ -35,7 +36,7 @@ class Part(StrEnum):
 
 
 class Kind(StrEnum):
-    """What is done to it."""
+    """A kind of fault."""
 
     KILL = "kill -9"
     FREEZE = "freeze"
@@ -50,8 +51,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class Target:
-    """One thing that faults may befall. ``server``: the server that it belongs to; empty: the control
-    plane."""
+    """One target of faults. ``server``: the server that it belongs to; empty: the control plane."""
 
     part: Part
     name: str
@@ -60,11 +60,11 @@ class Target:
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """``at_seconds`` after the schedule's begin, ``kind`` befalls ``target`` for ``seconds`` (0: at once).
+    """A fault of ``kind`` hits ``target`` at ``at_seconds`` after the schedule's begin, for ``seconds`` (0:
+    at once).
 
-    ``amount`` is what the kind needs beside: seconds that each message is delayed; seconds by which a clock
-    goes wrong, forward or (negative) back; which of several processes of the same name it is, as a fraction
-    from 0 to 1.
+    ``amount`` depends on the kind: delay of each message in seconds; clock offset in seconds (negative:
+    back); which of several processes of the same name is hit, as a fraction from 0 to 1.
     """
 
     at_seconds: float
@@ -75,7 +75,7 @@ class Fault:
 
     @property
     def ends_at(self) -> float:
-        """When all that it does is over, in seconds after the schedule's begin."""
+        """End of the fault, in seconds after the schedule's begin."""
         return self.at_seconds + self.seconds
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Fault:
         return what + (f" for {self.seconds:.1f} s" if self.seconds else "")
 
 
-#: What can befall each part, with weights.
+#: Possible kinds of faults for each part, with weights.
 KINDS: dict[Part, dict[Kind, float]] = {
     Part.AGENT: {Kind.KILL: 2, Kind.FREEZE: 2},
     Part.WORKER: {Kind.KILL: 2, Kind.FREEZE: 1},
@@ -100,34 +100,34 @@ KINDS: dict[Part, dict[Kind, float]] = {
     Part.CELERY: {Kind.KILL: 1, Kind.FREEZE: 1},
     Part.BEAT: {Kind.KILL: 1, Kind.FREEZE: 1},
     Part.BROKER: {Kind.KILL: 1, Kind.FREEZE: 1},
-    # An end in good order, and one in which its memory is lost; both read its log at the next start.
+    # A clean shutdown, and one that loses memory; both read the log at the next start.
     Part.DATABASE: {Kind.RESTART: 1, Kind.KILL: 1, Kind.FREEZE: 1},
     Part.CONTROL_LINK: {Kind.CUT: 2, Kind.DELAY: 2, Kind.DOUBLE: 2, Kind.REORDER: 2},
     Part.PEER_LINK: {Kind.CUT: 2, Kind.DELAY: 1},
     Part.DISK: {Kind.FILL: 1},
     Part.MEMORY: {Kind.FILL: 1},
     Part.CLOCK: {Kind.JUMP: 1},
-    # All that runs on a server: it is lost, or stands still as a machine does that is being moved.
+    # All processes of a server: it is lost, or frozen like a machine under live migration.
     Part.SERVER: {Kind.KILL: 1, Kind.FREEZE: 1},
-    # Who should end a worker whose lease is over, while the worker goes on.
+    # Processes that should end a worker whose lease has expired, while the worker continues.
     Part.WATCHERS: {Kind.FREEZE: 1},
 }
-#: What befalls several processes of a server at once.
+#: Parts that comprise several processes of a server.
 SEVERAL_PROCESSES = frozenset({Part.SERVER, Part.WATCHERS})
-#: Those that last nothing: what is killed is started again by whoever watches it.
+#: Kinds without duration: the supervisor restarts a killed process.
 AT_ONCE = frozenset({Kind.KILL, Kind.RESTART})
-#: Mean seconds between two faults, and after how many there are no more in any case.
+#: Mean seconds between two faults, and the maximum number of faults.
 MEAN_SECONDS_BETWEEN = 3.0
 MEAN_SECONDS_BETWEEN_SERVERS = 12.0
 MOST_FAULTS = 64
-#: Of those that last, this share lasts long enough for a silent server to be given up.
+#: Of the faults with a duration, this share lasts long enough for a silent server to be given up.
 LONG_SHARE = 0.2
 SHORT_SECONDS = (0.5, 5.0)
 LONG_SECONDS = (8.0, 26.0)
 LONGEST_DELAY_SECONDS = 1.5
-#: Above this a delayed message comes after those that were sent later: agents wait no longer for an answer.
+#: Above this a delayed message arrives after later ones: agents no longer wait for its answer.
 HELD_BACK_SECONDS = (2.0, 12.0)
-#: By how much clocks go wrong: as often by seconds as by minutes or hours.
+#: Clock offsets: seconds as often as minutes or hours.
 JUMP_SECONDS = (1.0, 4 * 3600.0)
 
 
@@ -138,14 +138,15 @@ def schedule(
     clocks: Iterable[Target] = (),
     servers: Iterable[Target] = (),
 ) -> list[Fault]:
-    """What befalls whom and when, in order of time: at least one fault if there is a target and time.
+    """Return the faults in order of time: at least one if there is a target and time.
 
-    All of it is over at ``seconds``. Two that last do not overlap on the same target. Targets are drawn by
-    part first, so that one planner is met as often as six workers. What befalls ``clocks`` and whole
-    ``servers`` is drawn apart: all else that a seed gives is the same without them.
-    Raises ValueError for a length that is no positive number.
+    All of them end by ``seconds``. Faults with a duration do not overlap on one target. Targets are drawn by
+    part first, so that the one planner is hit as often as six workers. Faults of ``clocks`` and of whole
+    ``servers`` are drawn separately: the rest of a seed's schedule does not depend on them.
+
+    Raises ValueError for a length that is not positive and finite.
     """
-    # A text, so that seeds beside each other have nothing in common.
+    # A string, so that neighbouring seeds give unrelated schedules.
     faults = _drawn(random.Random(f"faults {seed}"), seconds, processes)
     faults += _drawn(random.Random(f"clocks {seed}"), seconds, clocks)
     several = _drawn(random.Random(f"servers {seed}"), seconds, servers, MEAN_SECONDS_BETWEEN_SERVERS)
@@ -167,7 +168,7 @@ def _drawn(
     at = min(chance.expovariate(1 / mean_seconds), seconds * 0.5)
     while at < seconds and len(faults) < MOST_FAULTS:
         fault = _fault(chance, at, seconds, targets)
-        # Two at the same moment would have no order.
+        # Two faults at the same moment would have no order.
         if busy_until.get(fault.target, -1.0) < fault.at_seconds:
             faults.append(fault)
             busy_until[fault.target] = fault.ends_at
@@ -194,7 +195,7 @@ def _fault(chance: random.Random, at: float, end: float, targets: dict[Part, lis
 
 
 def _jump_seconds(fraction: float) -> float:
-    """Forward or back, by an amount whose logarithm is uniform."""
+    """Return an offset in either direction, whose logarithm is uniform."""
     least, most = JUMP_SECONDS
     size = least * (most / least) ** abs(2 * fraction - 1)
     return round(size if fraction >= 0.5 else -size, 1)

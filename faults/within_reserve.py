@@ -1,8 +1,8 @@
-"""Thins schedules out to what the failure reserve covers: pure.
+"""Reduces schedules to the faults that the failure reserve covers (pure).
 
-Ten faults in half a minute are more than any reserve pays for, so that a broken promise would prove nothing.
-By a seed's own chance most schedules keep as many faults as the reserve covers; in half of these the reserve
-is used for what it is there for, and as many servers are lost as are in reserve.
+Ten faults in half a minute cost more than any reserve covers, so a broken promise would prove nothing. By a
+seed's own random choice, most schedules keep only as many faults as the reserve covers. In half of these, as
+many servers are lost as are in reserve.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from faults.coverage import Charge, is_covered, silence_of
 from faults.schedule import LONG_SECONDS, Fault, Target
 
-#: Of the seeds. The others keep all faults.
+#: Share of the seeds that keep only covered faults. The others keep all faults.
 COVERED_SHARE = 0.6
-#: Of these, schedules in which as many servers are lost as the reserve has.
+#: Share of those schedules in which as many servers are lost as the reserve has.
 LOST_SHARE = 0.5
-#: A server is lost by then at the latest: the jobs of a schedule are its length long or less.
+#: Latest time of a server's loss: the jobs of a schedule last at most as long as the schedule.
 LATEST_LOSS_SECONDS = 4.0
 
 
@@ -29,10 +29,10 @@ def within_reserve(
     reserve_servers: int,
     charge: Charge,
 ) -> list[Fault]:
-    """The schedule of a seed, thinned out to what the reserve covers unless it is one that keeps all faults.
+    """Return a seed's schedule: reduced to the faults that the reserve covers, or with all faults.
 
-    ``targets``: by which servers may be lost. All of it is over at ``seconds``, and on one target no two
-    faults overlap, as in ``faults``.
+    ``targets``: candidates for the loss of a server. All faults end by ``seconds`` and do not overlap on one
+    target, as in ``faults``.
     """
     chance = random.Random(f"reserve {seed}")
     if not reserve_servers or chance.random() >= COVERED_SHARE:
@@ -41,7 +41,7 @@ def within_reserve(
     if chance.random() < LOST_SHARE:
         kept = _lost_servers(chance, seconds, targets, reserve_servers, charge)
     lost = {fault.target for fault in kept}
-    # By chance, not by time: late faults are as likely to stay as early ones.
+    # At random, not by time: late faults are as likely to stay as early ones.
     for fault in chance.sample(sorted(faults), len(faults)):
         if fault.target not in lost and is_covered([*kept, fault], reserve_servers, charge):
             kept.append(fault)
@@ -51,8 +51,8 @@ def within_reserve(
 def _lost_servers(
     chance: random.Random, seconds: float, targets: Iterable[Target], reserve_servers: int, charge: Charge
 ) -> list[Fault]:
-    """As many servers as the reserve has fall silent for longer than their fence; none in a schedule that is
-    too short for it."""
+    """Return losses of as many servers as the reserve has, each silent for longer than its fence; none if the
+    schedule is too short."""
     longest = min(LONG_SECONDS[1], seconds - LATEST_LOSS_SECONDS)
     if longest <= charge.fence_seconds:
         return []

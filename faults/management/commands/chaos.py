@@ -1,5 +1,5 @@
-"""`manage.py chaos`: kill and freeze processes of a cluster of one's own by a seeded schedule, and see what
-held."""
+"""`manage.py chaos`: kill and freeze processes of one's own cluster by a seeded schedule, and check
+invariants."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Command(BaseCommand):
 
 
 def _stopped_by_signals() -> threading.Event:
-    """Set by Ctrl-C or SIGTERM: what is frozen then goes on, and what was done is judged."""
+    """Return an event that Ctrl-C or SIGTERM sets: frozen processes then continue, and the result is
+    judged."""
     stop = threading.Event()
 
     def request(_number: int, _frame: FrameType | None) -> None:
