@@ -1,4 +1,4 @@
-"""Colours that mean something. States keep theirs in the choices; these are for uses, outcomes and jobs."""
+"""Colours with a meaning: uses, outcomes and jobs. Colours of states are in the choices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BEST_EFFORT = "#4fa58c"
 PROFILING = "#8e6cc9"
 CHANGING = "#e2a33c"
 UNAVAILABLE = "#c25450"
-#: Half transparent, so that it recedes on light and on dark paper alike.
+#: Half transparent, so that it recedes on light and on dark backgrounds.
 IDLE = "rgba(128, 140, 156, 0.22)"
 BUSY_ELSEWHERE = "#8a94a3"
 
@@ -21,7 +21,7 @@ BAD = "#c94a44"
 NEUTRAL = "#8a94a3"
 DECLINED = "#8d6e63"
 
-#: Told apart by most eyes, also side by side; white text is readable on each.
+#: Distinguishable by most people, also side by side; white text is readable on each.
 JOB_PALETTE = (
     "#3b6fd4", "#c65d3a", "#3f8f6b", "#8a5bb8", "#b0792a", "#2f8fa8",
     "#b84a78", "#5d7f2c", "#5763b8", "#a34f4f", "#3d7a8c", "#7a6a3a",
@@ -29,10 +29,10 @@ JOB_PALETTE = (
 
 
 def job_colours(job_ids: Iterable[str]) -> dict[str, str]:
-    """A colour for each job. A job keeps its own colour unless another one has it already.
+    """Return a colour for each job, derived from its id.
 
-    The colour follows from the job's id, so it is the same on every page and after every reload;
-    only when two jobs shown together would share one, the later id moves on to a free colour.
+    A job therefore has the same colour on every page and after every reload. Only if two jobs shown together
+    would share a colour, the one with the later id gets the next free one.
     """
     colours: dict[str, str] = {}
     taken: set[int] = set()

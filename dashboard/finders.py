@@ -1,4 +1,4 @@
-"""Static files that come out of installed packages: plotly.js, which is never copied into the repository."""
+"""Static files from installed packages: plotly.js, which is not copied into the repository."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ PLOTLY_PATH = "plotly/plotly.min.js"
 
 
 class PlotlyFinder(BaseFinder):
-    """Offers plotly.min.js of the installed plotly package, so that page and figures are of one version."""
+    """Finds plotly.min.js of the installed plotly package, so that page and figures have the same version."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.folder = Path(plotly.__file__).parent / "package_data"
         self.storage = FileSystemStorage(location=self.folder)
-        # Storages with a prefix collect below it.
+        # Files of storages with a prefix are collected below it.
         self.storage.prefix = "plotly"  # type: ignore[attr-defined]
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:

@@ -1,4 +1,4 @@
-"""The panels of each page. A new panel is one file here and one line below."""
+"""The panels of each page. A new panel needs one file here and one line below."""
 
 from __future__ import annotations
 

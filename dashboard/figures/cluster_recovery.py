@@ -1,4 +1,4 @@
-"""How training jobs are protected now, what failed of late, and from where jobs went on."""
+"""Protection of training jobs now, recent failures, and the states that jobs recovered from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROWS = [
 
 
 def figure(summary: RecoverySummary) -> go.Figure | None:
-    """Three stacked bars of counts."""
+    """Draw three stacked bars of counts."""
     counts = {PROTECTED: summary.protection, FAILED: summary.failures, RECOVERED: summary.recovered}
     if not any(sum(some.values()) for some in counts.values()):
         return None
@@ -65,7 +65,7 @@ def figure(summary: RecoverySummary) -> go.Figure | None:
 
 
 def caption(summary: RecoverySummary) -> str:
-    """What it cost."""
+    """Return the time lost by failures."""
     failures = summary.total_failures()
     text = (
         f"Last {summary.window_seconds / 3600:g} h: {failures} failure{'' if failures == 1 else 's'}, "

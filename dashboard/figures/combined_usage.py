@@ -1,4 +1,4 @@
-"""Usage of the training and the inference cluster together, beside training alone."""
+"""Usage of training and inference cluster together, and of training alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lending.selectors.history import combined_usage_history
 
 
 def figure(points: list[CombinedPoint]) -> go.Figure | None:
-    """Two lines, as shares of GPUs; how many GPUs these are is shown on hover."""
+    """Draw two lines, as shares of GPUs; the number of GPUs is shown on hover."""
     if not points:
         return None
     drawn = base_figure()

@@ -1,4 +1,4 @@
-"""How deadlines fared: met, missed, at risk, declined."""
+"""Outcomes of deadlines: met, missed, at risk, declined."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.selectors.overview import PromiseCounts, promise_counts
 
 
 def figure(counts: PromiseCounts) -> go.Figure | None:
-    """One bar per outcome, with its count. Outcomes that people act on are shown even at zero."""
+    """Draw one bar per outcome, with its count. Outcomes that people act on are shown even at zero."""
     if counts.total() == 0:
         return None
     rows = [

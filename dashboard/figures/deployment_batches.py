@@ -1,4 +1,4 @@
-"""Inputs of one call of `predict`, over time."""
+"""Mean number of inputs per call of `predict`, over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load(request: PanelRequest) -> Data:
 
 
 def figure(data: Data) -> go.Figure | None:
-    """Draw the mean batch of each period; a period in which no input was answered is a gap."""
+    """Draw the mean batch of each period; a period without answered inputs is a gap."""
     samples, most = data
     if not any(sample.inputs for sample in samples):
         return None

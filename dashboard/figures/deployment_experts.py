@@ -1,4 +1,4 @@
-"""How popular the experts of a deployment's model are, predicted next to actual."""
+"""Predicted and actual popularity of the experts of a deployment's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.figures.expert_heat import heat_map, layer_name
 from dashboard.figures.panel import Panel
 from deployments.selectors.experts import deployment_experts
 
-#: From unused over an even share to three times that.
+#: From unused through an even share to three times that.
 _SCALE = [[0.0, "#e9edf5"], [1 / 3, "#8fb4ee"], [1.0, "#1f3f8f"]]
 
 
@@ -43,7 +43,7 @@ def _rows(layer: dict[str, Any]) -> list[tuple[str, list[float]]]:
 
 
 def caption(experts: dict[str, Any]) -> str:
-    """Say how often the prediction was wrong."""
+    """Return how often the prediction was wrong."""
     estimated = sum(layer["estimated_passes"] for layer in experts["layers"])
     replaced = sum(layer["replaced_passes"] for layer in experts["layers"])
     words = ["Rows since the group began; 1 is an even share"]

@@ -1,4 +1,4 @@
-"""Which servers of a deployment have which experts, and how many replicas each expert has."""
+"""Servers of a deployment that have each expert, and the number of replicas of each expert."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _names(experts: dict[str, Any], hosts: list[int]) -> str:
 
 
 def caption(experts: dict[str, Any]) -> str:
-    """Say what the placement gains, and what swapping costs."""
+    """Return the gain of the placement and the cost of swapping."""
     layers = experts["layers"]
     count = max(1, len(layers))
     load, even = (sum(layer[name] for layer in layers) / count for name in ("load", "even_load"))

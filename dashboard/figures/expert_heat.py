@@ -1,4 +1,4 @@
-"""What heat maps of experts share: a row for each layer, a column for each expert."""
+"""Heat maps of experts: a row for each layer, a column for each expert."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures.panel import base_figure, plain_text
 
-#: More experts than this are drawn without texts in their cells, and more layers without names.
+#: Maps with more experts have no texts in cells, and maps with more layers no layer names.
 _LABELLED_EXPERTS, _NAMED_LAYERS = 16, 32
 
 
@@ -20,10 +20,10 @@ def heat_map(
     hovers: Sequence[Sequence[str]],
     **look: Any,
 ) -> go.Figure:
-    """Return a heat map. Layers with fewer experts than others end earlier.
+    """Return a heat map. Rows of layers with fewer experts are shorter.
 
     Args:
-        values, texts, hovers: by layer and expert: what gives the colour, the cell's text and its hover text.
+        values, texts, hovers: by layer and expert: the value to colour, the cell's text and its hover text.
         look: properties of the trace, such as its colours.
     """
     experts = max(map(len, values))
@@ -57,7 +57,7 @@ def heat_map(
 
 
 def are_everywhere(layers: Sequence[dict[str, Any]]) -> bool:
-    """Whether every worker has all experts, so that no rows travel."""
+    """Return whether every worker has all experts, so that no rows are exchanged."""
     return all(layer["hosts"] is not None and not any(layer["hosts"]) for layer in layers)
 
 

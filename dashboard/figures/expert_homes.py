@@ -1,4 +1,4 @@
-"""On which servers the experts of a job's model live."""
+"""Servers that host the experts of a job's model."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dashboard.figures.expert_heat import heat_map, layer_name
 from dashboard.figures.panel import Panel, plain_text
 from scheduling.selectors.experts import experts_of
 
-#: Workers of an expert that its cell and its hover text name.
+#: Maximum number of an expert's workers named in its cell and in its hover text.
 _NAMED_IN_CELL, _NAMED_IN_HOVER = 3, 12
-#: Servers that have a colour of their own.
+#: Number of servers with distinct colours.
 _COLOURED_SERVERS = len(JOB_PALETTE)
 _EVERYWHERE, _SEVERAL = -2, -1
 
@@ -73,7 +73,7 @@ def _steps(colours: list[str]) -> list[list[object]]:
 
 
 def caption(experts: dict[str, Any]) -> str:
-    """Say which worker is where."""
+    """Return the workers of each server."""
     if all(layer["hosts"] is None for layer in experts["layers"]):
         return ""
     servers: dict[str, list[int]] = {}

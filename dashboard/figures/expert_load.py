@@ -1,4 +1,4 @@
-"""How much each expert of a job's model is used, layer by layer."""
+"""Load of each expert of a job's model, by layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.figures.expert_heat import heat_map, layer_name
 from dashboard.figures.panel import Panel
 from scheduling.selectors.experts import experts_of
 
-#: From unused over an even share to three times that.
+#: From unused through an even share to three times that.
 _SCALE = [[0.0, "#e9edf5"], [1 / 3, "#8fb4ee"], [1.0, "#1f3f8f"]]
 _LARGEST_LOAD = 3.0
 
@@ -44,7 +44,7 @@ def _hovers(layer: dict[str, Any]) -> list[str]:
 
 
 def caption(experts: dict[str, Any]) -> str:
-    """Say of which iterations this is, and what became of the tokens of all layers."""
+    """Return the iterations that the figure covers, and the routing of tokens over all layers."""
     if not experts["layers"]:
         return f"{experts['other_layers']} layers are not reported: they are too many or too large."
     last, count = experts["iteration"], experts["iterations"]

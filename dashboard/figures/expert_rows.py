@@ -1,4 +1,4 @@
-"""When rows of experts travel in one iteration of a job, and which share of it that is."""
+"""All-to-alls of experts' rows within one iteration of a job, and their share of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dashboard.figures.expert_heat import are_everywhere, layer_name
 from dashboard.figures.panel import Panel, base_figure
 from scheduling.selectors.experts import experts_of
 
-#: More layers than this are drawn in one row.
+#: With more layers, all share one row.
 _DRAWN_LAYERS = 8
 
 
@@ -53,7 +53,7 @@ def _bars(row: str, spans: list[tuple[float, float, str]], colour: str) -> go.Ba
 
 
 def caption(experts: dict[str, Any]) -> str:
-    """Say which share of an iteration rows are on their way."""
+    """Return the share of an iteration during which rows are exchanged."""
     timing = experts["all_to_all"]
     if timing is None:
         everywhere = are_everywhere(experts["layers"])

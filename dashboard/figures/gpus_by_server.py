@@ -10,12 +10,12 @@ from dashboard.figures.panel import Panel, base_figure, plain_text
 from scheduling.selectors.occupancy import GpuCell, ServerCells, servers_with_occupants
 
 _FREE, _ELSEWHERE, _DOWN = "", "\x00elsewhere", "\x00down"
-#: More cells than this are drawn without names in them.
+#: Figures with more columns have no names in cells.
 _LABELLED_COLUMNS = 12
 
 
 def figure(servers: list[ServerCells]) -> go.Figure | None:
-    """One row per server, one cell per GPU; a click on a cell opens its job."""
+    """Draw one row per server and one cell per GPU; a click on a cell opens its job."""
     if not any(server.gpus for server in servers):
         return None
     columns = max(len(server.gpus) for server in servers)

@@ -1,4 +1,4 @@
-"""Usage of an inference cluster over time, beside what was expected of each period and what is never lent."""
+"""Usage of an inference cluster over time, with its forecasts and the reserve that is never lent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_SOURCES = 3
 
 
 def figure(history: UsageHistory) -> go.Figure | None:
-    """Usage as steps, each over the period before its point; forecasts dotted over it; samples with missing
-    servers in red."""
+    """Draw usage as steps, each over the period before its point, forecasts as dotted steps, and samples with
+    missing servers in red."""
     if not history.samples and not history.forecasts:
         return None
     drawn = base_figure(legend={"y": 1.04})
@@ -53,7 +53,7 @@ def figure(history: UsageHistory) -> go.Figure | None:
 
 
 def _add_home(drawn: go.Figure, history: UsageHistory) -> None:
-    """The share of the servers that was at home: usage above it is a shortfall."""
+    """Add the share of servers at home: usage above it is a shortfall."""
     drawn.add_trace(
         go.Scatter(
             x=[point.ends_at for point in history.samples],
@@ -69,7 +69,7 @@ def _add_home(drawn: go.Figure, history: UsageHistory) -> None:
 
 
 def _add_headroom(drawn: go.Figure, history: UsageHistory) -> None:
-    """The line above which nothing is lent, however low usage is."""
+    """Add the line above which nothing is lent, at any usage."""
     share = 1.0 - history.reserve / history.servers
     drawn.add_hline(y=share, line={"color": colours.NEUTRAL, "width": 1, "dash": "dash"})
     drawn.add_annotation(
@@ -103,7 +103,7 @@ def _missing_text(point: UsagePoint) -> str:
 
 
 def caption(history: UsageHistory) -> str:
-    """What the samples are, by their rows."""
+    """Return a description of the samples."""
     text = (
         f"Mean share of the cluster's {history.gpus} GPUs that served requests, per "
         f"{duration_text(history.period_seconds)} as its scheduler reported it (UTC)."
@@ -124,8 +124,7 @@ def caption(history: UsageHistory) -> str:
 
 
 def _sources_text(sources: Sequence[str]) -> str:
-    """Where the samples say that they are from, so that nothing that stands in for a measurement passes for
-    one."""
+    """Return the sources that the samples name, so that substitutes are not mistaken for measurements."""
     if not sources:
         return ""
     named = [source or "not stated" for source in sources]

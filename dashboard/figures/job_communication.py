@@ -1,4 +1,4 @@
-"""How a job's gradients are sent: its plan beside those that it beat, predicted and measured."""
+"""A job's communication plan beside the plans that it beat, predicted and measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = {
 
 
 def figure(told: dict[str, Any]) -> go.Figure | None:
-    """A bar for each plan: an iteration as it is predicted, and as it was measured where it was."""
+    """Draw a bar for each plan: predicted iteration time, and the measured one if there is any."""
     chosen = told["chosen"]
     if chosen is None:
         return None
@@ -80,7 +80,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def caption(told: dict[str, Any]) -> str:
-    """Why this plan, on which links, and what became of it."""
+    """Return why this plan was chosen, for which links, and its measured results."""
     if told["chosen"] is None:
         return ""
     links = told["links"]

@@ -1,4 +1,4 @@
-"""GPUs of one job over time: what it had, what it is planned to get, what was promised."""
+"""GPUs of one job over time: actual, planned and promised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.selectors.job_times import PlannedPiece
 
 
 def figure(data: GpusOverTime) -> go.Figure | None:
-    """Steps: actual filled, planned dashed, and the minimum satisfactory share as a thin line."""
+    """Draw steps: actual filled, planned dashed, and the minimum satisfactory share as a thin line."""
     if not data.actual and not data.planned and not data.promised:
         return None
     drawn = base_figure(margin={"l": 52, "r": 20, "t": 28, "b": 46})
@@ -56,7 +56,7 @@ def _actual_steps(data: GpusOverTime) -> tuple[list[datetime], list[int], list[s
         reasons.append(plain_text(phase.reason, 90))
         following = data.actual[number + 1].since if number + 1 < len(data.actual) else None
         end = phase.until or data.now
-        # Between two generations the old one trains until the new one does; only a real gap is zero.
+        # The old generation trains until the new one does, so only a real gap is drawn as zero.
         if following is None or end < following:
             times.append(end)
             gpus.append(0 if phase.until is not None else phase.gpus)

@@ -1,4 +1,4 @@
-"""One iteration of a job as a timeline: what computes, encodes, communicates and decodes, when and where."""
+"""One iteration of a job as a timeline: computing, encoding, communicating and decoding, by resource."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _RESOURCES = {
 
 
 def figure(told: dict[str, Any]) -> go.Figure | None:
-    """A row for each stage and what it occupies, a bar for each group of gradients, from the beginning of the
-    backward pass. Beneath each measured row the predicted one, paler."""
+    """Draw a row for each stage and resource and a bar for each group of gradients, from the start of the
+    backward pass. The predicted row is drawn paler below each measured one."""
     measured = (told["window"] or {}).get("spans") or []
     if not measured:
         return None
@@ -63,12 +63,12 @@ def _row(stage: str, resource: str, spans: list[dict[str, Any]], *, is_measured:
 
 
 def _resource(span: dict[str, Any]) -> str:
-    """Windows of earlier workers do not tell."""
+    """Return the span's resource, which workers of earlier versions do not report."""
     return str(span.get("resource", "gpu"))
 
 
 def caption(told: dict[str, Any]) -> str:
-    """What was waited for, measured beside predicted."""
+    """Return the exposed communication time, measured and predicted."""
     window = told["window"]
     if not window or told["chosen"] is None:
         return ""

@@ -11,15 +11,15 @@ from dashboard.figures import job_tiers
 from dashboard.figures.panel import Panel, base_figure, plain_text
 from scheduling.selectors.job_page import MetricSeries, metric_series
 
-#: More are not drawn: the API has them all.
+#: Further metrics are not drawn; the API returns all of them.
 _MAXIMUM_METRICS = 6
 _ROW_HEIGHT = 150
-#: Fills the two rows of the page that this panel spans.
+#: Fills the two page rows that this panel spans.
 _SMALLEST_HEIGHT = 590
 
 
 def figure(series: MetricSeries) -> go.Figure | None:
-    """One row per metric over a common axis; thin lines where the number of GPUs changed."""
+    """Draw one row per metric over a common axis; thin lines mark changes in the number of GPUs."""
     own = [name for name in series.values if not name.startswith(job_tiers.PREFIX)]
     names = sorted(own, key=lambda name: (name != "loss", name))[:_MAXIMUM_METRICS]
     if not names:

@@ -10,7 +10,7 @@ from scheduling.selectors.job_page import JobProgress, progress
 
 
 def figure(data: JobProgress) -> go.Figure | None:
-    """Iterations over time: measured solid, projected dotted, goal and deadline as lines."""
+    """Draw iterations over time: measured solid, projected dotted, goal and deadline as lines."""
     if not data.measured and not data.projected:
         return None
     drawn = base_figure(hovermode="closest", margin={"l": 64, "r": 20, "t": 28, "b": 46})

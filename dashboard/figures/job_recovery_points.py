@@ -1,4 +1,5 @@
-"""What a job would lose if a server died now, for each server that trains it or keeps its state."""
+"""Iterations that a job would lose if a server died now, for each server that trains it or keeps its
+state."""
 
 from __future__ import annotations
 
@@ -27,15 +28,16 @@ SOURCE_COLOURS = {
     StateSource.DURABLE: colours.WARNING,
     StateSource.NONE: colours.BAD,
 }
-#: A bar of nothing is drawn so wide, as a share of the widest, that it can be pointed at.
+#: Width of a bar of zero, as a share of the widest, so that it can be hovered over.
 _SMALLEST = 0.015
-#: More bars than this cannot be told apart.
+#: More bars cannot be distinguished.
 MOST_BARS = 24
 
 
 @dataclass(frozen=True)
 class RecoveryPoints:
-    """A job's newest states. ``state``: None while it does not train. ``traffic``: how copies are sent."""
+    """Latest states of a job. ``state``: None while it does not train. ``traffic``: schedule of its
+    copies."""
 
     state: MemoryState | None
     durable: Point
@@ -44,13 +46,14 @@ class RecoveryPoints:
 
 
 def load(request: PanelRequest) -> RecoveryPoints:
-    """What agents last reported."""
+    """Return the states that agents last reported."""
     job = request.the_job()
     return RecoveryPoints(memory_state(job), durable_point(job), request.now, copy_traffic(job))
 
 
 def figure(data: RecoveryPoints) -> go.Figure | None:
-    """A bar for each server: iterations lost, in the colour of where the job would go on from."""
+    """Draw a bar of lost iterations for each server, coloured by the state that the job would recover
+    from."""
     losses = [] if data.state is None else data.state.losses()
     if data.state is None or not losses:
         return None
@@ -86,14 +89,14 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
 
 
 def _costliest(losses: list[Loss]) -> list[Loss]:
-    """As many as a figure has room for, the costliest of them first where there are more."""
+    """Return at most `MOST_BARS` losses, the costliest first if there are more."""
     if len(losses) <= MOST_BARS:
         return losses
     return sorted(losses, key=lambda one: (-one.iterations, one.name))[:MOST_BARS]
 
 
 def caption(data: RecoveryPoints) -> str:
-    """The newest states with their ages."""
+    """Return the latest states with their ages."""
     in_memory = None if data.state is None else data.state.in_memory
     words = [_newest("In memory", in_memory, data.now), _newest("On disk", data.durable, data.now)]
     if data.state is not None:
@@ -107,7 +110,7 @@ def caption(data: RecoveryPoints) -> str:
 
 
 def _copies(traffic: CopyTraffic) -> str:
-    """When copies are sent, how often, and what they cost."""
+    """Return when and how often copies are sent, and their cost."""
     often = "each iteration" if traffic.every == 1 else f"every {traffic.every} iterations"
     spread = "" if traffic.iterations == 1 else f", spread over {traffic.iterations} iterations"
     cost = traffic.cost

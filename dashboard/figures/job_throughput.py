@@ -1,4 +1,4 @@
-"""Throughput of one job, with the number of GPUs that gave it."""
+"""Throughput of one job, with its number of GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.selectors.job_page import MetricSeries, metric_series
 
 
 def figure(series: MetricSeries) -> go.Figure | None:
-    """Iterations per second by iteration."""
+    """Draw iterations per second by iteration."""
     if not any(series.iterations_per_second):
         return None
     drawn = base_figure(showlegend=False)

@@ -1,4 +1,4 @@
-"""How often states of experts are found in host memory, and how long training waits for those in files."""
+"""Share of expert states found in host memory, and the time that training waits for those in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READ, _WRITTEN = f"{PREFIX}bytes_read", f"{PREFIX}bytes_written"
 
 
 def figure(series: MetricSeries) -> go.Figure | None:
-    """Draw hits as a share of accesses, and the stall of each iteration on an axis of its own."""
+    """Draw hits as a share of accesses, and each iteration's stall on a second axis."""
     if _HITS not in series.values:
         return None
     drawn = base_figure(

@@ -1,4 +1,4 @@
-"""Servers by whitelist and by where they stand between the two clusters, over time."""
+"""Servers by whitelist and lending state, over time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dashboard.figures.panel import Panel, base_figure
 from lending.core.history import ServerCounts
 from lending.selectors.history import servers_history
 
-#: From the bottom up: what is on the training whitelist lies below what is not.
+#: From bottom to top: servers on the training whitelist are below the others.
 _STACK = (
     (LendingState.TRAINING, "Training", "training"),
     (LendingState.ON_LOAN, "On loan", "on_loan"),
@@ -22,8 +22,8 @@ _STACK = (
 
 
 def figure(steps: list[ServerCounts]) -> go.Figure | None:
-    """Stacked steps that add up to the servers of both clusters, with a line where the training whitelist
-    ends."""
+    """Draw stacked steps that add up to the servers of both clusters, with a line at the top of the training
+    whitelist."""
     if not steps:
         return None
     drawn = base_figure(hovermode="x unified")

@@ -1,4 +1,4 @@
-"""The links between servers: how much each carries, measured where it was."""
+"""Rates of the links between servers, measured where possible."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dashboard.figures.panel import Panel, base_figure, plain_text
 from dashboard.templatetags.punctual_display import byte_rate, duration_text, milliseconds
 from scheduling.selectors.link_matrix import LinkMatrix, MatrixLink, link_matrix
 
-#: From slow to fast, told apart on light and on dark paper; black or white text is read on each.
+#: From slow to fast; distinguishable on light and dark backgrounds, and readable under black or white text.
 _SLOW, _FAST = "#c65d3a", "#3b6fd4"
-#: More servers than this are drawn without rates in their cells.
+#: Figures of more servers have no rates in cells.
 _LABELLED_SERVERS = 10
 _NAMED_SERVERS = 64
 _SOURCES = {
@@ -23,7 +23,7 @@ _SOURCES = {
 
 
 def figure(matrix: LinkMatrix) -> go.Figure | None:
-    """A row and a column for each server. Links of which nothing is known stay empty."""
+    """Draw a row and a column for each server. Cells of unknown links stay empty."""
     servers = matrix.servers
     if len(servers) < 2:
         return None
@@ -69,7 +69,7 @@ def figure(matrix: LinkMatrix) -> go.Figure | None:
 
 
 def caption(matrix: LinkMatrix) -> str:
-    """How many were measured, the slowest of them, and what is the matter with the others."""
+    """Return how many links were measured, the slowest one, and the latest failed measurement."""
     measured = [link for link in matrix.links if link.source == "measured"]
     word = "pair" if len(matrix.links) == 1 else "pairs"
     said = [f"Measured while idle: {len(measured)} of {len(matrix.links)} {word} of servers."]
@@ -114,7 +114,7 @@ def _age(link: MatrixLink, matrix: LinkMatrix) -> str:
 
 
 def _range(rates: list[float]) -> dict[str, float]:
-    """One colour for links that are equally fast: a tenfold difference is the least that is spread."""
+    """Return the colour range, at least a factor of ten, so that equally fast links share one colour."""
     if not rates:
         return {"zmin": 0.0, "zmax": 1.0}
     return {"zmin": min(*rates, max(rates) - 1.0), "zmax": max(rates)}

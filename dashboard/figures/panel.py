@@ -1,4 +1,4 @@
-"""What a panel is, and the look that all figures share."""
+"""Panels, and the common look of all figures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """Who asks, when, about how much of the past, and on the page of a job, an inference cluster, a
-    recovery or a deployment about which one."""
+    """Request for a panel: its user, time and time window, and the job, inference cluster, recovery or
+    deployment of its page."""
 
     user: User
     now: datetime
@@ -35,26 +35,25 @@ class PanelRequest:
         return self.now - self.window
 
     def the_job(self) -> Job:
-        """The job of a job's page. Raises LookupError where there is none: a panel on the wrong page."""
+        """Return the job of a job's page. Raises LookupError on another page."""
         if self.job is None:
             raise LookupError("this panel belongs on a job's page")
         return self.job
 
     def the_recovery(self) -> Recovery:
-        """The recovery of its page. Raises LookupError where there is none: a panel on the wrong page."""
+        """Return the recovery of a recovery's page. Raises LookupError on another page."""
         if self.recovery is None:
             raise LookupError("this panel belongs on a recovery's page")
         return self.recovery
 
     def the_deployment(self) -> Deployment:
-        """Return the deployment of its page. Raises LookupError on another page."""
+        """Return the deployment of a deployment's page. Raises LookupError on another page."""
         if self.deployment is None:
             raise LookupError("this panel belongs on a deployment's page")
         return self.deployment
 
     def the_inference_cluster(self) -> InferenceCluster:
-        """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the
-        wrong page."""
+        """Return the inference cluster of the lending page. Raises LookupError on another page."""
         if self.inference_cluster is None:
             raise LookupError("this panel belongs on the lending page")
         return self.inference_cluster
@@ -62,10 +61,10 @@ class PanelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Panel(Generic[Data]):
-    """One figure of a page: how its data is read, how it is drawn, and what is said while there is none.
+    """One figure of a page: how to load its data, how to draw it, and the text to show if there is none.
 
-    ``figure`` is pure and returns None when there is nothing to draw. ``refresh_on`` names the kinds
-    of change (docs/dashboard.md) that make it worth drawing again.
+    ``figure`` is pure and returns None if there is nothing to draw. ``refresh_on`` names the kinds of change
+    (docs/dashboard.md) after which it is drawn again.
     """
 
     title: str
@@ -73,24 +72,27 @@ class Panel(Generic[Data]):
     figure: Callable[[Data], go.Figure | None]
     empty: str
     refresh_on: tuple[str, ...]
-    #: Explains the figure in a sentence below its title.
+    #: A sentence below the title that explains the figure.
     note: str = ""
     height: int = 260
-    #: The same where it depends on what is drawn.
+    #: The same, computed from the data.
     caption: Callable[[Data], str] | None = None
-    #: Whether that says something where nothing is drawn, too.
+    #: Whether the caption is also shown without a figure.
     caption_when_empty: bool = False
-    #: Whether the page leaves the panel out for now; None: it never does.
+    #: Whether the page omits the panel for this data; None: never.
     is_absent: Callable[[Data], bool] | None = None
 
     @property
     def has_note(self) -> bool:
-        """Whether the sentence comes with the figure."""
+        """Whether the sentence is computed with the figure."""
         return self.caption is not None
 
     def draw(self, request: PanelRequest) -> dict[str, Any]:
-        """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one, or
-        that the panel is absent. An empty one of a job that has ended is: nothing will come."""
+        """Return the figure as JSON-able dicts for Plotly with its caption, or the text for an empty one, or
+        that the panel is absent.
+
+        An empty panel of a job that has ended is absent, since nothing will come.
+        """
         data = self.load(request)
         if self.is_absent is not None and self.is_absent(data):
             return {"absent": True}
@@ -105,8 +107,9 @@ class Panel(Generic[Data]):
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure without Plotly's own template: text and grid colours are the page's (light or dark)."""
-    # Given at once: set one by one, they take ten times as long.
+    """Return an empty figure without Plotly's own template: text and grid colours are those of the page
+    (light or dark)."""
+    # One call, since setting them one by one takes ten times as long.
     figure = go.Figure(
         layout={
             "template": go.layout.Template(),
@@ -133,7 +136,7 @@ def base_figure(**layout: Any) -> go.Figure:
 def mark_time(
     figure: go.Figure, moment: datetime, text: str, colour: str, dash: str = "dash", side: str = "auto"
 ) -> None:
-    """A vertical line at a time, named at its top. Kept out of the legend.
+    """Add a vertical line at a time, with its name at the top and without a legend entry.
 
     Args:
         side: `right` ends the name at the line and `left` begins it there, as Plotly's anchors do.
@@ -149,6 +152,6 @@ def mark_time(
 
 
 def plain_text(text: str, maximum_length: int = 60) -> str:
-    """Text from outside for use in a figure: Plotly reads a few HTML tags, so none may be left."""
+    """Return external text for use in a figure, escaped because Plotly interprets some HTML tags."""
     shortened = text if len(text) <= maximum_length else f"{text[: maximum_length - 1]}…"
     return shortened.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""The phases of one recovery as a timeline, with the fence beside them."""
+"""The phases of one recovery as a timeline, with the time of the fence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dashboard.templatetags.punctual_display import duration_text
 from recovery.life_cycle.facts import RecoveryPhase
 from scheduling.selectors.recoveries import PhaseSpan, phase_spans
 
-#: What is waited for in each phase, and its colour.
+#: What each phase waits for, and its colour.
 PHASE_LOOKS = {
     RecoveryPhase.DETECTED: ("Detected: old workers stop, lost servers are fenced", colours.UNAVAILABLE),
     RecoveryPhase.FROZEN: ("Frozen: GPUs are found", colours.CHANGING),
@@ -36,13 +36,13 @@ class PhasesShown:
 
 
 def load(request: PanelRequest) -> PhasesShown:
-    """The phases as they are known now."""
+    """Return the phases known now."""
     found = request.the_recovery()
     return PhasesShown(phase_spans(found), found.fenced_at, found.running_at, request.now)
 
 
 def figure(data: PhasesShown) -> go.Figure | None:
-    """A bar for each phase on the axis of time; the fence and the first iteration are marked."""
+    """Draw a bar for each phase on a time axis, with marks at the fence and at the first iteration."""
     if not data.spans:
         return None
     drawn = base_figure(margin={"l": 120, "r": 24, "t": 28, "b": 46}, showlegend=False, barmode="overlay")

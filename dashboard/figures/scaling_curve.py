@@ -16,8 +16,8 @@ _DASHES = ("dash", "dot", "dashdot")
 
 
 def figure(data: Curve | None) -> go.Figure | None:
-    """Throughput by GPUs, beside perfect scaling of the smallest level, and what was measured under other
-    plans of communication. Only measured levels are points."""
+    """Draw throughput by GPUs, perfect scaling of the smallest level, and levels measured under other
+    communication plans. Only measured levels are points."""
     if data is None or not data.levels:
         return None
     drawn = base_figure()
@@ -90,12 +90,12 @@ def _symbol(source: str, void: bool) -> str:
 
 
 def _reserved(size_bytes: int) -> str:
-    """What is said of the host memory of a level's workers."""
+    """Return the hover text for the host memory of a level's workers."""
     return f"<br>{memory_text(size_bytes)} of host memory for each worker" if size_bytes else ""
 
 
 def _doubt(source: str, overrun: float | None) -> str:
-    """What is said of a level whose measurement is void by this overrun."""
+    """Return the hover text for a level whose measurement is void because of this overrun."""
     if overrun is None or source == "live":
         return ""
     return f"<br>void for the emulated GPU: the host was {overrun:.0%} slower"

@@ -1,4 +1,4 @@
-"""Slack of admitted jobs: how long before its deadline each is planned to finish."""
+"""Slack of admitted jobs: time from the planned finish to the deadline."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure, plain_text
 from scheduling.selectors.overview import JobSlack, running_slacks
 
-#: Widths of a bar that people read at once, in seconds.
+#: Round bar widths, in seconds.
 _WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _WANTED_BARS = 12
 
 
 def figure(slacks: list[JobSlack]) -> go.Figure | None:
-    """A histogram; jobs that are planned to be late stand left of zero, in red."""
+    """Draw a histogram; jobs that are planned to be late are left of zero, in red."""
     if not slacks:
         return None
     width = _bar_width([slack.slack_seconds for slack in slacks])

@@ -20,7 +20,7 @@ _USES = {
 
 
 def figure(series: UtilisationSeries) -> go.Figure | None:
-    """Stacked areas that add up to the GPUs of the cluster. Uses that never occur are left out."""
+    """Draw stacked areas that add up to the GPUs of the cluster. Uses that never occur are omitted."""
     if not series.times:
         return None
     drawn = base_figure(hovermode="x unified")

@@ -1,4 +1,4 @@
-"""Jobs that run and jobs that wait, over time."""
+"""Running and waiting jobs over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.figures.panel import Panel, base_figure
 
 
 def figure(series: UtilisationSeries) -> go.Figure | None:
-    """Two lines over the same buckets as the utilisation."""
+    """Draw two lines over the same buckets as the utilisation."""
     if not series.times:
         return None
     drawn = base_figure(hovermode="x unified")

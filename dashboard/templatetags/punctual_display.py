@@ -1,4 +1,4 @@
-"""How times, durations, shares and states are written on pages."""
+"""Formats of times, durations, shares and states on pages."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _EVENTS = {str(kind): kind.label for kind in JobEventKind}
 
 
 def duration_text(seconds: float) -> str:
-    """The two largest units of a duration, without its sign: `2 h 5 min`, `48 s`, `0 s`.
+    """Return the two largest units of a duration, without its sign: `2 h 5 min`, `48 s`, `0 s`.
 
-    The page's script writes the same (static/dashboard/times.js).
+    The page's script uses the same format (static/dashboard/times.js).
     """
     left = round(abs(seconds))
     for place, (length, name) in enumerate(_UNITS):
@@ -59,7 +59,7 @@ def duration_text(seconds: float) -> str:
             whole, rest = divmod(left, length)
             smaller = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
             part = rest // smaller[0] if smaller else 0
-            # Seconds beside minutes only while they matter.
+            # Ten minutes or more are shown without seconds.
             if smaller and part and not (name == "min" and whole >= 10):
                 return f"{whole} {name} {part} {smaller[1]}"
             return f"{whole} {name}"
@@ -68,19 +68,19 @@ def duration_text(seconds: float) -> str:
 
 @register.filter
 def event_words(kind: str) -> str:
-    """A kind of event of a job as people read it: `State loaded`, `At risk`."""
+    """Return the label of a kind of job event: `State loaded`, `At risk`."""
     return _EVENTS.get(kind, kind.replace("_", " ").capitalize())
 
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """A duration in words, or a dash."""
+    """Return a duration in words, or a dash."""
     return "–" if seconds is None or abs(seconds) == float("inf") else duration_text(seconds)
 
 
 @register.simple_tag
 def when(moment: datetime | None, empty: str = "–") -> str | SafeString:
-    """A time relative to now, with the exact UTC time on hover; the page's script keeps it current."""
+    """Return a time relative to now, with the exact UTC time on hover. The page's script keeps it current."""
     if moment is None:
         return empty
     moment = moment.astimezone(UTC)
@@ -96,7 +96,7 @@ def when(moment: datetime | None, empty: str = "–") -> str | SafeString:
 
 @register.simple_tag
 def clock(moment: datetime | None) -> str | SafeString:
-    """Hours and minutes in UTC, the whole date on hover."""
+    """Return the time of day in UTC, with the date on hover."""
     if moment is None:
         return "–"
     moment = moment.astimezone(UTC)
@@ -107,7 +107,7 @@ def clock(moment: datetime | None) -> str | SafeString:
 
 @register.simple_tag
 def slack(seconds: float | None) -> str | SafeString:
-    """Slack with its sign in words and colour: what is late is red and says so."""
+    """Return slack in words and colour: lateness is red and marked as late."""
     if seconds is None or abs(seconds) == float("inf"):
         return "–"
     if seconds < 0:
@@ -117,21 +117,21 @@ def slack(seconds: float | None) -> str | SafeString:
 
 @register.filter
 def percent(share: float | None) -> str:
-    """A share between 0 and 1 in whole percent; 99.9 % is not yet 100 %."""
+    """Return a share between 0 and 1 in whole percent, rounded down: 99.9 % is not yet 100 %."""
     return "0%" if not share else f"{int(share * 100)}%"
 
 
 @register.filter
 def number(value: int) -> str:
-    """A whole number with its thousands apart."""
+    """Return a whole number with thousands separators."""
     return f"{value:,}"
 
 
 @register.filter
 def pairs(mapping: Mapping[Any, Any] | None) -> Iterable[tuple[Any, Any]]:
-    """Keys with their values; nothing where there are none yet.
+    """Return the items of a mapping; none for None.
 
-    ``mapping.items`` in a template reads the key of that name first, and people and their code choose the
+    ``mapping.items`` in a template would look up the key "items" first, and people and their code choose the
     keys of labels, hyperparameters and metrics.
     """
     return () if mapping is None else mapping.items()
@@ -139,13 +139,14 @@ def pairs(mapping: Mapping[Any, Any] | None) -> Iterable[tuple[Any, Any]]:
 
 @register.filter
 def visible(value: Any) -> str:
-    """What user code or its author wrote, without characters that turn the text around them."""
+    """Return text of users or their code without characters that reverse the direction of surrounding
+    text."""
     return shown(str(value), line_breaks=True)
 
 
 @register.simple_tag
 def state_badge(job: Job) -> SafeString:
-    """The job's state in its colour; a pause by the owner shows instead of the bare state."""
+    """Return a badge of the job's state in its colour; a pause by the owner replaces the state."""
     state = JobState(job.state)
     paused = job.paused_by_owner and not job.finished()
     label = "Paused" if paused else state.label
@@ -154,7 +155,7 @@ def state_badge(job: Job) -> SafeString:
 
 @register.simple_tag
 def server_badge(state: str) -> SafeString:
-    """The server's state in its colour."""
+    """Return a badge of the server's state in its colour."""
     found = ServerState(state)
     return format_html(
         '<span class="badge" style="--badge: {}">{}</span>', SERVER_COLOURS[found], found.label
@@ -163,7 +164,7 @@ def server_badge(state: str) -> SafeString:
 
 @register.simple_tag
 def deployment_badge(deployment: Deployment) -> SafeString:
-    """Return the deployment's state in its colour."""
+    """Return a badge of the deployment's state in its colour."""
     state = DeploymentState(deployment.state)
     return format_html(
         '<span class="badge" style="--badge: {}">{}</span>', DEPLOYMENT_COLOURS[state], state.label
@@ -172,14 +173,14 @@ def deployment_badge(deployment: Deployment) -> SafeString:
 
 @register.simple_tag
 def run_badge(run: SimulationRun) -> SafeString:
-    """The state of a simulated run in its colour."""
+    """Return a badge of a simulated run's state in its colour."""
     state = WorkState(run.state)
     return format_html('<span class="badge" style="--badge: {}">{}</span>', RUN_COLOURS[state], state.label)
 
 
 @register.simple_tag
 def order_badge(order: LoanOrder | ReclaimOrder) -> SafeString:
-    """The state of a loan or reclaim order."""
+    """Return a tag with the state of a loan or reclaim order."""
     style = (
         _LOAN_STYLES[LoanState(order.state)]
         if isinstance(order, LoanOrder)
@@ -190,13 +191,13 @@ def order_badge(order: LoanOrder | ReclaimOrder) -> SafeString:
 
 @register.filter
 def tenths(share: float | None) -> str:
-    """A share between 0 and 1 in percent with one decimal, or a dash."""
+    """Return a share between 0 and 1 in percent with one decimal, or a dash."""
     return "–" if share is None else f"{share:.1%}"
 
 
 @register.filter
 def gpu_hours(gpu_seconds: float) -> str:
-    """GPU time in hours, or in minutes where there is less than one."""
+    """Return GPU time in hours, or in minutes if it is less than one hour."""
     if gpu_seconds < 3600:
         return f"{gpu_seconds / 60:.1f} GPU minutes"
     return f"{gpu_seconds / 3600:,.1f} GPU hours"
@@ -204,7 +205,7 @@ def gpu_hours(gpu_seconds: float) -> str:
 
 @register.filter
 def milliseconds(seconds: float) -> str:
-    """A short time, such as a computation took: `2.0 ms`, or `4 µs` of one that rounds to nothing."""
+    """Return a short time, such as that of a computation: `2.0 ms`, or `4 µs` if that would round to zero."""
     if 0.0 < seconds < 1e-4:
         return f"{seconds * 1e6:.3g} µs"
     return f"{seconds * 1000:.1f} ms"
@@ -212,7 +213,7 @@ def milliseconds(seconds: float) -> str:
 
 @register.filter
 def byte_rate(bytes_per_second: float) -> str:
-    """A link's rate or load: `2.5 GB/s`, `730 kB/s`."""
+    """Return a link's rate or load: `2.5 GB/s`, `730 kB/s`."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if bytes_per_second >= size:
             return f"{bytes_per_second / size:.3g} {unit}/s"
@@ -221,14 +222,15 @@ def byte_rate(bytes_per_second: float) -> str:
 
 @register.filter
 def shortened_list(names: Sequence[str], most: int = 4) -> str:
-    """The first names of a list, and how many more there are."""
+    """Return the first names of a list, and how many more there are."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 @register.simple_tag
 def promise_badge(job: Job) -> str | SafeString:
-    """What became of the promise, with what threatens it; nothing for a job that has none."""
+    """Return a tag with the state of the promise, or with what threatens it; nothing for a job without a
+    promise."""
     if job.at_risk and not job.finished():
         return format_html('<span class="tag {}">{}</span>', "warning", "At risk")
     if job.late and not job.finished():
@@ -243,5 +245,5 @@ def promise_badge(job: Job) -> str | SafeString:
 
 @register.filter
 def item(mapping: dict[str, str], key: str) -> str:
-    """``mapping[key]``, empty when there is none."""
+    """Return ``mapping[key]``, or an empty string if it is missing."""
     return mapping.get(key, "")

@@ -1,1 +1,1 @@
-"""Pages and what refreshes them. Nothing here writes: buttons call the REST API."""
+"""Pages and their fragments. Views do not write: buttons call the REST API."""

@@ -1,4 +1,4 @@
-"""Who gets a page, and the headers under which a browser may show it."""
+"""Access to pages, and the security headers of their responses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def person(request: HttpRequest) -> User:
-    """The logged-in user of a view that demands one."""
+    """Return the logged-in user of a view that requires one."""
     return cast(User, request.user)
 
 
 def stream_origin(request: HttpRequest) -> str:
-    """Scheme, host and port of the stream server as this browser reaches it, without a slash at the end.
+    """Return scheme, host and port of the stream server as this browser reaches it, without a trailing slash.
 
-    Cookies belong to a host name: a page that was opened as `localhost` is given `localhost` also when the
-    setting says 127.0.0.1. Without a setting it is the port after the page's own.
+    Cookies belong to a host name, so a page opened as `localhost` gets `localhost` even if the setting is
+    127.0.0.1. Without a setting, the port is the one after the page's.
     """
     page = urlsplit(f"{request.scheme}://{request.get_host()}")
     if not settings.STREAM_URL:
@@ -48,7 +48,7 @@ def _bracketed(host: str) -> str:
 
 
 def secure(view: View) -> View:
-    """Adds the content security policy of pages that follow the stream server."""
+    """Add the content security policy of pages that follow the stream server."""
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
@@ -61,20 +61,20 @@ def secure(view: View) -> View:
 
 
 def page(view: View) -> View:
-    """A page for people who are logged in; others are sent to log in and come back."""
+    """Make a view a page for logged-in people; others are sent to log in and come back."""
     shown = login_required(view)
     fetched = _refused_without_session(view)
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
-        # A fragment is fetched by a script, to which a login page would mean nothing.
+        # A script fetches fragments and cannot use a login page.
         return (fetched if "fragment" in request.GET else shown)(request, *args, **kwargs)
 
     return secure(never_cache(require_safe(wrapped)))
 
 
 def data(view: View) -> View:
-    """What a page's script fetches: a caller without a session gets a 401 that the script understands."""
+    """Make a view a data source of a page's script; callers without a session get a 401."""
     return secure(never_cache(require_safe(_refused_without_session(view))))
 
 

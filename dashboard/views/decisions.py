@@ -1,4 +1,4 @@
-"""What the planner decided, and why."""
+"""The planner's decisions, and their reasons."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _asked_job_id(request: HttpRequest) -> str:
 
 @page
 def decisions(request: HttpRequest) -> HttpResponse:
-    """Decisions about the person's jobs, newest first."""
+    """Show decisions about the user's jobs, newest first."""
     query = request.GET.copy()
     query.pop("fragment", None)
     context = {

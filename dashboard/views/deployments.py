@@ -1,4 +1,4 @@
-"""Pages of deployments: their state, load, latencies and servers, and a box to send a request."""
+"""Pages of deployments: their state, load, latencies and servers, and a form to send a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deployments.selectors.deployments import deployments_visible_to, may_change
 from deployments.selectors.history import RECENT, answered_since, servers_home_and_lent
 from deployments.selectors.rings import ring_of
 
-#: The newest; the API lists all.
+#: Number of rows, newest first; the API lists all.
 MOST_ROWS = 100
 MOST_EVENTS = 30
 MOST_ROLLOUTS = 3
@@ -29,7 +29,7 @@ FIRST_WINDOW = "1h"
 
 @page
 def deployments(request: HttpRequest) -> HttpResponse:
-    """The deployments that the person may see."""
+    """Show the deployments that the user may see."""
     fragments = {"rows": Fragment("dashboard/parts/deployments_table.html", _rows)}
     return render_page(request, "dashboard/deployments.html", fragments, section="deployments")
 
@@ -65,7 +65,7 @@ def _window(request: HttpRequest) -> str:
 
 @page
 def deployment(request: HttpRequest, deployment_id: str) -> HttpResponse:
-    """One deployment."""
+    """Show one deployment."""
     found = _deployment_or_404(request, deployment_id)
     fragments = {
         "summary": Fragment("dashboard/parts/deployment_summary.html", lambda asked: _summary(asked, found)),
@@ -106,7 +106,7 @@ def _summary(request: HttpRequest, found: Deployment) -> dict[str, Any]:
 
 @data
 def deployment_panel(request: HttpRequest, deployment_id: str, name: str) -> HttpResponse:
-    """One figure of a deployment's page as JSON."""
+    """Return one figure of a deployment's page as JSON."""
     panel = DEPLOYMENT_PANELS.get(name)
     if panel is None:
         raise Http404("no such panel")

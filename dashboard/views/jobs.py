@@ -32,7 +32,7 @@ _DECISIONS_SHOWN = 20
 
 
 def read_filters(request: HttpRequest) -> JobFilters:
-    """Filters from the address; values that mean nothing are left out instead of refused."""
+    """Return the filters of the address; invalid values are ignored."""
     asked = request.GET
     service_class = asked.get("class", "")
     promise = asked.get("promise", "")
@@ -66,7 +66,7 @@ def _table(request: HttpRequest) -> dict[str, Any]:
 
 @page
 def jobs(request: HttpRequest) -> HttpResponse:
-    """All jobs that the person may see, filtered."""
+    """Show all jobs that the user may see, filtered."""
     query = request.GET.copy()
     query.pop("fragment", None)
     context = {
@@ -84,14 +84,14 @@ def jobs(request: HttpRequest) -> HttpResponse:
 def _job_or_404(request: HttpRequest, job_id: str) -> Job:
     found = selectors.visible_job(person(request), job_id)
     if found is None:
-        # A job that may not be seen and one that does not exist are the same to the caller.
+        # An invisible job and a missing one give the same response.
         raise Http404("no such job")
     return found
 
 
 @page
 def job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """One job: verdict, progress, figures, history, files and logs."""
+    """Show one job: verdict, progress, figures, history, files and logs."""
     found = _job_or_404(request, job_id)
 
     fragments = {
@@ -143,7 +143,7 @@ def _files(found: Job) -> dict[str, Any]:
 
 @data
 def job_panel(request: HttpRequest, job_id: str, name: str) -> HttpResponse:
-    """One figure of a job's page as JSON."""
+    """Return one figure of a job's page as JSON."""
     panel = JOB_PANELS.get(name)
     if panel is None:
         raise Http404("no such panel")
@@ -157,7 +157,7 @@ def job_panel(request: HttpRequest, job_id: str, name: str) -> HttpResponse:
 
 @data
 def job_log(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Pieces of the log as JSON: the end of it, or what came after `?after=<chunk id>`."""
+    """Return pieces of the log as JSON: its end, or the pieces after `?after=<chunk id>`."""
     found = _job_or_404(request, job_id)
     after = request.GET.get("after", "")
     if after.isascii() and after.isdigit() and len(after) < 19:

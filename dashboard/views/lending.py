@@ -1,5 +1,4 @@
-"""Lending: what inference clusters lend to training, what they ask back, and what that costs. For
-operators."""
+"""Lending, for operators: servers lent to training, servers asked back, and the cost."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from lending.selectors.reclaim_explanation import (
     order_timeline,
 )
 
-#: How much of the past the charts show.
+#: Selectable time windows of the charts.
 WINDOWS = {
     "1h": ("1 h", timedelta(hours=1)),
     "6h": ("6 h", timedelta(hours=6)),
@@ -49,13 +48,13 @@ def _operators_only(request: HttpRequest) -> None:
 
 
 def chosen_window(request: HttpRequest) -> str:
-    """The window that the address names, or the default one."""
+    """Return the window that the address names, or the default one."""
     name = request.GET.get("window", "")
     return name if name in WINDOWS else DEFAULT_WINDOW
 
 
 def _chosen_cluster(request: HttpRequest) -> tuple[InferenceCluster | None, list[InferenceCluster]]:
-    """The inference cluster that the address names, else the first, and all there are. None where there is
+    """Return the inference cluster that the address names, else the first, and all of them. None if there is
     none at all."""
     name = request.GET.get("cluster", "")[:64].replace("\x00", "")
     found, known = inference_cluster_chosen(name)
@@ -66,7 +65,7 @@ def _chosen_cluster(request: HttpRequest) -> tuple[InferenceCluster | None, list
 
 @page
 def lending(request: HttpRequest) -> HttpResponse:
-    """One inference cluster: where it stands, its usage, its servers over time and its orders."""
+    """Show one inference cluster: its state, its usage, its servers over time and its orders."""
     _operators_only(request)
     chosen, known = _chosen_cluster(request)
     context = {
@@ -122,7 +121,7 @@ def _orders(request: HttpRequest, chosen: InferenceCluster) -> dict[str, Any]:
 
 @data
 def lending_panel(request: HttpRequest, name: str) -> HttpResponse:
-    """One figure of the page as JSON."""
+    """Return one figure of the page as JSON."""
     _operators_only(request)
     chosen, _ = _chosen_cluster(request)
     panel = LENDING_PANELS.get(name)
@@ -135,9 +134,9 @@ def lending_panel(request: HttpRequest, name: str) -> HttpResponse:
 
 @page
 def lending_order(request: HttpRequest, order_id: UUID) -> HttpResponse:
-    """One loan or reclaim order; of a reclaim also why these servers were chosen and what else could have
-    been."""
-    # To others an order is no more there than one that nobody gave.
+    """Show one loan or reclaim order; for a reclaim also why these servers were chosen, and the
+    alternatives."""
+    # Other users get the same response as for an order that does not exist.
     order = (
         order_found(order_id, loan_first=request.GET.get("kind") == "loan")
         if person(request).operates()

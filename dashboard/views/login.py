@@ -1,4 +1,4 @@
-"""Logging in with a session. Guessing is slowed down by the authentication backend, here as at every door."""
+"""Login with a session. The authentication backend throttles password guesses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LoginView(DjangoLoginView):
         try:
             return super().post(request, *args, **kwargs)
         except TooManyAttempts:
-            # Not bound to what was sent: rendering a bound form would look at the password again.
+            # An unbound form: rendering a bound one would check the password again.
             form = self.get_form_class()(request)
             response = self.render_to_response(self.get_context_data(form=form, too_many_attempts=True))
             response.status_code = 429
@@ -39,7 +39,8 @@ class LoginView(DjangoLoginView):
 
 @never_cache
 def admin_login(request: HttpRequest) -> HttpResponse:
-    """The admin has no login of its own: strangers go to the login page, others are told what is missing."""
+    """Redirect to the dashboard's login page, since the admin has none of its own. Logged-in users without
+    access get a 403."""
     user = request.user
     if user.is_authenticated and not admin.site.has_permission(request):
         raise PermissionDenied("The admin is for operators.")

@@ -1,4 +1,4 @@
-"""The overview: the cluster, the queue and the promises at a glance."""
+"""The overview of the cluster, the queue and the promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.selectors.jobs_table import has_any_job
 from scheduling.selectors.overview import queue, tiles
 from scheduling.selectors.servers_page import server_cards
 
-#: How much of the past the charts show; the first is the default.
+#: Selectable time windows of the charts; the first is the default.
 WINDOWS = {
     "15m": ("15 min", timedelta(minutes=15)),
     "1h": ("1 h", timedelta(hours=1)),
@@ -41,14 +41,14 @@ FRAGMENTS = {
 
 
 def chosen_window(request: HttpRequest) -> str:
-    """The window that the address names, or the default one."""
+    """Return the window that the address names, or the default one."""
     name = request.GET.get("window", "")
     return name if name in WINDOWS else "15m"
 
 
 @page
 def overview(request: HttpRequest) -> HttpResponse:
-    """The page itself; its figures are fetched by its script."""
+    """Show the page; its script fetches the figures."""
     context = {
         "panels": OVERVIEW_PANELS,
         "windows": {name: label for name, (label, _) in WINDOWS.items()},
@@ -60,7 +60,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 @data
 def overview_panel(request: HttpRequest, name: str) -> HttpResponse:
-    """One figure of the overview as JSON."""
+    """Return one figure of the overview as JSON."""
     panel = OVERVIEW_PANELS.get(name)
     if panel is None:
         raise Http404("no such panel")

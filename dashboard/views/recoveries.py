@@ -16,7 +16,7 @@ from scheduling.choices import StateSource
 from scheduling.models import Recovery
 from scheduling.selectors.recoveries import names_of_servers, visible_recovery
 
-#: Of a large job the page shows the first ranks; the API gives all.
+#: The page of a large job shows only the first ranks; the API returns all.
 RANKS_SHOWN = 64
 
 
@@ -29,7 +29,7 @@ def _recovery_or_404(request: HttpRequest, job_id: str, number: int) -> Recovery
 
 @page
 def recovery(request: HttpRequest, job_id: str, number: int) -> HttpResponse:
-    """What was lost, from where each rank took its state, and how long each phase took."""
+    """Show the lost work, the source of each rank's state, and the length of each phase."""
     found = _recovery_or_404(request, job_id, number)
     fragments = {"summary": Fragment("dashboard/parts/recovery_summary.html", lambda _: _summary(found))}
     context = {"recovery": found, "job": found.job, "panels": RECOVERY_PANELS}
@@ -57,7 +57,7 @@ def _summary(found: Recovery) -> dict[str, Any]:
 
 @data
 def recovery_panel(request: HttpRequest, job_id: str, number: int, name: str) -> HttpResponse:
-    """One figure of a recovery's page as JSON."""
+    """Return one figure of a recovery's page as JSON."""
     panel = RECOVERY_PANELS.get(name)
     if panel is None:
         raise Http404("no such panel")

@@ -1,4 +1,5 @@
-"""Pages made of fragments: a page shows them all, and its script fetches one at a time to stay current."""
+"""Pages made of fragments: a page contains all of them, and its script refetches single ones to stay
+current."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Loader = Callable[[HttpRequest], Any]
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of a page: its template sees what ``load`` returns under the fragment's name."""
+    """A part of a page: its template receives the result of ``load`` under the fragment's name."""
 
     template: str
     load: Loader
@@ -29,7 +30,7 @@ def _planner(request: HttpRequest) -> PlannerAbsence | None:
     return planner_absence(timezone.now())
 
 
-#: Parts of the frame around every page that stay current too.
+#: Parts of the frame around every page that are refreshed too.
 _FRAME = {"planner": Fragment("dashboard/parts/planner.html", _planner)}
 
 
@@ -41,7 +42,7 @@ def render_page(
     section: str,
     context: Mapping[str, Any] | None = None,
 ) -> HttpResponse:
-    """The whole page, or the one fragment that `?fragment=` names."""
+    """Return the whole page, or the one fragment that `?fragment=` names."""
     wanted = request.GET.get("fragment")
     if wanted is not None:
         fragment = {**_FRAME, **fragments}.get(wanted)
@@ -54,7 +55,7 @@ def render_page(
 
 
 def base_context(request: HttpRequest, section: str) -> dict[str, Any]:
-    """What the frame around every page shows."""
+    """Return the context of the frame around every page."""
     return {
         "section": section,
         "operates": person(request).operates(),

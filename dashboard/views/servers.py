@@ -1,4 +1,4 @@
-"""Servers: leases, GPUs, what runs where, and draining."""
+"""Servers: leases, GPUs, assignments, and draining."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _cards(request: HttpRequest) -> dict[str, Any]:
 
 @page
 def servers(request: HttpRequest) -> HttpResponse:
-    """Every server of the cluster; operators also drain them here."""
+    """Show every server of the cluster; operators can also drain them here."""
     fragments = {
         "cards": Fragment("dashboard/parts/servers.html", _cards),
         "codecs": Fragment("dashboard/parts/codecs.html", lambda _request: codec_times()),
@@ -46,7 +46,7 @@ def servers(request: HttpRequest) -> HttpResponse:
 
 @data
 def servers_panel(request: HttpRequest, name: str) -> HttpResponse:
-    """One figure of the page as JSON."""
+    """Return one figure of the page as JSON."""
     panel = SERVERS_PANELS.get(name)
     if panel is None:
         raise Http404("no such panel")

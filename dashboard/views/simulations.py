@@ -1,4 +1,4 @@
-"""Simulations: what would be with another policy or more servers. For operators: they see the jobs of all
+"""Simulations with other policies or more servers. For operators, since they show the jobs of all
 projects."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulation.models import SimulationStudy
 from simulation.selectors.pages import comparison_figure, comparison_table, run_rows, studies_page
 from simulation.selectors.studies import COMPARISON_FIGURES, figures_of, study_get
 
-#: Offered where nobody published a cluster for a trace.
+#: Defaults for traces without a published cluster.
 USUAL_SERVERS, USUAL_GPUS_PER_SERVER, USUAL_SLOT_SECONDS = 16, 8, 60.0
 POLICIES_AT_FIRST = 2
 
@@ -46,9 +46,9 @@ def _list(request: HttpRequest) -> dict[str, Any]:
 
 @page
 def simulations(request: HttpRequest) -> HttpResponse:
-    """All studies, and the form for a new one."""
+    """Show all studies, and the form for a new one."""
     _operators_only(request)
-    # Imported here: it loads the simulator.
+    # Imported here because it loads the simulator.
     from simulation.selectors import choices
 
     traces, problem = choices.traces_offered()
@@ -81,7 +81,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
 
 @page
 def simulation(request: HttpRequest, study_id: int) -> HttpResponse:
-    """One study: its runs as they go on, and the comparison of those that are done."""
+    """Show one study: the progress of its runs, and the comparison of finished ones."""
     _operators_only(request)
     study = _study_or_404(study_id)
     panels = {
@@ -100,7 +100,7 @@ def simulation(request: HttpRequest, study_id: int) -> HttpResponse:
 
 @data
 def simulation_panel(request: HttpRequest, study_id: int, name: str) -> HttpResponse:
-    """One figure of the comparison as JSON."""
+    """Return one figure of the comparison as JSON."""
     _operators_only(request)
     if name not in COMPARISON_FIGURES:
         raise Http404("no such panel")

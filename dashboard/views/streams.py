@@ -1,4 +1,4 @@
-"""Where a page finds a stream: its address, with a ticket that opens it once."""
+"""Addresses of streams for pages, each with a ticket for opening it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from streams import tickets
 
 @data
 def stream_address(request: HttpRequest) -> HttpResponse:
-    """The address of the stream that `?stream=` names (`cluster`, `jobs/ID/events`, `jobs/ID/logs`), good for
-    one opening."""
+    """Return the address of the stream that `?stream=` names (`cluster`, `jobs/ID/events`, `jobs/ID/logs`),
+    with a ticket for opening it."""
     stream = request.GET.get("stream", "")
     named = tickets.STREAM.fullmatch(stream)
     if named is None or (named["job_id"] and not job_is_visible(person(request), named["job_id"])):
