@@ -29,8 +29,11 @@ _SILENCE = {
 
 @dataclass(frozen=True)
 class Charge:
-    """Cost of losing one server, in seconds: until its work may continue elsewhere, the work that is
-    repeated, and a start."""
+    """Cost of losing one server, in seconds.
+
+    ``fence_seconds``: until its work may continue elsewhere. ``lost_seconds``: work that is repeated.
+    ``start_seconds``: start of the next generation.
+    """
 
     fence_seconds: float
     lost_seconds: float

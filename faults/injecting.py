@@ -40,6 +40,7 @@ class Deed:
     fault: Fault
     begun_at: datetime | None
     ended_at: datetime | None
+    #: What was hit, for example process ids.
     what: str
 
 
@@ -55,6 +56,7 @@ class Means:
     disks: Mapping[str, Path] = field(default_factory=dict)
     #: Starts a process that allocates the memory limit of one worker.
     fill_memory: Callable[[], Undo] | None = None
+    #: Names of the links between two servers, such as "node-1 node-2".
     peers: Sequence[str] = ()
     #: Whether faults may hit whole servers. Drawn separately: see `schedule`.
     whole_servers: bool = False

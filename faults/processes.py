@@ -41,6 +41,7 @@ class Process:
     """One process, protected against reuse of its id."""
 
     pid: int
+    #: Start in clock ticks since boot; distinguishes the process from later owners of its id.
     started_ticks: int
 
     @classmethod

@@ -45,6 +45,7 @@ class Kind:
 
     name: str
     service_class: str
+    #: Relative frequency in the mix.
     share: float
     #: Training time on one GPU (least, most).
     single_gpu_seconds: tuple[float, float]

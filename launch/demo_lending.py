@@ -49,6 +49,7 @@ class LendingReport:
     seconds_to_return: tuple[float, ...]
     preempted_jobs: int
     rescaled_jobs: int
+    #: Jobs whose growth or start was broken off before it took effect.
     held_back_jobs: int
     worst_shortfall_servers: int | None
     source: str

@@ -17,7 +17,8 @@ from launch.privileges import Identity, child_setup
 
 _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 15.0
-#: After running this long, a process counts as recovered: its next crash is restarted without delay.
+#: After running this long, a process counts as recovered: its next crash is restarted with the shortest
+#: delay.
 _STABLE_SECONDS = 30.0
 #: Niceness of processes that come first.
 _FIRST_NICENESS = -5
@@ -50,7 +51,7 @@ class ProcessSpecification:
     stop_grace_seconds: float = 10.0
     #: Signal that the kernel sends it when the supervisor dies.
     death_signal: signal.Signals = signal.SIGKILL
-    #: False for PostgreSQL, which must not get SIGKILL: it gets SIGQUIT instead.
+    #: False for PostgreSQL, which gets SIGQUIT first and SIGKILL only if that does not end it.
     may_be_killed: bool = True
     identity: Identity = field(default_factory=Identity)
     #: Whether it has priority over everything else on this machine, including users' workers, because
@@ -181,7 +182,7 @@ class ManagedProcess:
     def ask_to_stop(self) -> None:
         """Send the stop signal, once; `finish` waits."""
         if self.is_running and self._child is not None:
-            # A process stopped by SIGSTOP receives no other signal before SIGCONT.
+            # SIGCONT lets a process stopped by SIGSTOP handle the signal.
             self._child.send_signal(self.specification.stop_signal)
             self._child.send_signal(signal.SIGCONT)
 

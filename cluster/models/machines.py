@@ -32,6 +32,7 @@ class Cluster(models.Model):
     #: Memory of the policy from its last decision: its name, and numbers by kind of GPU.
     policy_memory = models.JSONField(default=dict, blank=True)
     slot_seconds = models.FloatField(default=5.0)
+    #: Number of lost servers that promises survive; capacity of that size is not promised.
     reserve_servers = models.PositiveIntegerField(default=0)
     #: Servers of each kind that get no work until they replace a lost server.
     standby_servers = models.PositiveIntegerField(default=0)
@@ -52,6 +53,7 @@ class Cluster(models.Model):
     #: When the planner last failed to find a standby server, and why.
     standby_tried_at = models.DateTimeField(null=True, blank=True)
     standby_obstacle = models.TextField(blank=True)
+    #: Variant of progressive filling (ElasticFlow section 4.1; spec 2.4).
     fill = models.CharField(
         max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
     )
@@ -310,6 +312,7 @@ class Agent(models.Model):
     enrolled_at = models.DateTimeField(default=timezone.now)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_report_at = models.DateTimeField(null=True, blank=True)
+    #: Identifies the agent process; changes when it restarts.
     boot_id = models.CharField(max_length=64, blank=True)
     sequence = models.BigIntegerField(default=0)
     epoch_seen = models.BigIntegerField(default=0)

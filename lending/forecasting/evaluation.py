@@ -26,8 +26,9 @@ class ForecastErrors:
     """Mean squared error of each forecaster on the last ``samples`` of a curve, which no forecaster was
     fitted to.
 
-    ``errors`` always holds `PERSISTENCE`, and `PERFECT` if the curve without noise is known. ``forecasts``:
-    by forecaster, shape (samples,). ``truth``: the samples, shape (samples,).
+    ``errors`` always holds `PERSISTENCE`, and `PERFECT` if the curve without noise is known. ``fits``: report
+    of each forecaster's fit. ``forecasts``: by forecaster, shape (samples,). ``truth``: the samples, shape
+    (samples,).
     """
 
     samples: int

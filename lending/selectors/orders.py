@@ -36,6 +36,7 @@ class ReclaimRow:
     preempted_jobs: int | None
     rescaled_jobs: int | None
     held_back_jobs: int | None
+    #: GPUs of preempted jobs on servers that stay.
     collateral_gpus: int | None
     shortfall_servers: int | None
     is_loan: bool = False

@@ -50,6 +50,7 @@ class Alternative:
     #: Those of ``servers`` that the carried-out choice left on loan.
     differing: frozenset[str]
     preempted_jobs: int
+    #: GPUs of preempted jobs on servers that stay.
     collateral_gpus: int
     cost: float | None
     compute_seconds: float | None
@@ -194,7 +195,7 @@ def _reclaim_lines(order: ReclaimOrder, now: datetime) -> list[TimelineLine]:
 
 
 def _server_lines(order: ReclaimOrder) -> list[TimelineLine]:
-    """Servers returned at one time, or confirmed at one time, belong to one transaction and share a line."""
+    """Return a line for each transaction in which servers returned, or in which they were confirmed."""
     home: dict[datetime, list[str]] = {}
     confirmed: dict[datetime, list[str]] = {}
     for row in order.servers.all():

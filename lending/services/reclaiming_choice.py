@@ -35,6 +35,7 @@ class ReclaimChoice:
     groups: tuple[str, ...]
     #: None if a job could not continue without its flexible workers.
     costs: tuple[float | None, ...]
+    #: Ids of jobs with any GPU on the servers.
     jobs: tuple[str, ...]
     document: dict[str, Any]
 
@@ -46,6 +47,7 @@ class _Workers:
     jobs: tuple[str, ...]
     base: tuple[dict[int, int], ...]
     flexible: tuple[dict[int, int], ...]
+    #: Iterations left; 0 for measurements.
     remaining: tuple[float, ...]
     speeds: Speeds
 
@@ -55,6 +57,7 @@ class _Held:
     """One generation: its GPUs as (row of the server, whether flexible), and its scaling curve."""
 
     job_id: str
+    #: Whether it measures a function instead of training.
     measures: bool
     curve_id: int
     gpus: tuple[tuple[int, bool], ...]
