@@ -1,6 +1,7 @@
 """Servers that serve requests, which are not lent.
 
-A package above knows them. When Django starts, it registers a function that finds them.
+Packages above know which servers serve requests. Each registers a function that finds them when Django
+starts.
 """
 
 from __future__ import annotations
