@@ -1,4 +1,4 @@
-"""Clusters, servers, GPUs, agents with their leases, and enrolment."""
+"""Servers, GPUs, agents with their leases, and enrolment."""
 
 from __future__ import annotations
 
@@ -12,94 +12,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
-from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY
-from recovery.probability.standby import REPLACEMENT_SECONDS
-
-
-class Cluster(models.Model):
-    """One pool of servers under one planner, with the operator's settings.
-
-    ``planning_version`` grows with every fact that planning depends on (jobs, capacity, curves, generations;
-    never heartbeats or progress). A plan is committed only if it has not changed since.
-
-    ``epoch`` grows with every change of planner. Agents refuse commands of an older epoch.
-    """
-
-    name = models.SlugField(max_length=64, unique=True, default="default")
-
-    policy = models.CharField(max_length=40, default="punctual")
-    #: Memory of the policy from its last decision: its name, and numbers by kind of GPU.
-    policy_memory = models.JSONField(default=dict, blank=True)
-    slot_seconds = models.FloatField(default=5.0)
-    #: Number of lost servers that promises survive; capacity of that size is not promised.
-    reserve_servers = models.PositiveIntegerField(default=0)
-    #: Servers of each kind that get no work until they replace a lost server.
-    standby_servers = models.PositiveIntegerField(default=0)
-    #: Inputs of the rule for the number of standby servers: failures per server and day, and seconds until a
-    #: failed server is replaced.
-    failures_per_server_day = models.FloatField(
-        default=PUBLISHED_FAILURES_A_DAY, validators=[MinValueValidator(0.0)]
-    )
-    replacement_seconds = models.FloatField(default=REPLACEMENT_SECONDS, validators=[MinValueValidator(0.0)])
-    #: Accepted probability that a job falls back to durable storage in a month; it determines the number of
-    #: copies in memory. 0: always two copies.
-    accepted_fallbacks_a_month = models.FloatField(
-        default=0.0, validators=[MinValueValidator(0.0), MaxValueValidator(0.99)]
-    )
-    #: Failures that take down all servers of one rack, or of one power domain.
-    failures_per_rack_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
-    failures_per_power_domain_day = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
-    #: When the planner last failed to find a standby server, and why.
-    standby_tried_at = models.DateTimeField(null=True, blank=True)
-    standby_obstacle = models.TextField(blank=True)
-    #: Variant of progressive filling (ElasticFlow section 4.1; spec 2.4).
-    fill = models.CharField(
-        max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
-    )
-    #: Whether every newcomer that fits gets a promise, or room is kept for smaller jobs.
-    newcomers = models.CharField(max_length=10, default=NewcomersRule.OPEN, choices=NewcomersRule.choices)
-    #: Seconds of running time that one second of waiting offsets, among jobs without a promise under
-    #: `punctual`; 0: none.
-    ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
-    offer_hold_seconds = models.FloatField(default=120.0)
-    report_seconds = models.FloatField(default=1.0)
-    suspect_seconds = models.FloatField(default=10.0)
-    fence_seconds = models.FloatField(default=60.0)
-    fence_margin_seconds = models.FloatField(default=2.0)
-    prepare_timeout_seconds = models.FloatField(default=120.0)
-    handover_timeout_seconds = models.FloatField(default=60.0)
-    suspend_timeout_seconds = models.FloatField(default=60.0)
-    profile_seconds_per_level = models.FloatField(default=2.0)
-    profile_maximum_seconds = models.FloatField(default=60.0)
-    #: Promises are computed with throughput reduced by this fraction, since measured speed varies.
-    promise_margin = models.FloatField(default=0.05)
-    #: Servers with less host memory per GPU are not used; 0: the smallest share in the pool is used.
-    worker_memory_bytes = models.BigIntegerField(default=0, validators=[MinValueValidator(0)])
-    #: A full replan happens at least this often, even without events.
-    replan_seconds = models.FloatField(default=30.0)
-
-    planning_version = models.BigIntegerField(default=1)
-    planned_version = models.BigIntegerField(default=0)
-    replanned_at = models.DateTimeField(null=True, blank=True)
-    next_slot_at = models.DateTimeField(null=True, blank=True)
-    next_wake_at = models.DateTimeField(null=True, blank=True)
-
-    epoch = models.BigIntegerField(default=0)
-    planner_owner = models.CharField(max_length=200, blank=True)
-    planner_token = models.CharField(max_length=40, blank=True)
-    planner_lease_expires_at = models.DateTimeField(null=True, blank=True)
-
-    #: When leases were last checked: a gap means that the control plane itself was down.
-    leases_checked_at = models.DateTimeField(null=True, blank=True)
-    #: No lease expires before this time (set after such a gap).
-    leases_hold_until = models.DateTimeField(null=True, blank=True)
-    #: By boot id of each machine that checks leases: the database's clock minus the machine's seconds since
-    #: boot.
-    leases_clocks = models.JSONField(default=dict, blank=True)
-
-    def __str__(self) -> str:
-        return self.name
+from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState, Whitelist
+from cluster.models.cluster import Cluster
 
 
 class ServerQuerySet(models.QuerySet["Server"]):
