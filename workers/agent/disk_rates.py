@@ -1,4 +1,4 @@
-"""The disk bandwidth that one worker may use for states of experts (decision 0089)."""
+"""The disk bandwidth that one worker may use for states of experts (decision 0033)."""
 
 from __future__ import annotations
 
