@@ -7,13 +7,13 @@ expert to the words of which it is not sure.
 
 Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.003], `width` [128], `hidden`
 [512], `layers` [2], `heads` [4], `experts` [8], `gate` [adaptive; or top1, top2, dense], `threshold` [0.1],
-`passages` [4096], `hard_share` [0.3].
+`tiers` [none; or auto], `passages` [4096], `hard_share` [0.3].
 """
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -156,11 +156,12 @@ class MoELanguageModel(TrainingFunction):
         experts, threshold = int(asked.get("experts", 8)), float(asked.get("threshold", 0.1))
         gates = {"top1": TopK(1), "top2": TopK(2), "adaptive": Adaptive(threshold)}
         gate = str(asked.get("gate", "adaptive"))
+        tiers: Literal["auto"] | None = "auto" if asked.get("tiers") == "auto" else None
 
         def network() -> nn.Module:
             if gate == "dense":
                 return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
-            return MoELayer(width, hidden, experts, gates[gate])
+            return MoELayer(width, hidden, experts, gates[gate], tiers=tiers)
 
         networks = [network() for _ in range(int(asked.get("layers", 2)))]
         return LanguageModel(width, int(asked.get("heads", 4)), networks)

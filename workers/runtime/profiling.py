@@ -295,7 +295,8 @@ class ProfilingGeneration:
             {rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes, experts=experts
         )
         assert state is not None  # memory does not fail
-        restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
+        with runner.synchronisation.restoring():
+            restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
         self.moves.copied(state_bytes(runner.parts), time.monotonic())
         lives.iterate()
         return time.perf_counter() - started

@@ -319,6 +319,13 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             for name, layer in self._layers.items():
                 layer.exchange = exchanges[name]
 
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Keep the states of experts in memory while a state is put into the model."""
+        self._give_tiers_back()
+        yield
+        self._take_tiers()
+
     def close(self) -> None:
         """Disconnect the layers; take the groups down."""
         self._give_tiers_back()

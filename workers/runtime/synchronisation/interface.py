@@ -76,6 +76,11 @@ class GradientSynchroniser(ABC):
         """Let this rank run the model alone, where nothing but time and memory counts."""
         yield
 
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Let a state be put into a model that trains already, as into one that has just been built."""
+        yield
+
     def measured(self) -> CommunicationMeasures | None:
         """What this rank has measured since it was asked last; None of a kind that follows no plan."""
         return None

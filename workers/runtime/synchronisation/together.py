@@ -130,6 +130,14 @@ class Synchronisation:
                 stack.enter_context(synchroniser.rehearsing())
             yield
 
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Let a state be put into a model that trains already, as into one that has just been built."""
+        with ExitStack() as stack:
+            for synchroniser in self._synchronisers.values():
+                stack.enter_context(synchroniser.restoring())
+            yield
+
     def measured(self) -> CommunicationMeasures | None:
         """What this rank has measured since it was asked last, of all kinds that follow a plan; None where
         none does."""
