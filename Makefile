@@ -16,7 +16,7 @@ MINUTES ?= 10
 # Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone; CLOCK=1, SERVERS=1, RESERVE=2, PLANT=short-fence
 SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run demo status down test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi screenshots bench lock clean
+.PHONY: help setup setup-dev run demo status down nine test test-live test-all test-gpu chaos hostile images test-images core database lint style types contracts check drift format openapi screenshots bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ status: ## Show the processes of the running platform
 
 down: ## Stop the running platform from another terminal; YES=1 without a question
 	@$(PY) -m launch down $(if $(YES),--yes)
+
+nine: MINUTES = 20
+nine: setup ## All nine systems at once on a platform of its own for MINUTES=20: promises, and what each system did
+	@$(PY) -m benchmarks.nine_systems --live --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(WRITE),--write $(WRITE))
 
 # Processes of tests: as many as cores, so that no lane computes beside more others than there are.
 CORES := $(shell cores=$$(nproc 2>/dev/null || echo 2); [ $$cores -gt 8 ] && cores=8; echo $$cores)

@@ -1,0 +1,132 @@
+"""What shows that each system worked, as the platform's API says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.nine_systems.jobs import JobKind
+from benchmarks.nine_systems.tables import Table
+from punctual.client import Job
+
+if TYPE_CHECKING:
+    from benchmarks.nine_systems.live import Promise
+
+NOTHING = "not seen"
+
+
+class Watch:
+    """What jobs showed while they ran; a job's last generation may be on fewer GPUs than an earlier one."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, dict[str, Any]] = {}
+        self.all_to_all: dict[str, float] = {}
+        self.most_gpus: dict[str, int] = {}
+        self.resized: dict[str, int] = {}
+        self.metrics: dict[str, dict[str, float]] = {}
+        self.tiers: dict[str, str] = {}
+
+    def look(self, kind: JobKind, job: Job) -> None:
+        """Remember the job's plan, its GPUs and its experts."""
+        before = self.most_gpus.get(kind.name, 0)
+        self.most_gpus[kind.name] = max(before, job.gpus)
+        if not job.gpus:
+            return
+        told = job.communication()
+        if told.get("chosen"):
+            self.plans[kind.name] = told
+        timing = job.experts().get("all_to_all") or {}
+        if timing.get("share") is not None:
+            self.all_to_all[kind.name] = float(timing["share"])
+
+    def read_metrics(self, kind: JobKind, job: Job) -> None:
+        """Remember the mean of each metric over the job, and what its verdict says of tiers."""
+        values: dict[str, list[float]] = {}
+        for metric in job.metrics():
+            for name, value in metric.values.items():
+                if name.startswith("moe/"):
+                    values.setdefault(name, []).append(value)
+        self.metrics[kind.name] = {name: fmean(found) for name, found in values.items()}
+        self.resized[kind.name] = sum(event.kind in ("grow", "shrink", "migrate") for event in job.events())
+        if job.verdict is not None and job.verdict.tiers is not None:
+            self.tiers[kind.name] = _tiers_text(job.verdict.tiers.raw)
+
+    def plan_text(self, name: str) -> str:
+        """Return the plan that a job trained under, with its prediction and what was measured."""
+        told = self.plans.get(name)
+        if told is None:
+            return f"{NOTHING}: {name} trained without a plan"
+        chosen = told["chosen"]
+        predicted = chosen["predicted"]["iteration_seconds"]
+        parts = [f"{name} on {told['gpus']} GPUs: planner {chosen['planner']}, codec {chosen['codec']}"]
+        parts.append(f"{predicted:.2f} s an iteration predicted")
+        if told.get("measured_seconds"):
+            parts.append(f"{told['measured_seconds']:.2f} s measured")
+        if told.get("seconds_without_plan"):
+            parts.append(f"{told['seconds_without_plan']:.2f} s without a plan")
+        return ", ".join(parts)
+
+
+def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[str]) -> Table:
+    """Return what each system did."""
+    made = [each for each in promises if each.job.promised]
+    met = sum(each.job.promise_outcome == "met" for each in made)
+    recoveries = [one for each in promises for one in each.job.recoveries()]
+    sources = [one.source or one.outcome for one in recoveries]
+    lost = sum(one.iterations_lost or 0 for one in recoveries)
+    changes, most = sum(watch.resized.values()), max(watch.most_gpus.values(), default=0)
+    kept = f"{met} of {len(made)} promises met; jobs changed size or place {changes} times, up to {most} GPUs"
+    found = ", ".join(sorted(sources)) or "nothing"
+    survived = f"{len(recoveries)} recoveries, from {found}; {lost} iterations lost"
+    return Table(
+        "What each system did",
+        ("system", "seen"),
+        [
+            ("ElasticFlow", kept),
+            ("Lyra", "; ".join(line.strip() for line in lending[1:])),
+            ("Gemini", survived),
+            ("Zen", watch.plan_text("sparse")),
+            ("Espresso, Cupcake", watch.plan_text("slow link")),
+            ("Lina", _lina(watch)),
+            ("MoESys", _tiers(watch)),
+            ("Adaptive gating", _gating(watch)),
+        ],
+    )
+
+
+def _lina(watch: Watch) -> str:
+    share = watch.all_to_all.get("experts")
+    rows = "" if share is None else f"; rows travel for {share:.0%} of an iteration"
+    return watch.plan_text("experts") + rows
+
+
+def _tiers(watch: Watch) -> str:
+    found = watch.metrics.get("tiers", {})
+    if "moe/tier_hits" not in found:
+        return NOTHING
+    return (
+        f"{watch.tiers.get('tiers', 'no sizes told')}; {found['moe/tier_hits']:.0%} of states found in host "
+        f"memory, {found['moe/tier_bytes_written'] / 1e6:.1f} MB written and "
+        f"{found['moe/tier_stall_seconds']:.3f} s waited in an iteration"
+    )
+
+
+def _gating(watch: Watch) -> str:
+    shares = {
+        name: watch.metrics.get(name, {}).get("moe/two_expert_share") for name in ("adaptive", "experts")
+    }
+    texts = [
+        f"{name}: {share:.0%} of tokens have two experts"
+        for name, share in shares.items()
+        if share is not None
+    ]
+    return "; ".join(texts) or NOTHING
+
+
+def _tiers_text(modes: dict[str, Any]) -> str:
+    texts = []
+    for name, label in (("with_tiers", "with tiers"), ("without_tiers", "without tiers")):
+        gpus = (modes.get(name) or {}).get("gpus")
+        texts.append(f"{label} {'no number of GPUs holds it' if gpus is None else f'{gpus} GPUs'}")
+    return ", ".join(texts)

@@ -1,0 +1,334 @@
+"""The live run: a platform of its own with emulated devices, on which all nine systems work at once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.nine_systems.evidence import Watch, systems_table
+from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
+from benchmarks.nine_systems.tables import Table
+from benchmarks.serving_day import (
+    HIGHER_RATE,
+    HOLD_SECONDS,
+    MOST_AT_ONCE,
+    PERIOD_SECONDS,
+    Rush,
+    clients,
+    deploy,
+    kill_replica,
+    share_within,
+    windows,
+)
+from faults.processes import find
+from faults.schedule import Part, Target
+from launch import Platform, PlatformSettings
+from launch.agents import INFERENCE_CLUSTER
+from launch.demo_lending import read_report
+from launch.emulated_link import emulated_link
+from launch.settings import DEPLOYMENTS_USAGE
+from punctual.client import Job
+from punctual.client.load import AddressBook, OpenLoop, Outcomes
+from punctual.errors import PunctualError
+
+TRAINING_SERVERS, INFERENCE_SERVERS = 4, 3
+#: Between training servers, so that gradients of two megabytes take half a second.
+LINK = "32Mbps"
+#: An iteration takes 1.5 s on one GPU, and half as long on two that exchange nothing.
+DEVICE_MODEL = {"fixed_seconds": 0.2, "seconds_per_sample": 0.04}
+#: Too little for the states of the job `tiers` on any number of GPUs.
+DEVICE_BYTES = 16 << 20
+PERIODS = {
+    "RESERVE_SERVERS": "1", "SLOT_SECONDS": "2", "SUSPECT_SECONDS": "6", "FENCE_SECONDS": "20",
+    "REPORT_SECONDS": "0.5", "PROFILE_MAXIMUM_SECONDS": "180",
+}  # fmt: skip
+#: Shares of the run.
+KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
+MEASURING_SECONDS = 900.0
+#: Iterations of the job with which a function is measured.
+FIRST_ITERATIONS = 5
+
+
+@dataclass
+class Promise:
+    """A submitted job, and what was answered."""
+
+    kind: JobKind
+    job: Job
+    was_offered: bool = False
+
+
+@dataclass
+class LiveResult:
+    """Tables of the run, and the promises that were missed."""
+
+    tables: list[Table]
+    missed: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def own_platform() -> Iterator[Platform]:
+    """A platform with data of its own, which are removed afterwards, on Ctrl-C too."""
+    data = Path(tempfile.mkdtemp(prefix="punctual-nine-"))
+    emulate = {"memory_bytes": DEVICE_BYTES, "name": "emulated-gpu", **DEVICE_MODEL}
+    names = [f"node-{number}" for number in range(1, TRAINING_SERVERS + 1)]
+    names += [f"{INFERENCE_CLUSTER}-{number}" for number in range(1, INFERENCE_SERVERS + 1)]
+    platform = Platform(
+        PlatformSettings(
+            data=data, first_port=18900, first_worker_port=28000, agents=TRAINING_SERVERS, slots=1,
+            warm_workers=1, device_model=DEVICE_MODEL, examples=False, inference_agents=INFERENCE_SERVERS,
+            inference_usage=DEPLOYMENTS_USAGE, inference_period_seconds=PERIOD_SECONDS, worker_ports=100,
+            environment=PERIODS,
+            each_agent={name: {"emulate": {**emulate, "links": emulated_link(LINK)}} for name in names},
+        )
+    )  # fmt: skip
+    try:
+        platform.start()
+        yield platform
+    finally:
+        platform.stop()
+        platform.remove_sockets()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def run_live(minutes: float, seed: int) -> LiveResult:
+    """Run all systems for so many minutes after functions are measured."""
+    with own_platform() as platform:
+        return LiveRun(platform, 60.0 * minutes, seed).run()
+
+
+class LiveRun:
+    """The jobs, the load and the faults of one run."""
+
+    def __init__(self, platform: Platform, seconds: float, seed: int) -> None:
+        self.platform, self.seconds = platform, seconds
+        self.person, self.operator = clients(platform)
+        self.random = random.Random(seed)
+        self.promises: list[Promise] = []
+        self.watch = Watch()
+        self.faults: list[str] = []
+        self.began = 0.0
+
+    def run(self) -> LiveResult:
+        """Measure, run, wait for the promises; return the tables."""
+        self.operator.inference.change(INFERENCE_CLUSTER, minimum_hold_seconds=HOLD_SECONDS)
+        deployment = deploy(self.person)
+        say("the deployment answers")
+        rates = self._measure()
+        began_at, self.began = datetime.now(UTC), time.monotonic()
+        token = self.person.deployments.issue_token(deployment, "nine systems")["token"]
+        loop = OpenLoop(
+            AddressBook(self.person.deployments, deployment), str(token), [0.25, 0.5],
+            Rush(HIGHER_RATE, None, RISE_AT * self.seconds, FALL_AT * self.seconds), MOST_AT_ONCE,
+        )  # fmt: skip
+        load = threading.Thread(target=loop.run, args=(self.seconds,), daemon=True)
+        load.start()
+        self._pass_the_time(rates, deployment, loop)
+        self._finish()
+        load.join(60.0)
+        return self._result(began_at, deployment, loop)
+
+    # --- jobs -----------------------------------------------------------------------------------------------
+
+    def _measure(self) -> dict[str, float]:
+        """Return each job's iterations per second on one GPU, or the fewest that hold it."""
+        first = {
+            kind.name: self.person.submit(
+                kind.function, name=f"{kind.name}: first", max_iterations=FIRST_ITERATIONS, verdict_seconds=0,
+                project="demo", **kind.options,
+            )
+            for kind in JOBS
+        }  # fmt: skip
+        rates: dict[str, float] = {}
+        for name, job in first.items():
+            job.wait_for_verdict(MEASURING_SECONDS)
+            levels = {row["gpus"]: row["iterations_per_second"] for row in job.curve().get("levels", [])}
+            if not levels:
+                reason = job.failure["message"] if job.failure else job.verdict
+                raise SystemExit(f"{name} was not measured: it is {job.state}, {str(reason)[:400]}")
+            rates[name] = levels[min(levels)]
+            text = ", ".join(f"{gpus} GPUs {rate:.2f}" for gpus, rate in sorted(levels.items()))
+            say(f"measured {name}: {text} iterations a second")
+        for job in first.values():
+            job.wait(MEASURING_SECONDS)
+        return rates
+
+    def _submit(self, kind: JobKind, rates: dict[str, float]) -> None:
+        work = kind.work * self.seconds
+        deadline = None if kind.tightness is None else kind.tightness * work + DEADLINE_ROOM_SECONDS
+        job = self.person.submit(
+            kind.function, name=kind.name, max_iterations=max(10, round(work * rates[kind.name])),
+            deadline=deadline, checkpoint_seconds=15.0, project="demo", **kind.options,
+        )  # fmt: skip
+        job.wait_for_verdict(MEASURING_SECONDS)
+        promise = Promise(kind, job)
+        if job.state == "declined" and job.offer is not None:
+            promise.job, promise.was_offered = job.accept_offer(), True
+        self.promises.append(promise)
+        reason = job.verdict.reason if job.verdict is not None else ""
+        offered = "; the offered deadline is accepted" if promise.was_offered else ""
+        self._say(f"{kind.name}: {job.state}{offered}. {reason}")
+
+    def _pass_the_time(self, rates: dict[str, float], deployment: str, loop: OpenLoop) -> None:
+        """Submit jobs and cause faults at their times, and watch."""
+        happenings = [
+            *((kind.arrives, lambda kind=kind: self._submit(kind, rates)) for kind in JOBS),
+            (KILL_REPLICA_AT, lambda: self._kill_replica(deployment)),
+            (KILL_WORKER_AT, self._kill_worker),
+            (KILL_SERVER_AT, self._kill_server),
+        ]
+        for share, happen in sorted(happenings, key=lambda each: each[0]):
+            while (left := share * self.seconds - (time.monotonic() - self.began)) > 0:
+                self._look(loop.total())
+                time.sleep(min(left, 10.0))
+            happen()
+        while time.monotonic() - self.began < self.seconds:
+            self._look(loop.total())
+            time.sleep(10.0)
+
+    def _finish(self) -> None:
+        """Wait for the promised jobs, and end the others."""
+        for promise in self.promises:
+            if promise.kind.tightness is None:
+                promise.job.cancel()
+        promised = [each.job for each in self.promises if each.kind.tightness is not None]
+        while open_jobs := [job for job in promised if not job.refresh().finished]:
+            if all(job.late for job in open_jobs):
+                break
+            self._look(None)
+            time.sleep(5.0)
+
+    # --- faults ---------------------------------------------------------------------------------------------
+
+    def _kill_replica(self, deployment: str) -> None:
+        replicas = self.person.deployments.get(deployment)["replicas"]
+        serving = [str(row["server"]) for row in replicas if row["state"] == "serving"]
+        if serving and kill_replica(self.platform, serving[0]):
+            self._note(f"SIGKILL to the replica on {serving[0]}")
+
+    def _kill_worker(self) -> None:
+        if (place := self._place_of_a_promise()) is None:
+            return
+        job, server = place
+        found = find(self.platform.folders).get(Target(Part.WORKER, "worker", server))
+        if found is not None and any(process.send(signal.SIGKILL) for process in found.one_of):
+            self._note(f"SIGKILL to the worker of {job} on {server}")
+
+    def _kill_server(self) -> None:
+        """End all processes of a server at once: its agent, its workers and the recovery points there."""
+        if (place := self._place_of_a_promise()) is None:
+            return
+        job, server = place
+        found = find(self.platform.folders).get(Target(Part.SERVER, f"agent-{server}", server))
+        if found is not None:
+            for process in found.all_of:
+                process.send(signal.SIGKILL)
+            self._note(f"SIGKILL to all of {server}, where {job} trains")
+
+    def _place_of_a_promise(self) -> tuple[str, str] | None:
+        """Return a promised job that trains and one of its servers; another job each time if possible."""
+        names = {each.job.id: each.kind.name for each in self.promises if each.kind.tightness is not None}
+        held = [
+            (names[gpu.job["id"]], server.name)
+            for server in self.operator.cluster.servers()
+            for gpu in server.gpus
+            if server.name.startswith("node-") and gpu.job and gpu.job.get("id") in names
+        ]
+        hit = " ".join(self.faults)
+        fresh = [each for each in held if each[0] not in hit] or held
+        if not fresh:
+            self._say("no promised job trains: no fault")
+            return None
+        return self.random.choice(sorted(fresh))
+
+    # --- what is seen ---------------------------------------------------------------------------------------
+
+    def _look(self, load: Outcomes | None) -> None:
+        """Remember what jobs show of the systems while they run, and print where they are."""
+        texts = []
+        for promise in self.promises:
+            try:
+                job = promise.job.refresh()
+                self.watch.look(promise.kind, job)
+            except PunctualError as error:
+                texts.append(f"{promise.kind.name} ? ({error})")
+                continue
+            if not job.finished:
+                texts.append(f"{promise.kind.name} {job.progress:.0%} on {job.gpus}")
+        if load is not None:
+            texts.append(f"{load.sent} requests, {sum(load.failed.values())} failed")
+        self._say("; ".join(texts))
+
+    def _note(self, fault: str) -> None:
+        self.faults.append(fault)
+        self._say(fault)
+
+    def _say(self, text: str) -> None:
+        say(f"{time.monotonic() - self.began:5.0f} s  {text}")
+
+    def _result(self, began_at: datetime, deployment: str, loop: OpenLoop) -> LiveResult:
+        jobs = [each.job.refresh() for each in self.promises]
+        lending = read_report(self.operator, INFERENCE_CLUSTER, jobs, began_at, datetime.now(UTC))
+        for promise in self.promises:
+            self.watch.read_metrics(promise.kind, promise.job)
+        missed = [
+            f"{each.kind.name} ({each.job.state})"
+            for each in self.promises
+            if each.job.promised and each.job.promise_outcome != "met"
+        ]
+        total = loop.total()
+        deployment_rows = {
+            "requests": str(total.sent),
+            "failed": str(sum(total.failed.values())),
+            "cut by the killed replica and sent once more": str(total.retried),
+            "median, 95th percentile": f"{_ms(total.percentile(0.5))}, {_ms(total.percentile(0.95))}",
+            "windows of 5 s within the target": f"{share_within(windows(loop.seconds)):.0%}",
+        }
+        return LiveResult(
+            [
+                jobs_table(self.promises),
+                systems_table(self.promises, self.watch, lending.lines()),
+                Table("The deployment", ("", ""), list(deployment_rows.items())),
+                Table(
+                    "Faults", ("", ""), [(str(number), each) for number, each in enumerate(self.faults, 1)]
+                ),
+            ],
+            missed,
+        )
+
+
+def jobs_table(promises: list[Promise]) -> Table:
+    """Return what became of each job."""
+    rows = []
+    for each in promises:
+        job = each.job
+        recoveries = ", ".join(one.source or one.outcome for one in job.recoveries()) or "none"
+        verdict = "offered, accepted" if each.was_offered else ("promised" if job.promised else "best effort")
+        slack = ""
+        if job.finished_at is not None and job.deadline_at is not None:
+            slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"
+        done = str(job.iterations_done)
+        rows.append((each.kind.name, verdict, job.state, job.promise_outcome, slack, done, recoveries))
+    return Table(
+        "Jobs",
+        ("job", "answer", "state", "promise", "before its deadline", "iterations", "recovered from"),
+        rows,
+    )
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(text, flush=True)
+
+
+def _ms(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{1000 * seconds:.0f} ms"

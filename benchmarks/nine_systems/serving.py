@@ -1,0 +1,22 @@
+"""Latency of a deployed mixture of experts, simulated: the day's simulator has no requests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.nine_systems.tables import Table
+from simulation.reproduction.lina.specs import EVEN, LINA, Kind, RoutingSpec
+
+BATCHES = 20
+
+
+def latency_table(seed: int, batches: int = BATCHES) -> Table:
+    """Return the times of batches over the ideal one, with Lina's placement and with experts placed
+    evenly."""
+    found = RoutingSpec(Kind.FITTED, seed, batches).run()
+    rows = []
+    for label, way in (("all nine", LINA), ("without Lina", EVEN)):
+        times = np.asarray(found.series[way])
+        rows.append((label, *(f"{np.percentile(times, percent):.2f}" for percent in (50, 95))))
+    title = "Latency of a deployed mixture, in multiples of that of tokens spread evenly"
+    return Table(title, ("", "median", "95th percentile"), rows)

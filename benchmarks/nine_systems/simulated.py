@@ -1,0 +1,192 @@
+"""A simulated day: one mix of jobs with all systems, and with each one switched off in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.nine_systems.curves import GPUS_PER_SERVER, KINDS, System, curve
+from benchmarks.nine_systems.serving import BATCHES, latency_table
+from benchmarks.nine_systems.tables import Table
+from scheduling.core.question.snapshot import ServiceClass
+from simulation.engine.failures import reserve_slack_seconds
+from simulation.engine.happenings import Happening, HappeningKind
+from simulation.engine.lending import Lending
+from simulation.engine.memory_points import Loss
+from simulation.engine.run import Simulation
+from simulation.engine.settings import Imperfections, PoolSize, Recovery, SimulationSettings
+from simulation.engine.sharing import SharingSettings
+from simulation.inference.catalogue import read_usage
+from simulation.outcome import RunOutcome
+from simulation.reports.summary import summary
+from simulation.workloads.workload import ModelProfile, Workload
+
+KIND = "V100"
+HOUR, DAY = 3600.0, 86_400.0
+#: Work of a job, on the GPUs that were drawn for it and without any system, and its deadline in multiples.
+LEAST_SECONDS, MOST_SECONDS = 0.5 * HOUR, 6 * HOUR
+TIGHTEST, LOOSEST = 0.5, 1.5
+BEST_EFFORT_SHARE = 0.3
+#: A lost server is back after so long; one is lost at a time, which is what the reserve covers.
+REPAIR_SECONDS = 4 * HOUR
+#: `punctual` joins two systems, so each of them is what is left without the other.
+_POLICIES: Mapping[System | None, str] = {System.ELASTICFLOW: "lyra", System.LYRA: "elasticflow"}
+
+
+@dataclass(frozen=True)
+class DaySize:
+    """How large a simulated day is."""
+
+    servers: int = 16
+    inference_servers: int = 8
+    jobs: int = 240
+    failures: int = 4
+    seconds: float = DAY
+    kinds: tuple[str, ...] = KINDS
+
+
+@dataclass
+class DayResult:
+    """Tables of the day, and the promises that were missed."""
+
+    heading: str
+    tables: list[Table]
+    missed: list[str] = field(default_factory=list)
+
+
+def simulate_day(
+    seed: int, size: DaySize | None = None, off: Sequence[System] = tuple(System), batches: int = BATCHES
+) -> DayResult:
+    """Simulate the day with all systems, and without each of `off`.
+
+    Args:
+        batches: of the deployment whose latency is simulated.
+    """
+    size = size or DaySize()
+    rows, missed = [], []
+    for system in (None, *off):
+        name = "all nine" if system is None else f"without {system}"
+        outcome = simulate(seed, size, system)
+        rows.append((name, *_cells(outcome)))
+        missed += [f"{name}: {job}, {why}" for job, why in outcome.broken.items()]
+        print(" | ".join(rows[-1]), flush=True)
+    hours, lent = size.seconds / HOUR, size.inference_servers
+    heading = (
+        f"Simulated, seed {seed}: {size.jobs} jobs in {hours:g} hours on {size.servers} servers of "
+        f"{GPUS_PER_SERVER} GPUs and up to {lent} lent ones; {size.failures} servers are lost."
+    )
+    return DayResult(heading, [Table("A day", COLUMNS, rows), latency_table(seed, batches)], missed)
+
+
+def simulate(seed: int, size: DaySize, off: System | None) -> RunOutcome:
+    """Return the outcome of the day without one system, or with all of them."""
+    workload = draw(seed, size, off)
+    settings = settings_of(seed, size, off, workload)
+    return Simulation(workload, settings, failures(seed, size)).run()
+
+
+def settings_of(seed: int, size: DaySize, off: System | None, workload: Workload) -> SimulationSettings:
+    """Return the settings of a run."""
+    lending = Lending(size.inference_servers, read_usage("daily", seed=seed), inference_gpu_type=KIND)
+    sharing = SharingSettings(rules=None, lending=lending)
+    settings = SimulationSettings(
+        policy=_POLICIES.get(off, "punctual"),
+        pools=(PoolSize(KIND, size.servers, GPUS_PER_SERVER),),
+        slot_seconds=60.0,
+        reserve_servers=1,
+        seed=seed,
+        imperfections=Imperfections(profile_error=0.03, promise_margin=0.05),
+        sharing=None if off is System.LYRA else sharing,
+        recovery=Recovery.DURABLE if off is System.GEMINI else Recovery.MEMORY,
+        failures_per_server_day=size.failures / size.servers * DAY / size.seconds,
+    )
+    return replace(settings, reserve_slack_seconds=reserve_slack_seconds(settings, workload))
+
+
+def draw(seed: int, size: DaySize, off: System | None) -> Workload:
+    """Return the jobs of a seed. What they ask for does not depend on the systems: it is measured by what
+    they could do without any."""
+    random = np.random.default_rng(seed)
+    plain = [_without_any(kind) for kind in size.kinds]
+    of = random.integers(len(size.kinds), size=size.jobs)
+    seconds = np.exp(random.uniform(np.log(LEAST_SECONDS), np.log(MOST_SECONDS), size=size.jobs))
+    submitted = np.sort(random.uniform(0.0, size.seconds, size=size.jobs))
+    submitted[0] = 0.0
+    factors = random.uniform(TIGHTEST, LOOSEST, size=size.jobs)
+    best_effort = random.random(size.jobs) < BEST_EFFORT_SHARE
+    asked = np.array(
+        [_drawn_level(plain[row], draw) for row, draw in zip(of, random.random(size.jobs), strict=True)]
+    )
+    rates = np.array([plain[row][level] for row, level in zip(of, asked, strict=True)])
+    return Workload(
+        name="nine systems",
+        source=f"drawn by seed {seed}",
+        job_id=tuple(f"{size.kinds[row]} {number}" for number, row in enumerate(of)),
+        service_class=tuple(ServiceClass.BEST_EFFORT if each else ServiceClass.SLO for each in best_effort),
+        submitted_at=submitted,
+        deadline_at=np.where(best_effort, np.inf, submitted + factors * seconds),
+        iterations=np.ceil(seconds * rates),
+        profile_of=of.astype(np.int64),
+        requested_gpus=np.array(asked, dtype=np.int64),
+        requested_seconds=seconds,
+        profiles=tuple(ModelProfile(kind, 1024, {KIND: curve(kind, off)}) for kind in size.kinds),
+    )
+
+
+def _without_any(kind: str) -> dict[int, float]:
+    """Return the lowest throughput by GPUs over all systems that are switched off."""
+    found: dict[int, float] = {}
+    for off in (None, *System):
+        measured = curve(kind, off)
+        for gpus, rate in zip(measured.gpus.tolist(), measured.iterations_per_second.tolist(), strict=True):
+            found[gpus] = min(rate, found.get(gpus, rate))
+    least = max(int(curve(kind, off).gpus[0]) for off in System)
+    return {gpus: rate for gpus, rate in found.items() if gpus >= least}
+
+
+def _drawn_level(rates: dict[int, float], draw: float) -> int:
+    """Return a level of at most a server if there is one, each as likely."""
+    levels = [gpus for gpus in rates if gpus <= 2 * GPUS_PER_SERVER] or [min(rates)]
+    return levels[int(draw * len(levels))]
+
+
+def failures(seed: int, size: DaySize) -> list[Happening]:
+    """Return servers that are lost one after the other, and come back."""
+    random = np.random.default_rng((seed, 1))
+    spacing = size.seconds / size.failures
+    happenings = []
+    for number in range(size.failures):
+        room = max(0.0, spacing - REPAIR_SECONDS)
+        at = number * spacing + float(random.uniform(0.0, room))
+        server = int(random.integers(size.servers))
+        happenings.append(Happening(at, HappeningKind.SERVER_LOST, server))
+        happenings.append(Happening(at + min(REPAIR_SECONDS, spacing), HappeningKind.SERVER_BACK, server))
+    return happenings
+
+
+COLUMNS = (
+    "", "deadlines met", "promises, missed", "mean completion, best effort", "mean completion, all",
+    "completed", "GPUs in use", "recovered from memory, durable", "servers on loan, missing periods",
+)  # fmt: skip
+
+
+def _cells(outcome: RunOutcome) -> tuple[str, ...]:
+    facts: dict[str, Any] = summary(outcome)
+    counts = outcome.counts
+    return (
+        f"{facts['deadlines_met']} of {facts['slo_jobs']}",
+        f"{sum(outcome.jobs.promised)}, {len(outcome.broken)}",
+        _hours(facts["best_effort_mean_jct_seconds"]),
+        _hours(facts["mean_jct_seconds"]),
+        str(sum(end == "completed" for end in outcome.jobs.end)),
+        f"{facts['mean_gpu_utilisation']:.0%}",
+        f"{counts.get(Loss.MEMORY, 0)}, {counts.get(Loss.DURABLE, 0)}",
+        f"{facts['servers_on_loan_mean'] or 0.0:.1f}, {facts['shortfall_periods']}",
+    )
+
+
+def _hours(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{seconds / HOUR:.2f} h"
