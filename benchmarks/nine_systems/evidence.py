@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.nine_systems.jobs import JobKind
 from benchmarks.nine_systems.tables import Table
 from punctual.client import Job
+from punctual.client.models import TierModes
 
 if TYPE_CHECKING:
     from benchmarks.nine_systems.live import Promise
@@ -50,7 +51,7 @@ class Watch:
         self.metrics[kind.name] = {name: fmean(found) for name, found in values.items()}
         self.resized[kind.name] = sum(event.kind in ("grow", "shrink", "migrate") for event in job.events())
         if job.verdict is not None and job.verdict.tiers is not None:
-            self.tiers[kind.name] = _tiers_text(job.verdict.tiers.raw)
+            self.tiers[kind.name] = _tiers_text(job.verdict.tiers)
 
     def plan_text(self, name: str) -> str:
         """Return the plan that a job trained under, with its prediction and what was measured."""
@@ -124,9 +125,9 @@ def _gating(watch: Watch) -> str:
     return "; ".join(texts) or NOTHING
 
 
-def _tiers_text(modes: dict[str, Any]) -> str:
+def _tiers_text(modes: TierModes) -> str:
     texts = []
-    for name, label in (("with_tiers", "with tiers"), ("without_tiers", "without tiers")):
-        gpus = (modes.get(name) or {}).get("gpus")
+    for label, mode in (("with tiers", modes.with_tiers), ("without tiers", modes.without_tiers)):
+        gpus = None if mode is None else mode.gpus
         texts.append(f"{label} {'no number of GPUs holds it' if gpus is None else f'{gpus} GPUs'}")
     return ", ".join(texts)

@@ -38,6 +38,7 @@ from launch.emulated_link import emulated_link
 from launch.settings import DEPLOYMENTS_USAGE
 from punctual.client import Job
 from punctual.client.load import AddressBook, OpenLoop, Outcomes
+from punctual.client.requests import JobOptions
 from punctual.errors import PunctualError
 
 TRAINING_SERVERS, INFERENCE_SERVERS = 4, 3
@@ -141,13 +142,13 @@ class LiveRun:
 
     def _measure(self) -> dict[str, float]:
         """Return each job's iterations per second on one GPU, or the fewest that hold it."""
-        first = {
-            kind.name: self.person.submit(
-                kind.function, name=f"{kind.name}: first", max_iterations=FIRST_ITERATIONS, verdict_seconds=0,
-                project="demo", **kind.options,
-            )
-            for kind in JOBS
-        }  # fmt: skip
+        first: dict[str, Job] = {}
+        for kind in JOBS:
+            options: JobOptions = {
+                **kind.options, "name": f"{kind.name}: first", "max_iterations": FIRST_ITERATIONS,
+                "project": "demo",
+            }  # fmt: skip
+            first[kind.name] = self.person.submit(kind.function, verdict_seconds=0, **options)
         rates: dict[str, float] = {}
         for name, job in first.items():
             job.wait_for_verdict(MEASURING_SECONDS)
@@ -164,11 +165,13 @@ class LiveRun:
 
     def _submit(self, kind: JobKind, rates: dict[str, float]) -> None:
         work = kind.work * self.seconds
-        deadline = None if kind.tightness is None else kind.tightness * work + DEADLINE_ROOM_SECONDS
-        job = self.person.submit(
-            kind.function, name=kind.name, max_iterations=max(10, round(work * rates[kind.name])),
-            deadline=deadline, checkpoint_seconds=15.0, project="demo", **kind.options,
-        )  # fmt: skip
+        options: JobOptions = {
+            **kind.options, "name": kind.name, "max_iterations": max(10, round(work * rates[kind.name])),
+            "checkpoint_seconds": 15.0, "project": "demo",
+        }  # fmt: skip
+        if kind.tightness is not None:
+            options["deadline"] = kind.tightness * work + DEADLINE_ROOM_SECONDS
+        job = self.person.submit(kind.function, **options)
         job.wait_for_verdict(MEASURING_SECONDS)
         promise = Promise(kind, job)
         if job.state == "declined" and job.offer is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from statistics import fmean
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, PoolSize, Recovery, SimulationSettings
 from simulation.engine.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
-from simulation.outcome import RunOutcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports.summary import summary
 from simulation.workloads.workload import ModelProfile, Workload
 
@@ -58,9 +58,12 @@ class DayResult:
 
 
 def simulate_day(
-    seed: int, size: DaySize | None = None, off: Sequence[System] = tuple(System), batches: int = BATCHES
+    seeds: Sequence[int],
+    size: DaySize | None = None,
+    off: Sequence[System] = tuple(System),
+    batches: int = BATCHES,
 ) -> DayResult:
-    """Simulate the day with all systems, and without each of `off`.
+    """Simulate a day of each seed with all systems, and without each of `off`.
 
     Args:
         batches: of the deployment whose latency is simulated.
@@ -69,16 +72,17 @@ def simulate_day(
     rows, missed = [], []
     for system in (None, *off):
         name = "all nine" if system is None else f"without {system}"
-        outcome = simulate(seed, size, system)
-        rows.append((name, *_cells(outcome)))
-        missed += [f"{name}: {job}, {why}" for job, why in outcome.broken.items()]
+        outcomes = [simulate(seed, size, system) for seed in seeds]
+        rows.append((name, *_cells(outcomes)))
+        missed += [f"{name}: {job}, {why}" for each in outcomes for job, why in each.broken.items()]
         print(" | ".join(rows[-1]), flush=True)
     hours, lent = size.seconds / HOUR, size.inference_servers
     heading = (
-        f"Simulated, seed {seed}: {size.jobs} jobs in {hours:g} hours on {size.servers} servers of "
-        f"{GPUS_PER_SERVER} GPUs and up to {lent} lent ones; {size.failures} servers are lost."
+        f"Simulated, sums and means over seeds {', '.join(map(str, seeds))}: {size.jobs} jobs in {hours:g} "
+        f"hours on {size.servers} servers of {GPUS_PER_SERVER} GPUs and up to {lent} lent ones; "
+        f"{size.failures} servers are lost."
     )
-    return DayResult(heading, [Table("A day", COLUMNS, rows), latency_table(seed, batches)], missed)
+    return DayResult(heading, [Table("A day", COLUMNS, rows), latency_table(seeds[0], batches)], missed)
 
 
 def simulate(seed: int, size: DaySize, off: System | None) -> RunOutcome:
@@ -168,25 +172,33 @@ def failures(seed: int, size: DaySize) -> list[Happening]:
 
 
 COLUMNS = (
-    "", "deadlines met", "promises, missed", "mean completion, best effort", "mean completion, all",
-    "completed", "GPUs in use", "recovered from memory, durable", "servers on loan, missing periods",
+    "", "deadlines met", "promises, missed", "completion, best effort", "completion, all", "completed",
+    "GPUs in use", "recoveries from memory, durable", "servers on loan", "periods without a server",
 )  # fmt: skip
 
 
-def _cells(outcome: RunOutcome) -> tuple[str, ...]:
-    facts: dict[str, Any] = summary(outcome)
-    counts = outcome.counts
+def _cells(outcomes: Sequence[RunOutcome]) -> tuple[str, ...]:
+    """Return counts summed, and means averaged, over runs."""
+    facts = [summary(each) for each in outcomes]
+
+    def total(name: str) -> int:
+        return sum(each[name] for each in facts)
+
+    def mean(name: str) -> float:
+        return fmean(each[name] or 0.0 for each in facts)
+
+    promised = sum(sum(each.jobs.promised) for each in outcomes)
+    broken = sum(len(each.broken) for each in outcomes)
+    completed = sum(end is JobEnd.COMPLETED for each in outcomes for end in each.jobs.end)
+    recovered = [sum(each.counts.get(loss, 0) for each in outcomes) for loss in (Loss.MEMORY, Loss.DURABLE)]
     return (
-        f"{facts['deadlines_met']} of {facts['slo_jobs']}",
-        f"{sum(outcome.jobs.promised)}, {len(outcome.broken)}",
-        _hours(facts["best_effort_mean_jct_seconds"]),
-        _hours(facts["mean_jct_seconds"]),
-        str(sum(end == "completed" for end in outcome.jobs.end)),
-        f"{facts['mean_gpu_utilisation']:.0%}",
-        f"{counts.get(Loss.MEMORY, 0)}, {counts.get(Loss.DURABLE, 0)}",
-        f"{facts['servers_on_loan_mean'] or 0.0:.1f}, {facts['shortfall_periods']}",
+        f"{total('deadlines_met')} of {total('slo_jobs')}",
+        f"{promised}, {broken}",
+        f"{mean('best_effort_mean_jct_seconds') / HOUR:.2f} h",
+        f"{mean('mean_jct_seconds') / HOUR:.2f} h",
+        f"{completed} of {total('jobs')}",
+        f"{mean('mean_gpu_utilisation'):.0%}",
+        f"{recovered[0]}, {recovered[1]}",
+        f"{mean('servers_on_loan_mean'):.1f}",
+        str(total("shortfall_periods")),
     )
-
-
-def _hours(seconds: float | None) -> str:
-    return "none" if seconds is None else f"{seconds / HOUR:.2f} h"

@@ -19,7 +19,7 @@ SMALL = DaySize(
 
 def test_a_small_day_keeps_its_promises_without_any_system() -> None:
     off = (System.ELASTICFLOW, System.LYRA, System.GEMINI, System.MOESYS)
-    day = simulate_day(3, SMALL, off, batches=1)
+    day = simulate_day([3], SMALL, off, batches=1)
     assert day.missed == []
     rows = day.tables[0].rows
     assert [row[0] for row in rows] == ["all nine", *(f"without {system}" for system in off)]
