@@ -46,6 +46,7 @@ TRAINING_SERVERS, INFERENCE_SERVERS = 4, 3
 LINK = "32Mbps"
 #: An iteration takes 1.5 s on one GPU, and half as long on two that exchange nothing.
 DEVICE_MODEL = {"fixed_seconds": 0.2, "seconds_per_sample": 0.04}
+ITERATION_SECONDS = 1.5
 #: Too little for the states of the job `tiers` on any number of GPUs.
 DEVICE_BYTES = 16 << 20
 PERIODS = {
@@ -55,8 +56,8 @@ PERIODS = {
 #: Shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
 MEASURING_SECONDS = 900.0
-#: Iterations of the job with which a function is measured.
-FIRST_ITERATIONS = 5
+#: Of a job with which a function is measured, where any number will do.
+FIRST_ITERATIONS = 100
 
 
 @dataclass
@@ -142,13 +143,7 @@ class LiveRun:
 
     def _measure(self) -> dict[str, float]:
         """Return each job's iterations per second on one GPU, or the fewest that hold it."""
-        first: dict[str, Job] = {}
-        for kind in JOBS:
-            options: JobOptions = {
-                **kind.options, "name": f"{kind.name}: first", "max_iterations": FIRST_ITERATIONS,
-                "project": "demo",
-            }  # fmt: skip
-            first[kind.name] = self.person.submit(kind.function, verdict_seconds=0, **options)
+        first = {kind.name: self._submit_first(kind) for kind in JOBS}
         rates: dict[str, float] = {}
         for name, job in first.items():
             job.wait_for_verdict(MEASURING_SECONDS)
@@ -159,9 +154,21 @@ class LiveRun:
             rates[name] = levels[min(levels)]
             text = ", ".join(f"{gpus} GPUs {rate:.2f}" for gpus, rate in sorted(levels.items()))
             say(f"measured {name}: {text} iterations a second")
-        for job in first.values():
-            job.wait(MEASURING_SECONDS)
+            if job.offer is not None and job.state == "declined":
+                job.decline_offer()
+            elif not job.finished:
+                job.cancel()
         return rates
+
+    def _submit_first(self, kind: JobKind) -> Job:
+        """Submit a job with which the function is measured; it is cancelled once it was. Where several GPUs
+        are needed to be in time, plans are made and measured too."""
+        options: JobOptions = {**kind.options, "name": f"{kind.name}: first", "project": "demo"}
+        options["max_iterations"] = FIRST_ITERATIONS
+        if kind.needs_plan:
+            options["deadline"] = MEASURING_SECONDS
+            options["max_iterations"] = round(1.1 * MEASURING_SECONDS / ITERATION_SECONDS)
+        return self.person.submit(kind.function, verdict_seconds=0, **options)
 
     def _submit(self, kind: JobKind, rates: dict[str, float]) -> None:
         work = kind.work * self.seconds
