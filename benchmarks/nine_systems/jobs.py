@@ -57,7 +57,7 @@ JOBS: tuple[JobKind, ...] = (
         {
             "batch_size": 32,
             "hyperparameters": {
-                "width": 64, "hidden": 512, "layers": 3, "experts": 24, "gate": "top1", "tiers": "auto",
+                "width": 64, "hidden": 256, "layers": 3, "experts": 12, "gate": "top1", "tiers": "auto",
             },
         },
         arrives=0.1, work=0.15, tightness=4.0,

@@ -8,10 +8,11 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from benchmarks.nine_systems.evidence import Watch, systems_table
@@ -47,8 +48,6 @@ LINK = "32Mbps"
 #: An iteration takes 1.5 s on one GPU, and half as long on two that exchange nothing.
 DEVICE_MODEL = {"fixed_seconds": 0.2, "seconds_per_sample": 0.04}
 ITERATION_SECONDS = 1.5
-#: Too little for the states of the job `tiers` on any number of GPUs.
-DEVICE_BYTES = 16 << 20
 PERIODS = {
     "RESERVE_SERVERS": "1", "SLOT_SECONDS": "2", "SUSPECT_SECONDS": "6", "FENCE_SECONDS": "20",
     "REPORT_SECONDS": "0.5", "PROFILE_MAXIMUM_SECONDS": "180",
@@ -56,6 +55,7 @@ PERIODS = {
 #: Shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
 MEASURING_SECONDS = 900.0
+LOOK_SECONDS = 5.0
 #: Of a job with which a function is measured, where any number will do.
 FIRST_ITERATIONS = 100
 
@@ -81,16 +81,12 @@ class LiveResult:
 def own_platform() -> Iterator[Platform]:
     """A platform with data of its own, which are removed afterwards, on Ctrl-C too."""
     data = Path(tempfile.mkdtemp(prefix="punctual-nine-"))
-    emulate = {"memory_bytes": DEVICE_BYTES, "name": "emulated-gpu", **DEVICE_MODEL}
-    names = [f"node-{number}" for number in range(1, TRAINING_SERVERS + 1)]
-    names += [f"{INFERENCE_CLUSTER}-{number}" for number in range(1, INFERENCE_SERVERS + 1)]
     platform = Platform(
         PlatformSettings(
             data=data, first_port=18900, first_worker_port=28000, agents=TRAINING_SERVERS, slots=1,
             warm_workers=1, device_model=DEVICE_MODEL, examples=False, inference_agents=INFERENCE_SERVERS,
             inference_usage=DEPLOYMENTS_USAGE, inference_period_seconds=PERIOD_SECONDS, worker_ports=100,
-            environment=PERIODS,
-            each_agent={name: {"emulate": {**emulate, "links": emulated_link(LINK)}} for name in names},
+            environment=PERIODS, links=emulated_link(LINK),
         )
     )  # fmt: skip
     try:
@@ -170,7 +166,7 @@ class LiveRun:
             options["max_iterations"] = round(1.1 * MEASURING_SECONDS / ITERATION_SECONDS)
         return self.person.submit(kind.function, verdict_seconds=0, **options)
 
-    def _submit(self, kind: JobKind, rates: dict[str, float]) -> None:
+    def _submit(self, kind: JobKind, rates: dict[str, float]) -> bool:
         work = kind.work * self.seconds
         options: JobOptions = {
             **kind.options, "name": kind.name, "max_iterations": max(10, round(work * rates[kind.name])),
@@ -187,23 +183,21 @@ class LiveRun:
         reason = job.verdict.reason if job.verdict is not None else ""
         offered = "; the offered deadline is accepted" if promise.was_offered else ""
         self._say(f"{kind.name}: {job.state}{offered}. {reason}")
+        return True
 
     def _pass_the_time(self, rates: dict[str, float], deployment: str, loop: OpenLoop) -> None:
-        """Submit jobs and cause faults at their times, and watch."""
-        happenings = [
-            *((kind.arrives, lambda kind=kind: self._submit(kind, rates)) for kind in JOBS),
-            (KILL_REPLICA_AT, lambda: self._kill_replica(deployment)),
+        """Submit jobs and cause faults at their times, and watch. A fault waits for something to befall."""
+        happenings: list[tuple[float, Callable[[], bool]]] = [
+            *((kind.arrives, partial(self._submit, kind, rates)) for kind in JOBS),
+            (KILL_REPLICA_AT, partial(self._kill_replica, deployment)),
             (KILL_WORKER_AT, self._kill_worker),
             (KILL_SERVER_AT, self._kill_server),
         ]
-        for share, happen in sorted(happenings, key=lambda each: each[0]):
-            while (left := share * self.seconds - (time.monotonic() - self.began)) > 0:
-                self._look(loop.total())
-                time.sleep(min(left, 10.0))
-            happen()
-        while time.monotonic() - self.began < self.seconds:
+        left = sorted(happenings, key=lambda each: each[0])
+        while (now := time.monotonic() - self.began) < self.seconds:
+            left = [each for each in left if each[0] * self.seconds > now or not each[1]()]
             self._look(loop.total())
-            time.sleep(10.0)
+            time.sleep(LOOK_SECONDS)
 
     def _finish(self) -> None:
         """Wait for the promised jobs, and end the others."""
@@ -219,30 +213,37 @@ class LiveRun:
 
     # --- faults ---------------------------------------------------------------------------------------------
 
-    def _kill_replica(self, deployment: str) -> None:
+    def _kill_replica(self, deployment: str) -> bool:
         replicas = self.person.deployments.get(deployment)["replicas"]
         serving = [str(row["server"]) for row in replicas if row["state"] == "serving"]
-        if serving and kill_replica(self.platform, serving[0]):
+        is_done = bool(serving) and kill_replica(self.platform, serving[0])
+        if is_done:
             self._note(f"SIGKILL to the replica on {serving[0]}")
+        return is_done
 
-    def _kill_worker(self) -> None:
+    def _kill_worker(self) -> bool:
         if (place := self._place_of_a_promise()) is None:
-            return
+            return False
         job, server = place
-        found = find(self.platform.folders).get(Target(Part.WORKER, "worker", server))
-        if found is not None and any(process.send(signal.SIGKILL) for process in found.one_of):
+        is_done = self._kill(Target(Part.WORKER, "worker", server))
+        if is_done:
             self._note(f"SIGKILL to the worker of {job} on {server}")
+        return is_done
 
-    def _kill_server(self) -> None:
+    def _kill_server(self) -> bool:
         """End all processes of a server at once: its agent, its workers and the recovery points there."""
         if (place := self._place_of_a_promise()) is None:
-            return
+            return False
         job, server = place
-        found = find(self.platform.folders).get(Target(Part.SERVER, f"agent-{server}", server))
-        if found is not None:
-            for process in found.all_of:
-                process.send(signal.SIGKILL)
+        is_done = self._kill(Target(Part.SERVER, f"agent-{server}", server))
+        if is_done:
             self._note(f"SIGKILL to all of {server}, where {job} trains")
+        return is_done
+
+    def _kill(self, target: Target) -> bool:
+        """Return whether any process was there."""
+        found = find(self.platform.folders).get(target)
+        return found is not None and sum(process.send(signal.SIGKILL) for process in found.all_of) > 0
 
     def _place_of_a_promise(self) -> tuple[str, str] | None:
         """Return a promised job that trains and one of its servers; another job each time if possible."""
@@ -255,10 +256,7 @@ class LiveRun:
         ]
         hit = " ".join(self.faults)
         fresh = [each for each in held if each[0] not in hit] or held
-        if not fresh:
-            self._say("no promised job trains: no fault")
-            return None
-        return self.random.choice(sorted(fresh))
+        return self.random.choice(sorted(fresh)) if fresh else None
 
     # --- what is seen ---------------------------------------------------------------------------------------
 
@@ -322,7 +320,8 @@ def jobs_table(promises: list[Promise]) -> Table:
     for each in promises:
         job = each.job
         recoveries = ", ".join(one.source or one.outcome for one in job.recoveries()) or "none"
-        verdict = "offered, accepted" if each.was_offered else ("promised" if job.promised else "best effort")
+        verdict = "promised" if job.promised else ("declined" if job.state == "declined" else "best effort")
+        verdict = "offered, accepted" if each.was_offered else verdict
         slack = ""
         if job.finished_at is not None and job.deadline_at is not None:
             slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log2
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from workers.runtime.local_agent import LocalAgent
 from workers.runtime.local_worker import Message
 from workers.runtime.profiling import WARM_UP_ITERATIONS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)
 
 
@@ -109,17 +107,3 @@ def test_evaluations_are_charged_as_often_as_they_come(agent: LocalAgent) -> Non
     levels, done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=often)
     undisturbed = 0.02 + 24 * 0.01
     assert 1 / levels[0]["iterations_per_second"] >= 0.98 * (undisturbed + done["evaluate_seconds"])
-
-
-def test_a_model_in_tiers_is_measured(agent: LocalAgent) -> None:
-    assignment = {
-        "function": {"entry": "moe_language_model:MoELanguageModel"},
-        "hyperparameters": {
-            "global_batch_size": 4, "tiers": "auto", "width": 16, "hidden": 16, "experts": 2, "passages": 16,
-        },
-        "purpose": "profiling",
-        "profile": {"levels": [1], "seconds_per_level": 0.1, "max_seconds": 60},
-    }  # fmt: skip
-    generation = agent.start_generation(EXAMPLES / "moe_language_model.py", assignment, 1)
-    assert generation.leader.wait_for_event("profile_done")["reason"] == "all_levels"
-    assert [worker.end() for worker in generation.workers] == [0]

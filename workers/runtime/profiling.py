@@ -289,14 +289,7 @@ class ProfilingGeneration:
         rank, level = self.assignment.rank, dist.get_world_size(group)
         shard = self._own_shard(runner.parts, level, copy=False)
         self.moves.copied(shard.bytes, time.monotonic())
-        homes = homes_of(runner.parts)
-        experts = runner.parts.expert_states
-        state = load_state(
-            {rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes, experts=experts
-        )
-        assert state is not None  # memory does not fail
-        with runner.synchronisation.restoring():
-            restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
+        take_over(runner, shard, group, rank, level, self.assignment.global_batch_size)
         self.moves.copied(state_bytes(runner.parts), time.monotonic())
         lives.iterate()
         return time.perf_counter() - started
@@ -435,6 +428,29 @@ class ProfilingGeneration:
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return _most_bytes(peak, group)
+
+
+def take_over(
+    runner: IterationRunner,
+    shard: Shard,
+    group: dist.ProcessGroup | None,
+    rank: int,
+    level: int,
+    global_batch_size: int,
+) -> None:
+    """Put the state of all ranks into the model that trains, as a new generation does with its own.
+
+    Args:
+        shard: of this rank.
+    """
+    parts = runner.parts
+    state = load_state(
+        {rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes_of(parts),
+        experts=parts.expert_states,
+    )  # fmt: skip
+    assert state is not None  # memory does not fail
+    with runner.synchronisation.restoring():
+        restore(parts, state.content, global_batch_size=global_batch_size)
 
 
 def _most_bytes(value: int, group: dist.ProcessGroup | None) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -18,7 +19,8 @@ from workers.runtime.evaluation import evaluate
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.parts import build_parts
-from workers.runtime.state.training_state import final_weights
+from workers.runtime.profiling import take_over
+from workers.runtime.state.training_state import Progress, ShardCapture, final_weights
 from workers.runtime.tiers.disk_share import DiskShare
 from workers.runtime.tiers.model_tiers import ModelTiers
 from workers.runtime.tiers.usage import TierUsage
@@ -88,6 +90,29 @@ def train_both_ways() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_layers_with_tiers_train_alike(ranks: int) -> None:
     run_on_ranks(ranks, train_both_ways)
+
+
+def take_over_while_training() -> None:
+    """A level's pause is measured so."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    losses = []
+    for is_taken_over in (False, True):
+        runner = runner_of(Mixture({"tiers": "auto"}))
+        own = [runner.run(0).values["loss"]]
+        if is_taken_over:
+            capture = ShardCapture(
+                runner.parts, generation=0, global_batch_size=8, rank=rank, world_size=ranks
+            )
+            shard = capture.shard(Progress(), copy=False, own={})
+            take_over(runner, shard, None, rank, ranks, 8)
+        losses.append([*own, runner.run(1).values["loss"]])
+        runner.synchronisation.close()
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_tiers_are_left_while_a_state_is_taken_over(ranks: int) -> None:
+    run_on_ranks(ranks, take_over_while_training)
 
 
 def test_experts_in_double_precision_are_refused() -> None:
