@@ -13,12 +13,15 @@ import os
 import platform
 import sys
 from pathlib import Path
+from textwrap import fill
 
 from benchmarks.nine_systems.tables import Table, write_section
 
 LIVE, SIMULATED = "live run", "simulated day"
 #: Simulated, each with the next seed.
 DAYS = 3
+#: Characters of a line of text in the document.
+LINE = 110
 
 
 def main() -> int:
@@ -61,7 +64,7 @@ def _options() -> argparse.Namespace:
 
 
 def _end(document: Path | None, name: str, heading: str, tables: list[Table], missed: list[str]) -> int:
-    text = "\n\n".join([heading, *(table.text() for table in tables)])
+    text = "\n\n".join([fill(heading, LINE), *(table.text() for table in tables)])
     print(f"\n{text}\n")
     if document is not None:
         write_section(document, name, text)
