@@ -54,7 +54,8 @@ PERIODS = {
 }  # fmt: skip
 #: Shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
-MEASURING_SECONDS = 900.0
+#: For measuring all functions, each of which has to be measured by half the time to its deadline.
+MEASURING_SECONDS = 1800.0
 LOOK_SECONDS = 5.0
 #: Of a job with which a function is measured, where any number will do.
 FIRST_ITERATIONS = 100
@@ -162,8 +163,8 @@ class LiveRun:
         options: JobOptions = {**kind.options, "name": f"{kind.name}: first", "project": "demo"}
         options["max_iterations"] = FIRST_ITERATIONS
         if kind.needs_plan:
-            options["deadline"] = MEASURING_SECONDS
-            options["max_iterations"] = round(1.1 * MEASURING_SECONDS / ITERATION_SECONDS)
+            options["deadline"] = 2.0 * MEASURING_SECONDS
+            options["max_iterations"] = round(1.1 * 2.0 * MEASURING_SECONDS / ITERATION_SECONDS)
         return self.person.submit(kind.function, verdict_seconds=0, **options)
 
     def _submit(self, kind: JobKind, rates: dict[str, float]) -> bool:
