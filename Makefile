@@ -120,7 +120,7 @@ screenshots: setup-dev ## Pictures of every page of the running platform: make s
 
 # What follows a day on a running platform takes up to 25 minutes: by itself.
 bench: setup-dev ## The short set of benchmarks: ratios, not bare times
-	@for file in $(filter-out benchmarks/burst.py benchmarks/burst_live.py benchmarks/detection.py benchmarks/gradients_live.py benchmarks/lending_live.py benchmarks/lending_steadiness_live.py benchmarks/lina_inference.py benchmarks/lina_live.py benchmarks/lina_training.py benchmarks/promises_with_plans.py benchmarks/recovery_time.py benchmarks/serving_day.py benchmarks/serving_http.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	@for file in $(filter-out benchmarks/long/burst.py benchmarks/long/burst_live.py benchmarks/long/detection.py benchmarks/long/gradients_live.py benchmarks/long/lending_live.py benchmarks/long/lending_steadiness_live.py benchmarks/long/lina_inference.py benchmarks/long/lina_live.py benchmarks/long/lina_training.py benchmarks/long/promises_with_plans.py benchmarks/long/recovery_time.py benchmarks/long/serving_day.py benchmarks/long/serving_http.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 lock: setup-dev ## Write constraints.txt from the requirements
 	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt requirements-storage.txt -o constraints.txt

@@ -34,11 +34,11 @@ from torch.nn import functional
 from examples.moe_language_model import LENGTH, MoELanguageModel, Passages
 from moe.gating.flops import LayerSizes, flops_per_token, measured_flops
 from punctual.moe import Adaptive, Routing, moe_layers, routing_counts
-from workers.runtime.batches import BatchLoader
+from workers.runtime.at_home.local_agent import runtime_plan
+from workers.runtime.data.batches import BatchLoader
+from workers.runtime.data.sample_order import SampleOrder
+from workers.runtime.function.parts import build_parts
 from workers.runtime.iteration import IterationRunner
-from workers.runtime.local_agent import runtime_plan
-from workers.runtime.parts import build_parts
-from workers.runtime.sample_order import SampleOrder
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 

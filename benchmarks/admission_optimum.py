@@ -39,12 +39,12 @@ from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_plans, set_plan
 from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
-from scheduling.policies import POLICIES
 from scheduling.policies.punctual import Punctual
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.outcome import JobEnd, RunOutcome
+from simulation.policies import POLICIES
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 from tests.core.exact import ExactJob, Feasibility, job_from, job_of, solve
 from tests.core.small_instances import LOADS, SLOT_SECONDS, Load, least_gpu_time, random_job, random_snapshot

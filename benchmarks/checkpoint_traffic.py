@@ -14,7 +14,7 @@ what is received takes as long to be copied as to come, and idle time carries bo
 `tight` it carries either. `--share` is an agent's `memory_point_share`: its default, or 1.0 for a point after
 each iteration that can carry it. `predicted` are the points of each iteration by the model of sub-buffers
 (`recovery/traffic/link.py`), without what writing costs. `--json` keeps the other settings that the file
-holds; `manage.py reproduce gemini` shows simulation/reproduction/gemini/measured.json.
+holds; `manage.py reproduce gemini` shows research/gemini/measured.json.
 
     python -m benchmarks.checkpoint_traffic [--setting idle|narrow|slow_copies|tight] [--modes gemini ...]
                                             [--share 0.02] [--rounds 2] [--iterations 60] [--json OUT]
@@ -44,13 +44,13 @@ from recovery.store.sockets import connect
 from recovery.traffic.link import Link, SubBuffers, received_through
 from recovery.traffic.modes import TrafficMode
 from recovery.traffic.partition import USABLE_SHARE
-from workers.agent.configuration import Configuration
+from workers.agent.machine.configuration import Configuration
 from workers.links.rates import NETWORK, STATE, ServerLinks
 from workers.links.server import LinkServer
-from workers.runtime.local_agent import LocalAgent, stage_packages
-from workers.runtime.local_nursery import Nursery
-from workers.runtime.local_ports import free_port
-from workers.runtime.local_worker import Message
+from workers.runtime.at_home.local_agent import LocalAgent, stage_packages
+from workers.runtime.at_home.local_nursery import Nursery
+from workers.runtime.at_home.local_ports import free_port
+from workers.runtime.at_home.local_worker import Message
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "character_model.py"
 REPOSITORY = Path(__file__).resolve().parents[1]

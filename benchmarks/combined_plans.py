@@ -34,7 +34,7 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from communication.zen.densification import Densification
 from communication.zen.profile import SparsityProfile
-from simulation.reproduction.zen import model as published
+from research.zen import model as published
 
 GIGABITS_BETWEEN = (10, 25, 100)
 BYTES_WITHIN = {"PCIe": 12e9, "NVLink": 50e9}

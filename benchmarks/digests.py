@@ -25,16 +25,16 @@ from torch.utils.data import TensorDataset
 
 from punctual.function import TrainingFunction
 from punctual.protocol.hyperparameters import COMPARED_EVERY
-from workers.runtime.batches import BatchLoader
-from workers.runtime.data_comparison import fetch_first_samples
+from workers.runtime.at_home.local_agent import runtime_plan
+from workers.runtime.data.batches import BatchLoader
+from workers.runtime.data.data_comparison import fetch_first_samples
+from workers.runtime.data.sample_order import SampleOrder
+from workers.runtime.function.parts import build_parts
+from workers.runtime.function.trained_parameters import TrainedParameters
 from workers.runtime.iteration import IterationRunner
-from workers.runtime.local_agent import runtime_plan
 from workers.runtime.parameter_comparison import ParameterComparison, digests_of
-from workers.runtime.parts import build_parts
-from workers.runtime.sample_order import SampleOrder
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
-from workers.runtime.trained_parameters import TrainedParameters
 
 BATCH = 16
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from launch.settings import DEFAULT_DEVICE_MODEL
 from workers.links.rates import DEFAULT_LINKS
-from workers.runtime.device_models import DeviceModel
-from workers.runtime.local_agent import LocalAgent
-from workers.runtime.local_worker import Message
+from workers.runtime.at_home.local_agent import LocalAgent
+from workers.runtime.at_home.local_worker import Message
+from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.profiling import VOID_OVERRUN
 from workers.runtime.try_function import find_entry
 

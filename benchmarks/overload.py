@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.admission_optimum import deadlines_met
 from scheduling.core.question.snapshot import ServiceClass
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.workload import Workload

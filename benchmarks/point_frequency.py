@@ -24,7 +24,7 @@ from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY
 from recovery.store.allowances import Sending
 from recovery.store.client import Copied, Standing
 from recovery.traffic.modes import TrafficMode
-from workers.agent.configuration import Configuration
+from workers.agent.machine.configuration import Configuration
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.shards import STATE_FORMAT, Shard

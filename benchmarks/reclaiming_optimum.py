@@ -28,7 +28,7 @@ import numpy as np
 from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimQuestion, choose_servers
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from simulation.workloads.synthetic_lyra import GPU_SHARES
-from tests.core.reclaim_layouts import GPUS_PER_SERVER, Mix, asking_for, best_fit_question
+from tests.core.lyra.reclaim_layouts import GPUS_PER_SERVER, Mix, asking_for, best_fit_question
 
 EXPANSION = 3
 SIZES = ((40, 10), (60, 30), (100, 30), (200, 60), (200, 100), (300, 100))

@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks.admission_optimum import deadlines_met
 from benchmarks.overload import GPUS_PER_SERVER, SETS
 from scheduling.core.question.snapshot import Newcomers
-from simulation.engine.bound import deadlines_bound
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
+from simulation.engine.checks.bound import deadlines_bound
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.workload import Workload

@@ -23,8 +23,8 @@ import sys
 import time
 from pathlib import Path
 
-from workers.runtime.local_agent import Generation, LocalAgent
-from workers.runtime.local_worker import Message
+from workers.runtime.at_home.local_agent import Generation, LocalAgent
+from workers.runtime.at_home.local_worker import Message
 from workers.runtime.try_function import find_entry
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

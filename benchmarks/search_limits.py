@@ -22,9 +22,9 @@ from unittest.mock import patch
 
 from benchmarks.admission_optimum import Measured, deadlines_met
 from scheduling.core.elasticflow.search_limits import SearchLimits
-from scheduling.policies import POLICIES
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.policies import POLICIES
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.workload import Workload

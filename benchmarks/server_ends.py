@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simulation.engine.happenings import Happening, HappeningKind
+from simulation.engine.asked.settings import KnownEnd, PoolSize, SimulationSettings
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.engine.run import Simulation
-from simulation.engine.settings import KnownEnd, PoolSize, SimulationSettings
 from simulation.reports.summary import summary
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError

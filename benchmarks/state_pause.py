@@ -27,11 +27,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workers.runtime.local_agent import LocalAgent
+from workers.runtime.at_home.local_agent import LocalAgent
 
 if TYPE_CHECKING:
     # Earlier checkouts, which this file measures too, have it elsewhere.
-    from workers.runtime.local_worker import Message
+    from workers.runtime.at_home.local_worker import Message
 
 HERE = Path(__file__).resolve().parents[1]
 FUNCTION = Path(__file__).with_name("large_state.py")

@@ -24,14 +24,14 @@ from pathlib import Path
 import psutil
 
 from launch.waiting import wait_until
-from workers.agent import clock
-from workers.agent.configuration import Configuration
-from workers.agent.nursery import Nursery
-from workers.agent.runtime_staging import stage_runtime
-from workers.agent.sandboxing import Sandboxing
-from workers.agent.worker_messages import Hello, Message
-from workers.agent.worker_pool import WorkerPool
-from workers.agent.worker_sockets import WorkerSockets
+from workers.agent.machine import clock
+from workers.agent.machine.configuration import Configuration
+from workers.agent.processes.nursery import Nursery
+from workers.agent.processes.runtime_staging import stage_runtime
+from workers.agent.processes.sandboxing import Sandboxing
+from workers.agent.processes.worker_messages import Hello, Message
+from workers.agent.processes.worker_pool import WorkerPool
+from workers.agent.processes.worker_sockets import WorkerSockets
 
 LEASE_SECONDS = 600.0
 LONGEST_SECONDS = 120.0

@@ -16,7 +16,7 @@ import psutil
 from faults.schedule import Part, Target
 from launch.folders import Folders
 from launch.state import read_state
-from workers.agent.clock import process_start_ticks
+from workers.agent.machine.clock import process_start_ticks
 
 #: Processes of the control plane by their supervisor's names.
 _NAMES = {

@@ -84,7 +84,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Which mix of jobs.")] = 0,
 ) -> None:
     """Submit a mixed workload to the running platform."""
-    from launch.demo import run_demo
+    from launch.showing.demo import run_demo
 
     run_demo(PlatformSettings.from_environment(), minutes=minutes, seed=seed)
 

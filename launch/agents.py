@@ -15,13 +15,13 @@ from typing import Any
 from launch import ports
 from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
-from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
-from launch.example_deployment import submitted_job
 from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import DEPLOYMENTS_USAGE, PlatformSettings
+from launch.showing.emulated_kinds import emulated_kinds
+from launch.showing.example_deployment import submitted_job
 
 #: Same minimum as in the agents: PyTorch needs this much even on a small machine with many slots.
 LEAST_WORKER_BYTES = 1024**3
@@ -124,7 +124,7 @@ class LocalAgents:
         job_id = submitted_job(self._folders) if self._settings.inference_agents else None
         if job_id is None:
             return None
-        command = [sys.executable, "-m", "launch.example_deployment", job_id, str(self._folders.data)]
+        command = [sys.executable, "-m", "launch.showing.example_deployment", job_id, str(self._folders.data)]
         log = self._folders.logs / "example-deployment.log"
         return OneShot("the deployment of the example language model", command, base_environment(), log)
 

@@ -206,7 +206,7 @@ class Supervisor:
 
     @property
     def _compiling(self) -> Path:
-        # `scheduling/selectors/planner_presence.py` reads this file.
+        # `scheduling/selectors/cluster/planner_presence.py` reads this file.
         return self._folders.run / "compiling"
 
     def _start_planning(self, control_plane: ControlPlane, compiling: OneShot, *, waits: bool) -> None:

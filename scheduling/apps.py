@@ -10,8 +10,8 @@ class SchedulingConfig(AppConfig):
 
         from projects.models import BrowserSession, Project, User
         from projects.services.openness import project_closing
-        from scheduling.services.projects import close_project
-        from scheduling.services.wakeups import account_changed, session_ended
+        from scheduling.services.requests.projects import close_project
+        from scheduling.services.rows.wakeups import account_changed, session_ended
 
         post_delete.connect(session_ended, sender=BrowserSession, dispatch_uid="session-ended")
         post_save.connect(account_changed, sender=User, dispatch_uid="account-changed")

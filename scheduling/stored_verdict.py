@@ -47,7 +47,7 @@ class StoredVerdict:
     sentence with the numbers. ``missing_gpus``: by how many GPUs the tightest time fell short. ``offer``: a
     deadline that can be promised. ``counts_on``: how many lost servers a promise bears, and what each costs,
     as a sentence. ``needs_profiling``: the scaling curve has to be measured first. ``tiers``: of
-    a model with experts of known sizes, as `scheduling.services.tier_options` says.
+    a model with experts of known sizes, as `scheduling.services.memory.tier_options` says.
     """
 
     decision: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.recording import unpack_snapshot
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 
 REALLOCATION = "reallocation"
 """The kind of a decision that moved GPUs; the other kind only answers newcomers."""

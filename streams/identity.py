@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from cluster.models import Agent
 from projects.models import User
 from projects.sessions import user_of_session
-from scheduling.selectors.streams import agent_of_credential, user_of_token
+from scheduling.selectors.scope.streams import agent_of_credential, user_of_token
 from streams import tickets
 from streams.database import in_database
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from scheduling.choices import TERMINAL_STATES
 from scheduling.models import LogChunk
-from scheduling.selectors.streams import job_state, log_chunks_after
+from scheduling.selectors.scope.streams import job_state, log_chunks_after
 from streams.database import in_database
 
 #: Pieces of two agents may become visible in another order than their ids, so recent ids are read again.

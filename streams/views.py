@@ -12,7 +12,7 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest, HttpResponseBase
 
 from cluster.models import Agent
-from scheduling.selectors.streams import desired_version, job_is_visible
+from scheduling.selectors.scope.streams import desired_version, job_is_visible
 from streams.database import in_database
 from streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
 from streams.hub import ALL_CLUSTERS, HubMessage, Subscription, hub

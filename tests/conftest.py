@@ -75,7 +75,7 @@ def _static_files_when_asked_for() -> Iterator[None]:
 def _passes_take_no_time() -> Iterator[None]:
     """Where time stands still or is turned, passes of the planner take none of it; new promises would keep
     slack for how long the machine that tests took over them."""
-    with patch("scheduling.services.change_times.PASSES", 0):
+    with patch("scheduling.services.snapshots.change_times.PASSES", 0):
         yield
 
 

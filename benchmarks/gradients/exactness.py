@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.gradients.measuring import Plan, measure, plans
 from benchmarks.gradients.scene import Scene
 from communication.profiles.model import ModelProfile
-from workers.runtime.local_agent import LocalAgent
+from workers.runtime.at_home.local_agent import LocalAgent
 
 ITERATIONS = 12
 #: Of the backward pass and of all else: this is no measurement of time.

@@ -21,8 +21,8 @@ from punctual.protocol.reports import check
 from scheduling.core.runtime_plans.choosing import GradientOrders, choose_runtime_plan
 from scheduling.core.runtime_plans.plan import PlanFamily
 from scheduling.gradient_records import codecs_of, links_of, model_of, sparse_of
-from workers.runtime.local_agent import LocalAgent, stage_packages
-from workers.runtime.local_nursery import Nursery
+from workers.runtime.at_home.local_agent import LocalAgent, stage_packages
+from workers.runtime.at_home.local_nursery import Nursery
 from workers.runtime.profiling import VOID_OVERRUN
 
 #: In the place of links that these ranks do not have.

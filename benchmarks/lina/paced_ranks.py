@@ -22,8 +22,8 @@ from moe.lina.training_step import StepModel
 from punctual.moe import MoELayer, TopK
 from workers.links.rates import EXPERTS, GRADIENTS
 from workers.links.shared_link import SharedLink
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.lina.communication import Begin, Pending, ScheduledCommunication
-from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.lina import LinaSynchroniser
 
 LINKS = {"fair": Rates(), "interference": INTERFERENCE}

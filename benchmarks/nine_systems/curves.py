@@ -1,7 +1,7 @@
 """How fast each kind of job trains on 1 to 32 GPUs, with all systems or without one of them.
 
 Step times come from the planners and cost models that the platform plans with, and from the models of the
-published evaluations (`simulation/reproduction`). Servers have eight GPUs, NVLink inside, and links of
+published evaluations (`research`). Servers have eight GPUs, NVLink inside, and links of
 10 Gbps between them, 2.5 Gbps for the job behind a slow link. Batches grow with the GPUs, so work is counted
 in batches of one GPU; the multi-task job has one batch that all GPUs share.
 """
@@ -32,11 +32,11 @@ from moe.moesys.choices import Mode
 from moe.moesys.elastic import plan_elastic
 from moe.moesys.prefetch import LayerTimes, fetch_seconds, gather_seconds, two_channel_schedule
 from moe.moesys.sizes import ModelShape
-from simulation.reproduction.adaptive_gating.model import EVALUATED
-from simulation.reproduction.espresso import model as espresso
-from simulation.reproduction.lina import model as lina
-from simulation.reproduction.moesys import model as moesys
-from simulation.reproduction.zen import model as zen
+from research.adaptive_gating.model import EVALUATED
+from research.espresso import model as espresso
+from research.lina import model as lina
+from research.moesys import model as moesys
+from research.zen import model as zen
 from simulation.workloads.workload import MeasuredThroughput
 
 GPUS_PER_SERVER = 8

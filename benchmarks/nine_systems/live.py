@@ -15,10 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from benchmarks.nine_systems.evidence import Watch, systems_table
-from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
-from benchmarks.nine_systems.tables import Table
-from benchmarks.serving_day import (
+from benchmarks.long.serving_day import (
     HIGHER_RATE,
     HOLD_SECONDS,
     MOST_AT_ONCE,
@@ -30,13 +27,16 @@ from benchmarks.serving_day import (
     share_within,
     windows,
 )
+from benchmarks.nine_systems.evidence import Watch, systems_table
+from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
+from benchmarks.nine_systems.tables import Table
 from faults.processes import find
 from faults.schedule import Part, Target
 from launch import Platform, PlatformSettings
 from launch.agents import INFERENCE_CLUSTER
-from launch.demo_lending import read_report
-from launch.emulated_link import emulated_link
 from launch.settings import DEPLOYMENTS_USAGE
+from launch.showing.demo_lending import read_report
+from launch.showing.emulated_link import emulated_link
 from punctual.client import Job
 from punctual.client.load import AddressBook, OpenLoop, Outcomes
 from punctual.client.requests import JobOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.nine_systems.tables import Table
-from simulation.reproduction.lina.specs import EVEN, LINA, Kind, RoutingSpec
+from research.lina.specs import EVEN, LINA, Kind, RoutingSpec
 
 BATCHES = 20
 

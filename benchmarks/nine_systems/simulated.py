@@ -12,13 +12,13 @@ from benchmarks.nine_systems.curves import GPUS_PER_SERVER, KINDS, System, curve
 from benchmarks.nine_systems.serving import BATCHES, latency_table
 from benchmarks.nine_systems.tables import Table
 from scheduling.core.question.snapshot import ServiceClass
-from simulation.engine.failures import reserve_slack_seconds
-from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.lending import Lending
-from simulation.engine.memory_points import Loss
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.settings import Imperfections, PoolSize, Recovery, SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
+from simulation.engine.outside.failures import reserve_slack_seconds
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, PoolSize, Recovery, SimulationSettings
-from simulation.engine.sharing import SharingSettings
+from simulation.engine.world.memory_points import Loss
 from simulation.inference.catalogue import read_usage
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports.summary import summary

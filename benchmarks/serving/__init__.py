@@ -1,1 +1,1 @@
-"""Serving through a day: what `benchmarks/serving_day.py` deploys, sends and does to it."""
+"""Serving through a day: what `benchmarks/long/serving_day.py` deploys, sends and does to it."""

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.figures import (
+from dashboard.figures.cluster import (
     cluster_recovery,
     combined_usage,
     deadlines,
+    gpus_by_server,
+    inference_usage,
+    lending_servers,
+    link_matrix,
+    recovery_phases,
+    slack,
+    utilisation,
+    waiting_jobs,
+)
+from dashboard.figures.deployments import (
     deployment_batches,
     deployment_experts,
     deployment_latencies,
     deployment_placement,
     deployment_requests,
     deployment_servers,
+)
+from dashboard.figures.jobs import (
     expert_homes,
     expert_load,
     expert_rows,
-    gpus_by_server,
-    inference_usage,
     job_communication,
     job_gpus,
     job_iteration,
@@ -27,13 +37,7 @@ from dashboard.figures import (
     job_recovery_points,
     job_throughput,
     job_tiers,
-    lending_servers,
-    link_matrix,
-    recovery_phases,
     scaling_curve,
-    slack,
-    utilisation,
-    waiting_jobs,
 )
 from dashboard.figures.panel import Panel, PanelRequest
 

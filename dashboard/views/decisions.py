@@ -10,8 +10,8 @@ from django.utils import timezone
 from dashboard.views.access import page, person
 from dashboard.views.rendering import Fragment, render_page
 from scheduling.models import Decision, Incident
-from scheduling.selectors.decisions_page import decisions_page
-from scheduling.selectors.incidents import incidents_shown_to
+from scheduling.selectors.decisions.decisions_page import decisions_page
+from scheduling.selectors.decisions.incidents import incidents_shown_to
 
 
 def _rows(request: HttpRequest) -> dict[str, Any]:

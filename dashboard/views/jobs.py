@@ -16,15 +16,20 @@ from deployments.selectors.servable import inference_cluster_names, is_deployabl
 from punctual.names import normalised
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
-from scheduling.selectors import job_page as selectors
-from scheduling.selectors.environments import installer_output
-from scheduling.selectors.experts import newest_decisions
-from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
-from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
-from scheduling.selectors.nonfinite import warning_of
-from scheduling.selectors.recoveries import recoveries_of
-from scheduling.selectors.standing import standing
-from scheduling.selectors.visibility import steerable_project_ids, visible_projects
+from scheduling.selectors.jobs import job_page as selectors
+from scheduling.selectors.jobs.environments import installer_output
+from scheduling.selectors.jobs.experts import newest_decisions
+from scheduling.selectors.jobs.job_times import (
+    planned_finish_at,
+    planned_start_at,
+    progress_share,
+    slack_seconds,
+)
+from scheduling.selectors.jobs.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
+from scheduling.selectors.jobs.nonfinite import warning_of
+from scheduling.selectors.jobs.standing import standing
+from scheduling.selectors.recovery.recoveries import recoveries_of
+from scheduling.selectors.scope.visibility import steerable_project_ids, visible_projects
 
 _LOG_TAIL_CHUNKS = 200
 _RECOVERIES_SHOWN = 20

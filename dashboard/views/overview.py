@@ -13,9 +13,9 @@ from cluster.selectors.utilisation import agent_counts
 from dashboard.figures import OVERVIEW_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
-from scheduling.selectors.jobs_table import has_any_job
-from scheduling.selectors.overview import queue, tiles
-from scheduling.selectors.servers_page import server_cards
+from scheduling.selectors.cluster.servers_page import server_cards
+from scheduling.selectors.jobs.jobs_table import has_any_job
+from scheduling.selectors.jobs.overview import queue, tiles
 
 #: Selectable time windows of the charts; the first is the default.
 WINDOWS = {

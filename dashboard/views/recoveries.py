@@ -14,7 +14,7 @@ from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
 from scheduling.choices import StateSource
 from scheduling.models import Recovery
-from scheduling.selectors.recoveries import names_of_servers, visible_recovery
+from scheduling.selectors.recovery.recoveries import names_of_servers, visible_recovery
 
 #: The page of a large job shows only the first ranks; the API returns all.
 RANKS_SHOWN = 64

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from cluster.selectors.utilisation import servers_without_sandbox
 from dashboard.views.access import person
-from scheduling.selectors.planner_presence import PlannerAbsence, planner_absence
+from scheduling.selectors.cluster.planner_presence import PlannerAbsence, planner_absence
 
 Loader = Callable[[HttpRequest], Any]
 

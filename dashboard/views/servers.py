@@ -14,9 +14,9 @@ from dashboard.colours import job_colours
 from dashboard.figures import SERVERS_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
-from scheduling.selectors.codec_times import codec_times
-from scheduling.selectors.servers_page import server_cards
-from scheduling.selectors.standby import standby_of
+from scheduling.selectors.cluster.servers_page import server_cards
+from scheduling.selectors.cluster.standby import standby_of
+from scheduling.selectors.network.codec_times import codec_times
 
 
 def _cards(request: HttpRequest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from dashboard.views.access import data, person, stream_origin
-from scheduling.selectors.streams import job_is_visible
+from scheduling.selectors.scope.streams import job_is_visible
 from streams import tickets
 
 

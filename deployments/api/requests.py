@@ -22,8 +22,8 @@ from punctual.protocol.limits import LARGEST_COUNT, LONGEST_SERVING_WAIT_SECONDS
 from scheduling.api.job_fields import FunctionReference, Hyperparameters
 from scheduling.api.job_requests import project_to_submit_to
 from scheduling.models import Job
-from scheduling.selectors.functions import resolve_function
-from scheduling.selectors.jobs import job_to_steer
+from scheduling.selectors.jobs.functions import resolve_function
+from scheduling.selectors.jobs.jobs import job_to_steer
 
 MOST_SERVERS = 64
 SHORTEST_TARGET_SECONDS = 0.001

@@ -24,8 +24,8 @@ from deployments.services.replicas import mark_gone, stop_replica
 from deployments.services.rollouts import replica_declined, replica_failed, replica_served
 from punctual.protocol.limits import clean_text
 from punctual.protocol.reports import CheckedItem, RefusedItem
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import wake
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import wake
 
 MOST_REASON_CHARACTERS = 1000
 UNKNOWN = "this server was given no such replica"

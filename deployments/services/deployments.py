@@ -18,8 +18,8 @@ from deployments.services.rollouts import Served, begin_rollout, wanted_rollout
 from lending.models import InferenceCluster
 from projects.errors import Conflict, InvalidRequest, NotFound
 from projects.models import Project, User
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import wake
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import wake
 
 MAX_BATCH = 16
 MAX_WAIT_SECONDS = 0.005

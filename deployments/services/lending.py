@@ -30,8 +30,8 @@ from lending.services.loans import NotLent, loan_order_create
 from lending.services.occupied import find_occupied
 from lending.services.reclaiming import reclaim_confirm, reclaim_order_create, returning_takes
 from lending.services.usage import STALE_PERIODS, servers_asked_back, servers_to_ask_back
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import wake
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import wake
 
 log = structlog.get_logger(__name__)
 

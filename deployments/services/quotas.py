@@ -9,7 +9,7 @@ from deployments.models import Deployment
 from projects.errors import QuotaExceeded
 from projects.models import Project
 from projects.services.openness import lock_open_project
-from scheduling.services.quotas import limits_on
+from scheduling.services.verdicts.quotas import limits_on
 
 
 def lock_limits(project: Project) -> Project:

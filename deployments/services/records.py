@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from deployments.choices import DEPLOYMENT_TRANSITIONS, DeploymentState
 from deployments.models import Deployment, DeploymentEvent
-from scheduling.services.wakeups import hint
+from scheduling.services.rows.wakeups import hint
 
 MOST_MESSAGE_CHARACTERS = 2000
 

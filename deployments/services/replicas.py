@@ -12,7 +12,7 @@ from cluster.models import Gpu, Server, ServerLink
 from deployments.choices import ReplicaState
 from deployments.models import Deployment, Replica, Rollout
 from deployments.models.replicas import new_replica_key
-from scheduling.services.wakeups import wake_agents
+from scheduling.services.rows.wakeups import wake_agents
 
 #: Why a deployment waits for the place of a replica that its agent still ends.
 PLACE_IS_FREED = "A replica that ended still holds its place; another starts once the place is free."

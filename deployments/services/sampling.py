@@ -17,8 +17,8 @@ from deployments.core.scaling import CALM_PERIODS, Load, wanted_servers
 from deployments.models import Deployment, DeploymentSample, Replica
 from deployments.services.records import hint_pages, record
 from punctual.protocol.latencies import LATENCY_BUCKETS, latency_percentile
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import wake
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import wake
 
 KEPT_FOR = timedelta(hours=24)
 MEASURED_STATES = (DeploymentState.PREPARING, DeploymentState.READY, DeploymentState.DEGRADED)

@@ -31,7 +31,7 @@ from deployments.services.replicas import (
 )
 from deployments.services.rollouts import replica_failed, wanted_rollout
 from lending.models import InferenceCluster
-from scheduling.services.records import lock_cluster
+from scheduling.services.rows.records import lock_cluster
 
 log = structlog.get_logger(__name__)
 

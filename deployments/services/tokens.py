@@ -14,7 +14,7 @@ from deployments.services.records import record
 from deployments.services.replicas import tell_servers
 from projects.errors import Conflict, QuotaExceeded
 from projects.models import User, token_digest
-from scheduling.services.records import lock_cluster
+from scheduling.services.rows.records import lock_cluster
 
 TOKEN_PREFIX = "pd_"
 MOST_TOKENS = 50

@@ -14,7 +14,7 @@ from lending.forecasting.registry import load_forecaster
 from lending.forecasting.sampling import WINDOW
 from lending.models import InferenceCluster, TrainedForecaster, UsageForecast
 from lending.services.usage import recent_usage
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.rows.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 

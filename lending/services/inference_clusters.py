@@ -14,9 +14,9 @@ from lending.models import InferenceCluster
 from lending.services.transitions import note_event
 from projects.errors import Conflict
 from projects.models import SERVICE_ACCOUNTS, User, token_digest
-from scheduling.services.enrolment import cluster_get_or_create, enrolment_token_create
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.agents.enrolment import cluster_get_or_create, enrolment_token_create
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import hint, wake
 
 #: Distinguishes a scheduler's credential from a person's token at a glance.
 CREDENTIAL_PREFIX = "ps_"

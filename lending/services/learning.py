@@ -14,8 +14,8 @@ from lending.forecasting.sampling import LONGEST_HISTORY
 from lending.models import ForecasterTraining, TrainedForecaster
 from lending.services.trainings import TRAININGS
 from lending.services.usage import recent_usage
-from scheduling.services.long_tasks import Attempt
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.long_work.long_tasks import Attempt
+from scheduling.services.rows.wakeups import hint, wake
 
 KEPT_MODELS = 5
 

@@ -22,8 +22,8 @@ from lending.models import InferenceCluster, LoanOrder
 from lending.services.occupied import find_occupied
 from lending.services.transitions import move_servers, note_event
 from projects.errors import Conflict, InvalidRequest
-from scheduling.services.records import lock_cluster, planning_fact_changed
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed
+from scheduling.services.rows.wakeups import hint, wake
 
 
 class OrderReused(Conflict):

@@ -36,10 +36,10 @@ from scheduling.choices import (
 )
 from scheduling.core.question.decision import ChangeKind
 from scheduling.models import Assignment, Generation, Job, JobEvent
-from scheduling.services.generations import retire
-from scheduling.services.lifecycle import break_off_change
-from scheduling.services.records import lock_cluster, planning_fact_changed, read_cluster
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.generations.generations import retire
+from scheduling.services.generations.lifecycle import break_off_change
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed, read_cluster
+from scheduling.services.rows.wakeups import hint, wake
 
 if TYPE_CHECKING:
     from lending.services.reclaiming_choice import ReclaimChoice

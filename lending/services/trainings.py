@@ -16,7 +16,7 @@ from lending.forecasting.sampling import LONGEST_HISTORY, SAMPLES_PER_DAY
 from lending.models import ForecasterTraining, InferenceCluster
 from lending.services.usage import recent_usage
 from projects.errors import Conflict
-from scheduling.services.long_tasks import LongTask
+from scheduling.services.long_work.long_tasks import LongTask
 
 #: Interval between trainings of a cluster's model.
 RETRAIN_AFTER = timedelta(days=1)

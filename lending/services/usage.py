@@ -25,8 +25,8 @@ from lending.models import (
 from lending.selectors.inference_clusters import settled_servers
 from lending.services.reclaiming import reclaim_order_create
 from projects.errors import InvalidRequest
-from scheduling.services.records import lock_cluster
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 

@@ -25,10 +25,10 @@ from scheduling.agents.authentication import agent_of
 from scheduling.agents.schemas import Enrolment
 from scheduling.models import Assignment, Bundle
 from scheduling.other_work import registered
-from scheduling.selectors.desired_state import desired_state
-from scheduling.services.enrolment import agent_enrol
-from scheduling.services.environments import open_environment
-from scheduling.services.reports import Fenced, apply_report, renew_lease
+from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.services.agents.enrolment import agent_enrol
+from scheduling.services.agents.reports import Fenced, apply_report, renew_lease
+from scheduling.services.long_work.environments import open_environment
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from cluster.choices import WorkState
 from projects.api.base import StrictSerializer
 from scheduling.choices import EnvironmentState
 from scheduling.models import FunctionVersion
-from scheduling.selectors.environments import BuildQueue
+from scheduling.selectors.jobs.environments import BuildQueue
 
 _TOLD = {
     WorkState.QUEUED: EnvironmentState.PENDING,

@@ -21,8 +21,8 @@ from scheduling.api import job_fields
 from scheduling.choices import Lossy, ServiceClass
 from scheduling.models import Job
 from scheduling.moments import LONGEST_DEADLINE
-from scheduling.selectors.functions import resolve_function
-from scheduling.services.jobs import JobRequest, request_of
+from scheduling.selectors.jobs.functions import resolve_function
+from scheduling.services.requests.jobs import JobRequest, request_of
 
 
 class DeadlineMixin(serializers.Serializer):

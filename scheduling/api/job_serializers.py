@@ -13,12 +13,12 @@ from rest_framework import serializers
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, StateSource, VoidReason
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
 from scheduling.moments import rfc3339
-from scheduling.selectors.environments import BuildQueue
-from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
-from scheduling.selectors.nonfinite import warning_of
-from scheduling.selectors.standing import standing
-from scheduling.selectors.state_sources import sources_of_shards
-from scheduling.services.kinds import refusals_of
+from scheduling.selectors.jobs.environments import BuildQueue
+from scheduling.selectors.jobs.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.jobs.nonfinite import warning_of
+from scheduling.selectors.jobs.standing import standing
+from scheduling.selectors.recovery.state_sources import sources_of_shards
+from scheduling.services.snapshots.kinds import refusals_of
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
 

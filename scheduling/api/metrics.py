@@ -26,10 +26,11 @@ from projects.api.base import ApiView
 from projects.models import Scope
 from scheduling.choices import JobState, StateSource
 from scheduling.models import Decision, Job, PlannerPass
-from scheduling.selectors import cluster_summary, recoveries
-from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
-from scheduling.selectors.memory_states import copy_traffics, memory_states
-from scheduling.services.pass_lengths import PASSES_KEPT_FOR
+from scheduling.selectors.cluster import cluster_summary
+from scheduling.selectors.decisions.incidents import failed_passes, open_incidents_by_kind
+from scheduling.selectors.recovery import recoveries
+from scheduling.selectors.recovery.memory_states import copy_traffics, memory_states
+from scheduling.services.rows.pass_lengths import PASSES_KEPT_FOR
 
 #: Decisions of this many seconds make up the figures on computing.
 RECENT_SECONDS = 300

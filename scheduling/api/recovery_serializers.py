@@ -11,8 +11,8 @@ from rest_framework import serializers
 
 from scheduling.choices import ProtectionState, RecoveryKind, StateSource
 from scheduling.models import Recovery
-from scheduling.selectors.memory_states import CopyTraffic, Holder, Loss, MemoryState, Point
-from scheduling.selectors.recoveries import RecoverySummary, phase_spans
+from scheduling.selectors.recovery.memory_states import CopyTraffic, Holder, Loss, MemoryState, Point
+from scheduling.selectors.recovery.recoveries import RecoverySummary, phase_spans
 
 
 class LostServerSerializer(serializers.Serializer):

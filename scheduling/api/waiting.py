@@ -7,7 +7,7 @@ import threading
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from scheduling.services.jobs import wait_for_verdict
+from scheduling.services.requests.jobs import wait_for_verdict
 
 LONGEST_SECONDS = 30.0
 #: More would take threads from requests that can be answered at once.

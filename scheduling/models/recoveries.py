@@ -17,7 +17,7 @@ class Recovery(models.Model):
     """One failure of one job's training generation, and the way back (docs/protocols.md 1.2).
 
     Losses that follow one another before the job trains again are one recovery. What a phase's time is taken
-    from is said in `scheduling/services/recovery_facts.py`.
+    from is said in `scheduling/services/generations/recovery_facts.py`.
     """
 
     PHASES = [(phase.value, phase.value.replace("_", " ").capitalize()) for phase in PHASES]

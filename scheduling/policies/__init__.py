@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scheduling.policies.afs import Afs
 from scheduling.policies.base import Policy
-from scheduling.policies.chronus import Chronus
-from scheduling.policies.edf import Edf
-from scheduling.policies.edf_admission import EdfAdmission
-from scheduling.policies.edf_admission_artifact import EdfAdmissionArtifact
-from scheduling.policies.edf_artifact import EdfArtifact
-from scheduling.policies.edf_elastic import EdfElastic
 from scheduling.policies.elasticflow import ElasticFlow
-from scheduling.policies.fifo import Fifo, FifoBackfill
-from scheduling.policies.gandiva import Gandiva
-from scheduling.policies.gandiva_artifact import GandivaArtifact
 from scheduling.policies.lyra import Lyra
-from scheduling.policies.lyra_gandiva import LyraGandiva
-from scheduling.policies.lyra_pollux import LyraPollux
-from scheduling.policies.lyra_tuned import LyraTuned
-from scheduling.policies.opportunistic import Opportunistic
-from scheduling.policies.pollux import Pollux
 from scheduling.policies.punctual import Punctual
-from scheduling.policies.sjf import Sjf
-from scheduling.policies.themis import Themis
-from scheduling.policies.tiresias import Tiresias
+from simulation.baselines.against_elasticflow.chronus import Chronus
+from simulation.baselines.against_elasticflow.edf import Edf
+from simulation.baselines.against_elasticflow.edf_admission import EdfAdmission
+from simulation.baselines.against_elasticflow.edf_admission_artifact import EdfAdmissionArtifact
+from simulation.baselines.against_elasticflow.edf_artifact import EdfArtifact
+from simulation.baselines.against_elasticflow.edf_elastic import EdfElastic
+from simulation.baselines.against_elasticflow.gandiva import Gandiva
+from simulation.baselines.against_elasticflow.gandiva_artifact import GandivaArtifact
+from simulation.baselines.against_elasticflow.pollux import Pollux
+from simulation.baselines.against_elasticflow.themis import Themis
+from simulation.baselines.against_elasticflow.tiresias import Tiresias
+from simulation.baselines.against_lyra.afs import Afs
+from simulation.baselines.against_lyra.fifo import Fifo, FifoBackfill
+from simulation.baselines.against_lyra.lyra_gandiva import LyraGandiva
+from simulation.baselines.against_lyra.lyra_pollux import LyraPollux
+from simulation.baselines.against_lyra.lyra_tuned import LyraTuned
+from simulation.baselines.against_lyra.opportunistic import Opportunistic
+from simulation.baselines.against_lyra.sjf import Sjf
 
 DEFAULT_POLICY = "punctual"
 

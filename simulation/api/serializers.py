@@ -14,8 +14,8 @@ from projects.api.base import StrictSerializer
 from scheduling.core.question.options import Option, options_of
 from scheduling.core.question.snapshot import Fill
 from simulation.choices import StudySource, TraceKind
-from simulation.engine.lending import Lending
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.pauses import Pauses
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import result_files
 

@@ -12,8 +12,8 @@ from scheduling.core.lyra.worker_changes import roles_with
 from scheduling.core.plans.stored_plans import cut_stored
 from scheduling.core.question.snapshot import StoredPlan
 from simulation.engine.run import Simulation
-from simulation.engine.running import ACTIVE
-from simulation.engine.shared_pool import SharedPool
+from simulation.engine.world.running import ACTIVE
+from simulation.engine.world.shared_pool import SharedPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,17 @@ from scheduling.core.lyra.reclaiming.methods import ReclaimRules
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.options import chosen
 from scheduling.core.question.snapshot import FloatArray
-from simulation.engine.curve_ranges import curve_ranges
-from simulation.engine.expected_failures import failures_of_pool
-from simulation.engine.forecasts import forecasts_of
-from simulation.engine.lending import Lending
-from simulation.engine.policy_facts import facts_of
-from simulation.engine.settings import PoolSize
-from simulation.engine.shared_pool import SharedPool
-from simulation.engine.sharing import SharingSettings
-from simulation.engine.tables import CurveTables, curve_tables
-from simulation.engine.worker_tables import speeds_of_rows, worker_tables
-from simulation.engine.world import World
+from simulation.engine.asked.forecasts import forecasts_of
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.policy_facts import facts_of
+from simulation.engine.asked.settings import PoolSize
+from simulation.engine.asked.sharing import SharingSettings
+from simulation.engine.curves.curve_ranges import curve_ranges
+from simulation.engine.curves.tables import CurveTables, curve_tables
+from simulation.engine.curves.worker_tables import speeds_of_rows, worker_tables
+from simulation.engine.outside.expected_failures import failures_of_pool
+from simulation.engine.world.shared_pool import SharedPool
+from simulation.engine.world.world import World
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.workloads.scenarios import worker_ranges
 from simulation.workloads.tuning import Tuning

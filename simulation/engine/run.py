@@ -27,24 +27,24 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.decision import ChangeKind, Verdict
 from scheduling.core.question.known_ends import wake_for_ends
 from scheduling.core.question.snapshot import IntArray
-from simulation.engine.bound import deadlines_bound
-from simulation.engine.description import described
-from simulation.engine.happenings import Happening, HappeningKind, HappeningQueue
+from simulation.engine.asked.policy_facts import facts_of
+from simulation.engine.asked.settings import SimulationSettings
+from simulation.engine.checks.bound import deadlines_bound
+from simulation.engine.checks.invariants import InvariantCheck
+from simulation.engine.checks.loan_invariants import LoanInvariantCheck
+from simulation.engine.checks.shared_invariants import SharedInvariantCheck
 from simulation.engine.interruption import interruptible
-from simulation.engine.invariants import InvariantCheck
-from simulation.engine.jobs import NOBODY
-from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
-from simulation.engine.loan_invariants import LoanInvariantCheck
-from simulation.engine.policy_facts import facts_of
-from simulation.engine.pool import PoolState
-from simulation.engine.running import ACTIVE, OVER, held_by
-from simulation.engine.server_ends import end_happenings
-from simulation.engine.settings import SimulationSettings
-from simulation.engine.shared_invariants import SharedInvariantCheck
-from simulation.engine.shared_pool import SharedPool
+from simulation.engine.outside.happenings import Happening, HappeningKind, HappeningQueue
+from simulation.engine.outside.server_ends import end_happenings
 from simulation.engine.warmup import few_jobs
-from simulation.engine.world import World, seeds_of
+from simulation.engine.world.description import described
+from simulation.engine.world.jobs import NOBODY
+from simulation.engine.world.kinds_in_turn import KindsInTurn
+from simulation.engine.world.pool import PoolState
+from simulation.engine.world.running import ACTIVE, OVER, held_by
+from simulation.engine.world.shared_pool import SharedPool
+from simulation.engine.world.world import World, seeds_of
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, RunOutcome
 from simulation.workloads.workload import Workload
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.question.snapshot import ServiceClass
-from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 JOBS = 12

@@ -16,11 +16,11 @@ from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Job
 from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, ServerSnapshot, StoredPlan
 from scheduling.models import Job
 from scheduling.models.functions import UNREAD_OF_VERSION
-from scheduling.services.failure_charges import FailureCharges
-from scheduling.services.jobs_of_pool import core_curve, finishing_seconds
-from scheduling.services.kinds import first_kind
-from scheduling.services.planner_settings import planner_settings
-from scheduling.services.snapshots import Pool, pool_kinds, pool_snapshot
+from scheduling.services.generations.failure_charges import FailureCharges
+from scheduling.services.snapshots.jobs_of_pool import core_curve, finishing_seconds
+from scheduling.services.snapshots.kinds import first_kind
+from scheduling.services.snapshots.planner_settings import planner_settings
+from scheduling.services.snapshots.snapshots import Pool, pool_kinds, pool_snapshot
 from simulation.live.lent import Places, lent_levels, places_of
 from simulation.live.state import LiveInference, LiveJob, LiveState, sentences
 

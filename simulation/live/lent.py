@@ -16,9 +16,9 @@ from lending.services.usage import recent_usage
 from scheduling.choices import CurveState
 from scheduling.core.question.kinds import main_kind
 from scheduling.models import Job, ScalingCurve
-from scheduling.services.borrowed import measured_curves_on
-from scheduling.services.jobs_of_pool import core_curve
-from scheduling.services.snapshots import Pool
+from scheduling.services.rows.borrowed import measured_curves_on
+from scheduling.services.snapshots.jobs_of_pool import core_curve
+from scheduling.services.snapshots.snapshots import Pool
 from simulation.live.state import LiveInference
 from simulation.reports.style import duration
 

@@ -14,14 +14,14 @@ from typing import Any
 from scheduling.core.question.options import Option, options_of
 from scheduling.core.question.snapshot import AGEING_WEIGHT
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
-from scheduling.policies import policies_where, policy_named
 from scheduling.policies.base import Policy
-from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.punctual import Punctual
 from scheduling.policies.shares_workers import SharesWorkers
-from simulation.engine.lending import USUAL_GPU_TYPE, Lending
-from simulation.engine.sharing import SharingSettings
+from simulation.baselines.against_lyra.opportunistic import Opportunistic
+from simulation.engine.asked.lending import USUAL_GPU_TYPE, Lending
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
+from simulation.policies import policies_where, policy_named
 from simulation.workloads.linear import is_linear
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 from simulation.workloads.workload import Workload

@@ -16,10 +16,10 @@ from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.kinds import main_kind
 from scheduling.core.question.snapshot import Newcomers
 from scheduling.models import Job
-from scheduling.policies import policies_where, policy_named
 from simulation.inference.catalogue import available_usage
 from simulation.inference.helios import DEMAND_CURVES, find_demand_curve
 from simulation.live.lent import kind_of, largest_inference_cluster
+from simulation.policies import policies_where, policy_named
 from simulation.workloads.catalogue import TraceListing, available_traces
 from simulation.workloads.errors import TraceError
 

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from projects.errors import InvalidRequest
 from scheduling.core.question.snapshot import Newcomers
-from scheduling.policies import UnknownPolicy, policies_named
+from simulation.policies import UnknownPolicy, policies_named
 from simulation.selectors.choices import borrows, prices_newcomers, pricing_policies
 from simulation.workloads.errors import listed
 

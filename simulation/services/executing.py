@@ -11,14 +11,14 @@ import structlog
 from django.conf import settings
 
 from scheduling.core.question.snapshot import Fill, Newcomers
-from scheduling.services.long_tasks import Attempt
+from scheduling.services.long_work.long_tasks import Attempt
 from simulation import store
 from simulation.choices import StudySource
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import Imperfections, PoolSize, SimulationSettings
 from simulation.engine.beginning import begin_under_way
-from simulation.engine.failures import drawn_failures
-from simulation.engine.pauses import Pauses
+from simulation.engine.outside.failures import drawn_failures
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, PoolSize, SimulationSettings
 from simulation.live.state import unpack, workload_of
 from simulation.live.under_way import under_way
 from simulation.models import SimulationRun, SimulationStudy

@@ -12,8 +12,8 @@ import numpy as np
 from lending.core.lending_rule import HEADROOM_FRACTION
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from simulation.choices import MEASURED_USAGE, StudySource
-from simulation.engine.lending import USUAL_GPU_TYPE, Lending
-from simulation.engine.sharing import SharingSettings
+from simulation.engine.asked.lending import USUAL_GPU_TYPE, Lending
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
 from simulation.live.lent import LiveServing, kinds_measured

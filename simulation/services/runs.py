@@ -9,8 +9,8 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from cluster.choices import WorkState
-from scheduling.services.long_tasks import LongTask
-from scheduling.services.wakeups import hint, wake
+from scheduling.services.long_work.long_tasks import LongTask
+from scheduling.services.rows.wakeups import hint, wake
 from simulation import store
 from simulation.models import SimulationRun, SimulationStudy
 

@@ -12,7 +12,7 @@ from cluster.choices import FINAL_WORK_STATES
 from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
 from scheduling.core.question.snapshot import Newcomers
-from scheduling.services.jobs import default_cluster
+from scheduling.services.requests.jobs import default_cluster
 from simulation.choices import StudySource
 from simulation.live.capture import capture, live_settings
 from simulation.live.lent import serving_now

@@ -19,7 +19,7 @@ from punctual.protocol.staged import STAGED
 from tests.agent.fake_control_plane import FakeControlPlane
 from tests.plugins.forking import forking
 from workers.agent import command_line
-from workers.agent.clock import process_start_ticks
+from workers.agent.machine.clock import process_start_ticks
 
 TINY_RUNTIME = Path(__file__).parent / "tiny_runtime"
 PROJECT = Path(__file__).parents[2]

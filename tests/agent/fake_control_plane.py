@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from workers.runtime.local_agent import runtime_plan
+from workers.runtime.at_home.local_agent import runtime_plan
 
 BUNDLE = b"class Function: ...\n"
 BUNDLE_DIGEST = hashlib.sha256(BUNDLE).hexdigest()

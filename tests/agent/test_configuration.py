@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
+from workers.agent.machine.configuration import Configuration, ConfigurationError, load_configuration
 from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 BASE = 'server_url = "http://a"\nstream_url = "http://b/"\ncheckpoint_url = "store"\n'

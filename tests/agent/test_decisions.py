@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.agent.decisions import (
+from workers.agent.orders.decisions import (
     ForgetWorker,
     KillWorker,
     Memory,
@@ -18,7 +18,14 @@ from workers.agent.decisions import (
     decide,
     is_stale,
 )
-from workers.agent.desired_state import GOALS, DesiredState, GenerationDesire, Goal, WorkerSlot, goal_rank
+from workers.agent.orders.desired_state import (
+    GOALS,
+    DesiredState,
+    GenerationDesire,
+    Goal,
+    WorkerSlot,
+    goal_rank,
+)
 
 
 def desire(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from workers.agent import clock, worker_pool
-from workers.agent.worker_pool import WorkerPool
-from workers.agent.worker_record import WorkerRecord
+from workers.agent.machine import clock
+from workers.agent.processes import worker_pool
+from workers.agent.processes.worker_pool import WorkerPool
+from workers.agent.processes.worker_record import WorkerRecord
 
 
 class EndedLauncher:

@@ -17,15 +17,15 @@ from recovery.store import peer_wire
 from recovery.store.callers import Callers
 from recovery.store.peer_wire import Channel, Peer, PeerError
 from tests.agent.conftest import wait_until
-from workers.agent import clock
-from workers.agent.desired_state import DesiredStateError, LinkProbe, parse_desired_state
-from workers.agent.link_measuring import Pace, Paces, answer, measure
-from workers.agent.link_probes import LinkProbes
-from workers.agent.main_loop import MainLoop
+from workers.agent.machine import clock
+from workers.agent.machine.main_loop import MainLoop
+from workers.agent.orders.desired_state import DesiredStateError, LinkProbe, parse_desired_state
+from workers.agent.talking.link_measuring import Pace, Paces, answer, measure
+from workers.agent.talking.link_probes import LinkProbes
 from workers.links.client import LinkClient
 from workers.links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
 from workers.links.server import LinkServer
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 SECRET = "known to the two agents of this measurement alone"
 RATE = 2e7
@@ -98,8 +98,8 @@ def test_emulated_links_are_found_as_they_are(serve: Any, paced: Any) -> None:
 
 @pytest.fixture
 def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.agent.link_measuring.BURST_SECONDS", 0.05)
-    monkeypatch.setattr("workers.agent.link_measuring.LONGEST_BURST_SECONDS", 0.2)
+    monkeypatch.setattr("workers.agent.talking.link_measuring.BURST_SECONDS", 0.05)
+    monkeypatch.setattr("workers.agent.talking.link_measuring.LONGEST_BURST_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("short_bursts")
@@ -133,7 +133,7 @@ def test_without_emulation_nothing_waits_and_nothing_overruns(
     def wait_until(at: float) -> None:
         raise AssertionError(f"waits until {at}")
 
-    monkeypatch.setattr("workers.agent.link_measuring.wait_until", wait_until)
+    monkeypatch.setattr("workers.agent.talking.link_measuring.wait_until", wait_until)
     found = measure(serve(lambda channel: answer(channel, UNPACED)), UNPACED)
     assert found.overrun == 0.0
     assert found.bytes_per_second > 0
@@ -207,7 +207,7 @@ def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: p
         assert told["bytes_per_second"] > 0
         assert "problem" not in told
         # Whoever called again would find out soon that nobody answers any more.
-        monkeypatch.setattr("workers.agent.link_probes.CALLING_SECONDS", 0.1)
+        monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.1)
         first.look(calls, lease)
         assert first.report() is told
         first.reported(told)
@@ -221,7 +221,7 @@ def test_two_agents_measure_once_and_report_until_they_were_heard(monkeypatch: p
 
 @pytest.mark.parametrize("amiss", ["secret", "lease"])
 def test_nobody_measures_without_the_secret_or_a_lease(amiss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workers.agent.link_probes.CALLING_SECONDS", 0.5)
+    monkeypatch.setattr("workers.agent.talking.link_probes.CALLING_SECONDS", 0.5)
     loop = MainLoop()
     now = clock.boot_time_seconds()
     calls, answers = _pair()

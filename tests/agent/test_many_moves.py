@@ -13,9 +13,9 @@ import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
-from tests.agent.test_memory_points import Training
-from tests.agent.test_peer_memory import Node
-from workers.runtime.local_ports import free_port
+from tests.agent.storage.test_memory_points import Training
+from tests.agent.storage.test_peer_memory import Node
+from workers.runtime.at_home.local_ports import free_port
 
 #: Smooth, so that sums in another order stay small. It goes slowly while it is moved about.
 FUNCTION = b"""

@@ -12,8 +12,8 @@ import pytest
 
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
-from workers.agent.nursery import Nursery
-from workers.agent.nursery_process import PRELOAD
+from workers.agent.processes.nursery import Nursery
+from workers.agent.processes.nursery_process import PRELOAD
 
 
 def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:

@@ -9,16 +9,16 @@ import sys
 
 import pytest
 
+from tests.agent.confinement.test_sandbox import ORDINARY_USER, needs_root
 from tests.agent.conftest import PROJECT
-from tests.agent.test_sandbox import ORDINARY_USER, needs_root
-from workers.agent import linux
+from workers.agent.machine import linux
 
 #: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it,
 #: whether it can, and which priority a worker has in the end that it starts as it should.
 SCRIPT = """
 import json, os, subprocess, tempfile
 from pathlib import Path
-from workers.agent.worker_processes import WARMING_NICE, can_restore_priority, restore_priority
+from workers.agent.processes.worker_processes import WARMING_NICE, can_restore_priority, restore_priority
 
 def start(nice):
     # A group of its own, as every worker has.

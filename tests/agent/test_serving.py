@@ -14,7 +14,7 @@ import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 FUNCTION = (Path(__file__).parents[1] / "serving" / "functions" / "scaler.py").read_bytes()
 TOKEN = "token-of-the-deployment"

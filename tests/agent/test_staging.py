@@ -11,7 +11,7 @@ import workers.runtime
 from punctual.protocol.staged import INSTALLED, STAGED, reserved_because
 from tests.agent.conftest import PROJECT
 from tests.plugins.forking import forking
-from workers.agent.runtime_staging import stage_runtime
+from workers.agent.processes.runtime_staging import stage_runtime
 
 
 def test_every_module_of_the_runtime_can_be_imported_from_what_is_staged(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
-from workers.agent.clock import boot_time_seconds
-from workers.agent.worker_processes import write_lease
+from workers.agent.machine.clock import boot_time_seconds
+from workers.agent.processes.worker_processes import write_lease
 
 
 def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any) -> int:
@@ -147,7 +147,7 @@ def test_a_worker_dies_with_its_lease_though_agent_and_launcher_are_frozen(
 def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    agent.patches["workers.agent.worker_pool.KILL_SECONDS"] = 0.5
+    agent.patches["workers.agent.processes.worker_pool.KILL_SECONDS"] = 0.5
     worker = training_worker(agent, plane)
     (launcher,) = agent.launchers()
     os.kill(launcher["pid"], signal.SIGSTOP)

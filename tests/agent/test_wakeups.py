@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.agent.wakeups import desired_versions
+from workers.agent.talking.wakeups import desired_versions
 
 
 def test_versions_are_read_and_comments_and_other_events_ignored() -> None:

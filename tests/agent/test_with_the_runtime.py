@@ -12,7 +12,7 @@ import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation, recovery_point
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 FUNCTION = b'''
 import torch

@@ -183,7 +183,7 @@ def test_a_worker_that_dies_is_reported_with_its_signal_and_not_restarted(
 def test_a_stopped_worker_takes_all_that_it_started_with_it(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
-    agent.patches["workers.agent.worker_pool.STOP_GRACE_SECONDS"] = 0.2
+    agent.patches["workers.agent.processes.worker_pool.STOP_GRACE_SECONDS"] = 0.2
     agent.start()
     plane.want(generation(hyperparameters={"spawn": "escapee-of-the-test", "deaf": True}))
     wait_until(lambda: plane.phase() == "training", "it trains")

@@ -10,8 +10,8 @@ import pytest
 from communication.library.codec_names import LOSSY
 from scheduling.curve_keys import function_key_on
 from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job, ScalingCurve
-from scheduling.selectors.communication import communication_of
-from scheduling.services.other_links import levels_on
+from scheduling.selectors.network.communication import communication_of
+from scheduling.services.gradients.other_links import levels_on
 from tests.api.conftest import World
 
 pytestmark = pytest.mark.django_db

@@ -19,7 +19,7 @@ from cluster.models import Gpu
 from projects.models import ApiToken, Membership, Project, User
 from projects.prepared import PreparedInsert, PreparedRows, PreparedValues, time_hole
 from scheduling.models import Job
-from scheduling.services.quotas import check_active_jobs
+from scheduling.services.verdicts.quotas import check_active_jobs
 from tests import factories as make
 from tests.api.conftest import World
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import connection
 
 from cluster.models import Cluster
-from scheduling.services.planning import run_planner
+from scheduling.services.planning.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker
 
 #: Iterations a second by number of GPUs.

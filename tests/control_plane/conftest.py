@@ -16,8 +16,8 @@ from lending.services.inference_clusters import inference_cluster_create
 from projects.models import Membership, Role
 from scheduling.choices import CurveState
 from scheduling.models import CurveLevel, FunctionVersion, Job
-from scheduling.services import planning
-from scheduling.services.jobs import JobRequest, job_submit
+from scheduling.services.planning import planning
+from scheduling.services.requests.jobs import JobRequest, job_submit
 from tests.control_plane.simulated_agent import SimulatedAgent
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import FunctionVersionFactory, MembershipFactory, UserFactory

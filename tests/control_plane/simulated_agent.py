@@ -20,9 +20,9 @@ from lending.models import InferenceCluster
 from lending.services.inference_clusters import server_token_create
 from projects.prepared import PreparedRows, PreparedValues
 from scheduling.models import Job
-from scheduling.selectors.desired_state import desired_state
-from scheduling.services.enrolment import agent_enrol, enrolment_token_create
-from scheduling.services.reports import ReportAnswer, apply_report
+from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.services.agents.enrolment import agent_enrol, enrolment_token_create
+from scheduling.services.agents.reports import ReportAnswer, apply_report
 from tests.control_plane.simulated_time import let_pass
 
 KIND = "emulated-test"
@@ -306,7 +306,7 @@ def _iteration_before(worker: SimulatedWorker) -> int:
 
 def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
     """Let planner and agents talk until a pass gives no agent anything to do (a bounded number of passes)."""
-    from scheduling.services.planning import run_planner
+    from scheduling.services.planning.planning import run_planner
 
     for _ in range(rounds):
         let_pass(ROUND_SECONDS)

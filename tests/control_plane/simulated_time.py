@@ -11,7 +11,7 @@ import pytest
 from django.apps import apps
 from django.utils import timezone
 
-from scheduling.services import lease_clock
+from scheduling.services.agents import lease_clock
 
 #: Every test begins at the same moment, so that no outcome depends on when it runs.
 BEGINS_AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)

@@ -33,7 +33,7 @@ from scheduling.core.question.snapshot import (
     StoredPlan,
 )
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 
 #: Numbers that break sums, divisions and loops.
 WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)

@@ -27,7 +27,7 @@ from scheduling.core.question.snapshot import (
 )
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.core.question.validation import LONGEST_RUN_SECONDS, check_job, suspects
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 from tests.core.building import job, snapshot
 from tests.core.garbage import check_decision, snapshots
 

@@ -15,7 +15,7 @@ from scheduling.core.question.host_memory import guaranteed_share
 from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, ServerSnapshot, Snapshot
 from scheduling.core.question.validation import check_snapshot
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 from tests.core.building import job, sizes, verdicts
 from tests.core.executing import Cluster
 from tests.core.workloads import random_workload

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import PlannerSettings, ServerSnapshot
 from scheduling.core.question.validation import check_snapshot
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 from tests.core.building import job, snapshot, verdicts
 from tests.core.executing import EXACT, Cluster
 from tests.core.workloads import random_workload

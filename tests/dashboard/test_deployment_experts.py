@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.figures import deployment_experts, deployment_placement
+from dashboard.figures.deployments import deployment_experts, deployment_placement
 
 
 def layer(name: str, **changes: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 from cluster.link_pairs import pairs_of
 from communication.profiles.link import LinkRate
-from dashboard.figures import link_matrix
-from scheduling.selectors.link_matrix import LinkMatrix, MatrixLink
-from scheduling.selectors.network import DEFAULT_RATE, KnownRate
+from dashboard.figures.cluster import link_matrix
+from scheduling.selectors.network.link_matrix import LinkMatrix, MatrixLink
+from scheduling.selectors.network.network import DEFAULT_RATE, KnownRate
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MEASURED = KnownRate(LinkRate(2e-4, 1e9), "measured", emulated=True, since=NOW - timedelta(minutes=3))

@@ -20,8 +20,8 @@ from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
 from scheduling.models import Environment, Job
-from scheduling.selectors.planner_presence import COMPILING_FILE
-from scheduling.services.environments import BUILDS
+from scheduling.selectors.cluster.planner_presence import COMPILING_FILE
+from scheduling.services.long_work.environments import BUILDS
 from tests import factories
 from tests.dashboard.scenario import Scenario
 from workers.links.rates import DEFAULT_LINKS, ServerLinks

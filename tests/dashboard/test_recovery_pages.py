@@ -10,13 +10,14 @@ from django.test import Client
 from django.utils import timezone
 
 from cluster.models import Agent
-from dashboard.figures import cluster_recovery, job_recovery_points, recovery_phases
-from dashboard.figures.recovery_phases import PHASE_LOOKS, PhasesShown
+from dashboard.figures.cluster import cluster_recovery, recovery_phases
+from dashboard.figures.cluster.recovery_phases import PHASE_LOOKS, PhasesShown
+from dashboard.figures.jobs import job_recovery_points
 from dashboard.views.recoveries import RANKS_SHOWN
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from scheduling.models import Job, JobProtection
-from scheduling.selectors.memory_states import MemoryState, Point, Shard
-from scheduling.selectors.recoveries import PhaseSpan, RecoverySummary
+from scheduling.selectors.recovery.memory_states import MemoryState, Point, Shard
+from scheduling.selectors.recovery.recoveries import PhaseSpan, RecoverySummary
 from tests.control_plane.agent_api import EVENT_FIELDS
 from tests.dashboard.scenario import Scenario, recovered
 from tests.factories import CheckpointFactory

@@ -12,8 +12,8 @@ from django.test import Client
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from scheduling.policies import POLICIES
 from simulation.models import SimulationRun, SimulationStudy
+from simulation.policies import POLICIES
 from simulation.selectors.studies import COMPARISON_FIGURES
 from simulation.services import runs
 from simulation.services.comparing import refresh_comparison

@@ -19,7 +19,7 @@ from projects.models import Membership, Role
 from punctual.protocol.latencies import LATENCY_BUCKETS, latency_bucket
 from scheduling.choices import JobState
 from scheduling.models import Job
-from scheduling.services.reports import ReportAnswer
+from scheduling.services.agents.reports import ReportAnswer
 from tests.control_plane.conftest import SPEED, clock, cluster, inference
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker
 from tests.factories import ArtifactFactory, BundleFactory, JobFactory, MembershipFactory

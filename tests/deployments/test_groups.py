@@ -19,7 +19,7 @@ from deployments.services.rollouts import Served
 from deployments.services.steering import steer_deployments
 from projects.errors import InvalidRequest
 from projects.models import Membership
-from scheduling.services.leases import fence_server
+from scheduling.services.agents.leases import fence_server
 from tests.control_plane.simulated_time import let_pass
 from tests.deployments.conftest import Agents, Deploy, completed_job, settle, states
 from tests.factories import ArtifactFactory

@@ -22,7 +22,7 @@ from lending.services.forecasts import forecast_usage
 from lending.services.inference_clusters import credential_issue
 from lending.services.orchestrator import orchestrate
 from projects.models import Membership
-from scheduling.services.leases import fence_server
+from scheduling.services.agents.leases import fence_server
 from tests.control_plane.simulated_time import let_pass
 from tests.deployments.conftest import Agents, Deploy, settle, states
 

@@ -23,7 +23,7 @@ from deployments.services.steering import steer_deployments
 from deployments.services.tokens import deployment_token_issue, deployment_token_revoke
 from projects.errors import Conflict
 from projects.models import Membership, token_digest
-from scheduling.services.leases import fence_server
+from scheduling.services.agents.leases import fence_server
 from tests.control_plane.simulated_time import let_pass
 from tests.deployments.conftest import Agents, Deploy, completed_job, settle, states
 

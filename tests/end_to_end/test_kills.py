@@ -17,7 +17,7 @@ import pytest
 from launch import Platform
 from launch.running import RunningProcess
 from punctual.client import Client, Job
-from scheduling.services.planner_lease import LEASE
+from scheduling.services.snapshots.planner_lease import LEASE
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]

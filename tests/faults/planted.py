@@ -38,7 +38,8 @@ class PlantedDefect(AppConfig):
 def _charge_no_pause() -> None:
     """Promises keep nothing for a change of GPUs, nor for the restart after a lost server."""
     from scheduling.core.question.curves import curve_from_measurements
-    from scheduling.services import failure_charges, jobs_of_pool, planner_settings
+    from scheduling.services.generations import failure_charges
+    from scheduling.services.snapshots import jobs_of_pool, planner_settings
 
     charges = failure_charges.FailureCharges
     computed = charges._computed

@@ -25,8 +25,9 @@ from tests.faults.scene import Scene
 from tests.faults.works import CHECKPOINT_SECONDS, Submitter, submit, works
 from tests.plugins.running_platform import QUICK_PERIODS
 
-#: The least that a promise of these jobs keeps for one lost server (scheduling/services/failure_charges.py):
-#: fence, margin and a look at the leases; work since the last checkpoint; two slots and a pause.
+#: The least that a promise of these jobs keeps for one lost server
+#: (scheduling/services/generations/failure_charges.py): fence, margin and a look at the leases; work since
+#: the last checkpoint; two slots and a pause.
 CHARGE = Charge(
     fence_seconds=float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"]) + 2.0,
     lost_seconds=CHECKPOINT_SECONDS,

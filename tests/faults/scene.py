@@ -30,7 +30,7 @@ from tests.faults.network import Networks, NoNetworksError
 from tests.faults.planted import environment as planted_environment
 from tests.plugins.migrated_cluster import copy_migrated_cluster
 from tests.plugins.running_platform import QUICK_PERIODS
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 FUNCTIONS = Path(__file__).parent / "functions"
 SERVERS = ("node-1", "node-2", "node-3")

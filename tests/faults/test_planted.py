@@ -8,8 +8,8 @@ import pytest
 
 from cluster.models import Agent, Cluster
 from scheduling.models import CurveLevel
-from scheduling.services import jobs_of_pool, planner_settings
-from scheduling.services.failure_charges import FailureCharges
+from scheduling.services.generations.failure_charges import FailureCharges
+from scheduling.services.snapshots import jobs_of_pool, planner_settings
 from tests.faults import planted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from workers.runtime.local_agent import LocalAgent
+from workers.runtime.at_home.local_agent import LocalAgent
 
 FUNCTIONS = Path(__file__).parent / "functions"
 PATTERNS = FUNCTIONS / "patterns.py"

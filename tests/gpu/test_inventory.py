@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(ON_THE_CPU, reason="a CPU has no inventory by NV
 
 def accelerators() -> Any:
     pytest.importorskip("pynvml")
-    inventory = pytest.importorskip("workers.agent.inventory")
+    inventory = pytest.importorskip("workers.agent.processes.inventory")
     configuration = SimpleNamespace(emulate=None, slots=0, gpus=True, name="here")
     return inventory.find_accelerators(cast("Any", configuration))
 

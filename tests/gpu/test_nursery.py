@@ -18,7 +18,7 @@ _FORKS = """
 import os, runpy, sys
 sys.path.insert(0, sys.argv[1])
 runpy.run_path(sys.argv[1] + "/workers/runtime/preload.py")
-from workers.agent.nursery_process import why_not_to_fork
+from workers.agent.processes.nursery_process import why_not_to_fork
 assert why_not_to_fork() is None, why_not_to_fork()
 child = os.fork()
 if child == 0:

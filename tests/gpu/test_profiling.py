@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.gpu.conftest import ON_THE_CPU, PATTERNS, START_SECONDS, patterns
-from workers.runtime.local_agent import LocalAgent
-from workers.runtime.local_worker import Message
+from workers.runtime.at_home.local_agent import LocalAgent
+from workers.runtime.at_home.local_worker import Message
 
 
 def profiled(agent: LocalAgent, world_size: int, **changes: Any) -> tuple[list[Message], Message]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.gpu.conftest import PATTERNS, START_SECONDS, patterns
-from workers.runtime.local_agent import Generation, LocalAgent
+from workers.runtime.at_home.local_agent import Generation, LocalAgent
 
 ITERATIONS = 120
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.gpu.conftest import ON_THE_CPU, PATTERNS, START_SECONDS, patterns
-from workers.runtime.local_agent import LocalAgent
+from workers.runtime.at_home.local_agent import LocalAgent
 
 
 @pytest.mark.parametrize("precision", ["full", "mixed"])

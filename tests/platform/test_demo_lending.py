@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from launch.demo_lending import added_up
+from launch.showing.demo_lending import added_up
 from punctual.client.models import JobEvent
 
 BEGAN = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from launch.example_deployment import NAME, deploy_example, submitted_job
 from launch.folders import Folders
+from launch.showing.example_deployment import NAME, deploy_example, submitted_job
 from punctual.errors import ConflictError
 
 

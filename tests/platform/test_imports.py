@@ -37,7 +37,7 @@ PROCESSES: dict[str, tuple[str, set[str]]] = {
     },
     "supervisor": ("import launch.__main__", COMPUTING | PAGES | SERVER),
     "agent": ("import workers.agent.command_line", COMPUTING | PAGES | SERVER),
-    "nursery": ("import workers.agent.nursery_process", COMPUTING | PAGES | SERVER),
+    "nursery": ("import workers.agent.processes.nursery_process", COMPUTING | PAGES | SERVER),
     "memory store": ("import recovery.store.process", COMPUTING | PAGES | SERVER),
     "inference emulator": (
         "import workers.inference_emulator.__main__",

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from workers.runtime.local_nursery import Nursery
+    from workers.runtime.at_home.local_nursery import Nursery
 
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """A process that forks warm workers."""
     # Here: most sessions need none of it.
-    from workers.runtime.local_agent import stage_packages
-    from workers.runtime.local_nursery import Nursery
+    from workers.runtime.at_home.local_agent import stage_packages
+    from workers.runtime.at_home.local_nursery import Nursery
 
     born = Nursery(stage_packages(tmp_path_factory.mktemp("packages") / "staged"))
     yield born

@@ -9,9 +9,9 @@ from typing import Any
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, ScalingCurve, Snapshot
-from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.outcome import RunOutcome
+from simulation.policies import policy_named
 from tests.core.building import job, sizes, snapshot
 from tests.simulation.engine.worlds import Job, settings, workload
 

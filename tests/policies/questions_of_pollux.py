@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduling.policies.genetic_operators import Question, WorkerCounts
+from simulation.baselines.against_lyra.genetic_operators import Question, WorkerCounts
 
 
 def question(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from scheduling.policies.chronus import ACCEPTED, LEASE_SECONDS, OPPORTUNISTIC
-from scheduling.policies.chronus_kernels import EVERYBODY_FITS, pack_latest
-from scheduling.policies.chronus_program import first_lease
+from simulation.baselines.against_elasticflow.chronus import ACCEPTED, LEASE_SECONDS, OPPORTUNISTIC
+from simulation.baselines.against_elasticflow.chronus_kernels import EVERYBODY_FITS, pack_latest
+from simulation.baselines.against_elasticflow.chronus_program import first_lease
 from tests.core.building import job, sizes, snapshot
 from tests.policies.asking import FLAT, go_on, replanned, slots
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.core.question.decision import ReasonCode
-from scheduling.policies import policy_named
+from simulation.policies import policy_named
 from tests.core.building import C3, C4, after, job, sizes, snapshot, verdicts
 from tests.policies.asking import FLAT, given, go_on, measured, replanned, simulated, slots
 from tests.simulation.engine.worlds import Job

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, Snapshot
-from scheduling.policies import POLICIES, policy_named
 from simulation.engine.run import Simulation
 from simulation.outcome import JobEnd
+from simulation.policies import POLICIES, policy_named
 from tests.core.building import job, servers, snapshot
 from tests.plugins.examples import examples
 from tests.policies.asking import measured

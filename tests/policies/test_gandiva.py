@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.policies.gandiva_sets import ServerSets, rebalance, spread
+from simulation.baselines.against_elasticflow.gandiva_sets import ServerSets, rebalance, spread
 from tests.core.building import sizes, snapshot
 from tests.policies.asking import asking, given, go_on, replanned, slots
 

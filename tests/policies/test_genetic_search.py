@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
-from scheduling.policies.genetic_search import Budget, search
+from simulation.baselines.against_lyra.genetic_operators import (
+    Question,
+    WorkerCounts,
+    cross,
+    merit,
+    mutate,
+    repair,
+)
+from simulation.baselines.against_lyra.genetic_search import Budget, search
 from tests.policies.questions_of_pollux import is_allowed, question, questions
 
 SMALL = Budget(population=20, generations=10)

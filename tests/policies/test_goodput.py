@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.goodput import goodput_points, with_goodput
 from simulation.workloads.workload import MeasuredThroughput, Workload
 from tests.simulation.engine.worlds import Job, workload

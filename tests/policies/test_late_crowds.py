@@ -18,10 +18,11 @@ from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, occupy
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Plans, new_draft, no_plans, set_plan
 from scheduling.core.question.snapshot import JobSnapshot, Snapshot
-from scheduling.policies import dispatching, policy_named
-from scheduling.policies.edf_kernels import work_down
-from scheduling.policies.elastic_kernels import fill_or_rush
+from scheduling.policies import dispatching
 from scheduling.policies.without_promises import contest
+from simulation.baselines.against_elasticflow.edf_kernels import work_down
+from simulation.baselines.against_elasticflow.elastic_kernels import fill_or_rush
+from simulation.policies import policy_named
 from tests.core.building import job, snapshot
 from tests.policies.asking import later, slots
 

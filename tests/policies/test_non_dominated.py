@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.policies.non_dominated import crowding, fronts, survivors
+from simulation.baselines.against_lyra.non_dominated import crowding, fronts, survivors
 
 members = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=20)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from scheduling.policies.pollux_kernels import cheapest_exactly, cheapest_greedily
+from simulation.baselines.against_elasticflow.pollux_kernels import cheapest_exactly, cheapest_greedily
 from tests.core.building import sizes, snapshot
 from tests.policies.asking import asking, go_on, replanned, slots
 

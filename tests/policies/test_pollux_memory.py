@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.policies.pollux_memory import PolluxMemory, entries_of
+from simulation.baselines.against_lyra.pollux_memory import PolluxMemory, entries_of
 
 MEMBERS = np.array([[[1, 0], [0, 2]], [[0, 3], [0, 0]]], dtype=np.int16)
 NUMBERS, SERVERS = np.array([7, 5]), np.array([1, 4])

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.catalogue import load_workload
 from simulation.workloads.errors import TraceError
 from simulation.workloads.workload import Workload

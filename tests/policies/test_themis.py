@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
-from scheduling.policies.themis_kernels import fairest_fractions
+from simulation.baselines.against_elasticflow.themis_kernels import fairest_fractions
 from tests.core.building import sizes, snapshot
 from tests.policies.asking import asking, given, go_on, replanned, slots
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.policies.tiresias import seconds_until_demotion
+from simulation.baselines.against_elasticflow.tiresias import seconds_until_demotion
 from tests.core.building import sizes, snapshot
 from tests.policies.asking import asking, given, go_on, replanned, slots
 

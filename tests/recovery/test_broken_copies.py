@@ -29,7 +29,7 @@ from recovery.store.wire import Inbox
 from recovery.store.worker_requests import Connection, Served, WorkerRequests
 from tests.recovery.test_peers import SECRET, Server
 from tests.recovery.test_store import SECONDS, content, wait_until, write
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 OWNER = Owner("job", 1, 0)
 

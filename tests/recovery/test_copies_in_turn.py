@@ -19,7 +19,7 @@ from recovery.store.peer_wire import Peer
 from recovery.store.peers import Peers
 from tests.recovery.test_peers import SECRET, put
 from tests.recovery.test_store import SECONDS
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 CHUNK = b"0123456789"
 

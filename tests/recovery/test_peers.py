@@ -28,7 +28,7 @@ from recovery.store.memory import Region, checksums
 from recovery.store.peer_wire import Peer
 from recovery.store.peers import Peers
 from tests.recovery.test_store import LIMIT_BYTES, SECONDS, Node, content, read, wait_until, write
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 SECRET = "known to the servers of this generation"
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from workers.runtime.local_agent import LocalAgent
-from workers.runtime.local_nursery import Nursery
+from workers.runtime.at_home.local_agent import LocalAgent
+from workers.runtime.at_home.local_nursery import Nursery
 
 FUNCTIONS = Path(__file__).parent / "functions"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from moe.gating.curriculum import Curriculum
 from punctual import TrainingFunction
 from punctual.protocol.hyperparameters import RANDOM_ORDER
-from workers.runtime.batches import BatchLoader
+from workers.runtime.at_home.local_agent import runtime_plan
+from workers.runtime.data.batches import BatchLoader
+from workers.runtime.function.parts import build_dataset, build_parts, build_sample_order
 from workers.runtime.iteration import IterationRunner
-from workers.runtime.local_agent import runtime_plan
-from workers.runtime.parts import build_dataset, build_parts, build_sample_order
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 

@@ -11,10 +11,10 @@ import torch
 
 from punctual import artifact_path
 from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.at_home.local_agent import CheckpointFiles, LocalAgent
+from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.checkpoints import write_final
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import CheckpointFiles, LocalAgent
-from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.runtime.process_group import listen_on
 from workers.runtime.state.shards import own_shard, write_shard
 

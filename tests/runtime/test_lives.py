@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from tests.runtime.function.test_models_in_train import Points
 from tests.runtime.in_process import runner_of
-from tests.runtime.test_models_in_train import Points
+from workers.runtime.function.parts import build_dataset
 from workers.runtime.iteration import IterationRunner
 from workers.runtime.measuring.lives import Lives, copies_of
-from workers.runtime.parts import build_dataset
 
 
 class CountingRows(Dataset[Any]):

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch.utils.data import Dataset
 
 from workers.runtime import own_groups
-from workers.runtime.batches import BatchLoader
+from workers.runtime.data.batches import BatchLoader
+from workers.runtime.data.sample_order import SampleOrder
 from workers.runtime.failures import WorkerFailureError, blaming_the_function, is_peer_loss
-from workers.runtime.sample_order import SampleOrder
 
 #: What people's own code raises, in words that collectives use too.
 _OWN_ERRORS = [

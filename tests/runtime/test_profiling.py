@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from workers.runtime.device_models import DeviceModel
-from workers.runtime.local_agent import LocalAgent
-from workers.runtime.local_worker import Message
+from workers.runtime.at_home.local_agent import LocalAgent
+from workers.runtime.at_home.local_worker import Message
+from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.profiling import WARM_UP_ITERATIONS
 
 COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)

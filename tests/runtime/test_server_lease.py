@@ -10,8 +10,8 @@ import pytest
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime import server_lease
+from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import LocalAgent
 from workers.runtime.server_lease import ServerLease
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from workers.runtime.local_agent import LocalAgent
-from workers.runtime.local_worker import LocalWorker
+from workers.runtime.at_home.local_agent import LocalAgent
+from workers.runtime.at_home.local_worker import LocalWorker
 
 
 def test_a_worker_started_from_the_command_line_trains_and_stores_its_result() -> None:

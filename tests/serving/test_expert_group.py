@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from moe.lina.expert_paths import Counts, PathProfile, profile_paths
 from punctual.moe import MoELayer, TopK, moe_layers
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.runtime.local_ports import LOOPBACK, free_port
+from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.serving.experts.group import ExpertGroup
 from workers.serving.experts.meeting import Bell
 from workers.serving.experts.plans import ExpertPlanner

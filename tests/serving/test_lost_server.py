@@ -10,7 +10,7 @@ import torch
 from punctual.moe import TopK, moe_layers
 from tests.plugins.forking import forking
 from tests.serving.test_expert_group import CPU, EXPERTS, LAYERS, Tower, build_choices, profile
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 from workers.serving.errors import NotServingError
 from workers.serving.experts.group import ExpertGroup
 from workers.serving.experts.meeting import GroupPlace, meet

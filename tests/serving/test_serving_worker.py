@@ -12,8 +12,8 @@ import httpx
 import pytest
 import torch
 
-from workers.runtime.local_agent import Generation, LocalAgent
-from workers.runtime.local_nursery import Nursery
+from workers.runtime.at_home.local_agent import Generation, LocalAgent
+from workers.runtime.at_home.local_nursery import Nursery
 
 FUNCTION = Path(__file__).parent / "functions" / "scaler.py"
 TOKEN = "token-of-the-deployment"

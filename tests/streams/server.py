@@ -16,7 +16,7 @@ import pytest
 from django.db import connection
 
 from tests.dashboard.waiting import wait_until
-from workers.runtime.local_ports import free_port
+from workers.runtime.at_home.local_ports import free_port
 
 #: For all requests: a client of its own would read all certificates for each.
 CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))

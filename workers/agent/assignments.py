@@ -8,21 +8,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from workers.agent import clock
-from workers.agent.configuration import Configuration
-from workers.agent.desired_state import GenerationDesire, Goal, WorkerSlot, goal_rank
-from workers.agent.durable_files import is_full
 from workers.agent.hearing import Hearing, measuring_seconds
-from workers.agent.inventory import Accelerator
-from workers.agent.main_loop import MainLoop
-from workers.agent.provisioning import NotYet, Provisioner, ProvisioningError
-from workers.agent.uploads import Uploads
-from workers.agent.worker_pool import STOP_GRACE_SECONDS, WorkerPool
-from workers.agent.worker_record import (
-    Assignment,
-    WorkerRecord,
-)
-from workers.agent.worker_sockets import WorkerSockets
+from workers.agent.machine import clock
+from workers.agent.machine.configuration import Configuration
+from workers.agent.machine.durable_files import is_full
+from workers.agent.machine.main_loop import MainLoop
+from workers.agent.orders.desired_state import GenerationDesire, Goal, WorkerSlot, goal_rank
+from workers.agent.processes.inventory import Accelerator
+from workers.agent.processes.worker_pool import STOP_GRACE_SECONDS, WorkerPool
+from workers.agent.processes.worker_record import Assignment, WorkerRecord
+from workers.agent.processes.worker_sockets import WorkerSockets
+from workers.agent.storage.provisioning import NotYet, Provisioner, ProvisioningError
+from workers.agent.storage.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 

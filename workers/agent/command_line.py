@@ -16,12 +16,18 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from workers.agent.agent_state import AgentState, AgentStateError, Credential
-from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
-from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
-from workers.agent.durable_files import read_json, wait_for_room
-from workers.agent.inventory import describe
+from workers.agent.machine.configuration import Configuration, ConfigurationError, load_configuration
+from workers.agent.machine.durable_files import read_json, wait_for_room
 from workers.agent.node_agent import NodeAgent
+from workers.agent.orders.agent_state import AgentState, AgentStateError, Credential
+from workers.agent.processes.inventory import describe
+from workers.agent.talking.control_plane import (
+    ControlPlane,
+    CredentialRevoked,
+    Fenced,
+    RequestRefused,
+    Unreachable,
+)
 from workers.agent.this_server import ThisServer, probe_server
 
 logger = logging.getLogger(__name__)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from workers.agent import clock
 from workers.agent.assignments import Assignments
-from workers.agent.event_outbox import EventOutbox
-from workers.agent.uploads import Uploads
-from workers.agent.worker_pool import WorkerPool
+from workers.agent.machine import clock
+from workers.agent.processes.worker_pool import WorkerPool
+from workers.agent.storage.uploads import Uploads
+from workers.agent.talking.event_outbox import EventOutbox
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from punctual.protocol.limits import clean_text
-from workers.agent import clock
-from workers.agent.event_outbox import EventOutbox, event_id
-from workers.agent.resource_limits import EXCEEDED
-from workers.agent.uploads import StoredUpload, Upload, Uploads
-from workers.agent.worker_messages import (
+from workers.agent.machine import clock
+from workers.agent.machine.resource_limits import EXCEEDED
+from workers.agent.processes.worker_messages import (
     FileWritten,
     Hello,
     Message,
@@ -21,8 +19,8 @@ from workers.agent.worker_messages import (
     RequestCounts,
     WorkerEvent,
 )
-from workers.agent.worker_pool import WorkerPool
-from workers.agent.worker_record import (
+from workers.agent.processes.worker_pool import WorkerPool
+from workers.agent.processes.worker_record import (
     ENDING_PHASES,
     LEASE_ENDED,
     READY_STEPS,
@@ -31,7 +29,9 @@ from workers.agent.worker_record import (
     Assignment,
     WorkerRecord,
 )
-from workers.agent.worker_sockets import WorkerSockets
+from workers.agent.processes.worker_sockets import WorkerSockets
+from workers.agent.storage.uploads import StoredUpload, Upload, Uploads
+from workers.agent.talking.event_outbox import EventOutbox, event_id
 
 logger = logging.getLogger(__name__)
 

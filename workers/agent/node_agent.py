@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from workers.agent import clock
-from workers.agent.agent_state import AgentState, Credential
 from workers.agent.assignments import Assignments
-from workers.agent.calls import Calls
-from workers.agent.configuration import Configuration
-from workers.agent.control_plane import ControlPlane, RequestRefused, Unreachable
-from workers.agent.decisions import (
+from workers.agent.ending import Ending
+from workers.agent.hearing import Hearing
+from workers.agent.machine import clock
+from workers.agent.machine.configuration import Configuration
+from workers.agent.machine.disk_rates import disk_rate_of_worker
+from workers.agent.machine.durable_files import write_waiting
+from workers.agent.machine.main_loop import MainLoop
+from workers.agent.machine.resource_limits import store_bytes
+from workers.agent.orders.agent_state import AgentState, Credential
+from workers.agent.orders.decisions import (
     ForgetWorker,
     KillWorker,
     SetGoal,
@@ -20,31 +24,27 @@ from workers.agent.decisions import (
     decide,
     is_stale,
 )
-from workers.agent.desired_state import DesiredState, DesiredStateError, parse_desired_state
-from workers.agent.disk_rates import disk_rate_of_worker
-from workers.agent.durable_files import write_waiting
-from workers.agent.durable_store import DurableStore
-from workers.agent.ending import Ending
-from workers.agent.event_outbox import EventOutbox
-from workers.agent.hearing import Hearing
-from workers.agent.inventory import Accelerator, describe
-from workers.agent.link_copies import LinkCopies
-from workers.agent.link_probes import LinkProbes
-from workers.agent.main_loop import MainLoop
-from workers.agent.memory_store import MemoryStore
-from workers.agent.node_cache import NodeCache
-from workers.agent.nursery import Nursery
-from workers.agent.provisioning import Provisioner
-from workers.agent.reports import Report, Reporter
-from workers.agent.resource_limits import store_bytes
-from workers.agent.sandboxing import Sandboxing
+from workers.agent.orders.desired_state import DesiredState, DesiredStateError, parse_desired_state
+from workers.agent.processes.inventory import Accelerator, describe
+from workers.agent.processes.nursery import Nursery
+from workers.agent.processes.sandboxing import Sandboxing
+from workers.agent.processes.worker_messages import Message
+from workers.agent.processes.worker_pool import WorkerPool
+from workers.agent.processes.worker_record import WorkerRecord
+from workers.agent.processes.worker_sockets import WorkerSockets
+from workers.agent.storage.durable_store import DurableStore
+from workers.agent.storage.link_copies import LinkCopies
+from workers.agent.storage.memory_store import MemoryStore
+from workers.agent.storage.node_cache import NodeCache
+from workers.agent.storage.provisioning import Provisioner
+from workers.agent.storage.uploads import StoredUpload, Uploads
+from workers.agent.talking.calls import Calls
+from workers.agent.talking.control_plane import ControlPlane, RequestRefused, Unreachable
+from workers.agent.talking.event_outbox import EventOutbox
+from workers.agent.talking.link_probes import LinkProbes
+from workers.agent.talking.reports import Report, Reporter
+from workers.agent.talking.wakeups import WakeupFollower
 from workers.agent.this_server import ThisServer
-from workers.agent.uploads import StoredUpload, Uploads
-from workers.agent.wakeups import WakeupFollower
-from workers.agent.worker_messages import Message
-from workers.agent.worker_pool import WorkerPool
-from workers.agent.worker_record import WorkerRecord
-from workers.agent.worker_sockets import WorkerSockets
 from workers.links.load import LinkLoad
 from workers.links.server import LinkServer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.agent.configuration import Configuration
-from workers.agent.inventory import Accelerator, find_accelerators
-from workers.agent.runtime_staging import stage_runtime
-from workers.agent.sandboxing import Sandboxing
+from workers.agent.machine.configuration import Configuration
+from workers.agent.processes.inventory import Accelerator, find_accelerators
+from workers.agent.processes.runtime_staging import stage_runtime
+from workers.agent.processes.sandboxing import Sandboxing
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Worker:
         from punctual.protocol.hyperparameters import HyperparameterError
         from workers.runtime.assignment import Assignment
         from workers.runtime.failures import WorkerFailureError
-        from workers.runtime.function_loading import load_function
+        from workers.runtime.function.function_loading import load_function
         from workers.runtime.profiling import ProfilingGeneration
         from workers.runtime.training import TrainingGeneration, WorkerContext
 

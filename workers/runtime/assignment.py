@@ -11,7 +11,7 @@ from punctual.protocol.hyperparameters import Settings, read_settings
 from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
-from workers.runtime.device_models import DeviceModel
+from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.tiers.disk_share import DiskShare
 

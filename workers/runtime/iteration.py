@@ -22,24 +22,24 @@ from torch.nn.utils import get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
-from workers.runtime.batches import BatchLoader, LocalBatch
-from workers.runtime.curriculum import SampleCounts
+from workers.runtime.data.batches import BatchLoader, LocalBatch
+from workers.runtime.data.curriculum import SampleCounts
+from workers.runtime.data.task_times import TaskTimes
+from workers.runtime.emulation.pace import Pace
+from workers.runtime.experts.mixtures import Mixtures, RoutingOfIteration
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
-from workers.runtime.leftover_steps import LeftoverSteps
+from workers.runtime.function.leftover_steps import LeftoverSteps
+from workers.runtime.function.parts import TrainingParts
+from workers.runtime.function.returned import METRIC_SLOTS, loss_and_metrics, refused
+from workers.runtime.function.trained_parameters import TrainedParameters
+from workers.runtime.function.undeclared_state import UndeclaredState
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.row_times import RowTimes
-from workers.runtime.mixtures import Mixtures, RoutingOfIteration
-from workers.runtime.pace import Pace
-from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
-from workers.runtime.returned import METRIC_SLOTS, loss_and_metrics, refused
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.synchronisation.words import in_our_words
-from workers.runtime.task_times import TaskTimes
-from workers.runtime.trained_parameters import TrainedParameters
-from workers.runtime.undeclared_state import UndeclaredState
 
 
 class Control(IntEnum):

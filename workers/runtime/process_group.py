@@ -13,9 +13,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from workers.runtime import emulated_network, own_groups
+from workers.runtime import own_groups
 from workers.runtime.assignment import Assignment
-from workers.runtime.emulated_network import EmulatedGroup, Emulation
+from workers.runtime.emulation import emulated_network
+from workers.runtime.emulation.emulated_network import EmulatedGroup, Emulation
 from workers.runtime.failures import WorkerFailureError, first_line, start_failed
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.

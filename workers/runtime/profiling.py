@@ -18,12 +18,19 @@ import torch.distributed as dist
 
 from communication.hooks.device_time import courses_of
 from workers.runtime import host_memory
-from workers.runtime.data_comparison import compare_workers, fetch_first_samples
-from workers.runtime.emulated_network import build_emulation
-from workers.runtime.emulated_time import Overrun
-from workers.runtime.evaluation import evaluate
+from workers.runtime.data.data_comparison import compare_workers, fetch_first_samples
+from workers.runtime.emulation.emulated_network import build_emulation
+from workers.runtime.emulation.emulated_time import Overrun
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function_loading import overrides
+from workers.runtime.function.evaluation import evaluate
+from workers.runtime.function.function_loading import overrides
+from workers.runtime.function.parts import (
+    TrainingParts,
+    build_dataset,
+    build_loader,
+    build_parts,
+    select_device,
+)
 from workers.runtime.iteration import Control, IterationRunner
 from workers.runtime.measuring.codec_times import codec_fields
 from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
@@ -33,13 +40,6 @@ from workers.runtime.measuring.lives import Lives, copies_of
 from workers.runtime.measuring.mixture_sizes import mixture_fields
 from workers.runtime.measuring.records import profile_fields
 from workers.runtime.measuring.row_times import traffic_fields
-from workers.runtime.parts import (
-    TrainingParts,
-    build_dataset,
-    build_loader,
-    build_parts,
-    select_device,
-)
 from workers.runtime.process_group import open_process_group, subgroup
 from workers.runtime.state.layout import OwnState
 from workers.runtime.state.loading import ShardInMemory, load_state

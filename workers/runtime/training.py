@@ -21,30 +21,31 @@ from recovery.traffic.modes import TrafficMode
 from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
-from workers.runtime.data_comparison import compare_generations, compare_workers, fetch_first_samples
-from workers.runtime.emulated_network import Emulation, build_emulation
-from workers.runtime.evaluation import evaluate
+from workers.runtime.data.data_comparison import compare_generations, compare_workers, fetch_first_samples
+from workers.runtime.data.sample_order import chain_digest
+from workers.runtime.emulation.emulated_network import Emulation, build_emulation
+from workers.runtime.emulation.pace import Pace
+from workers.runtime.experts.path_recorder import PathRecorder
 from workers.runtime.failures import start_failed
-from workers.runtime.function_loading import overrides
-from workers.runtime.goals import Goals
-from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
-from workers.runtime.measuring.gradient_times import GradientTimes
-from workers.runtime.measuring.routing import routing_reports
-from workers.runtime.measuring.windows import CommunicationWindows
-from workers.runtime.nonfinite import NonfiniteWatch
-from workers.runtime.pace import Pace
-from workers.runtime.parameter_comparison import ParameterComparison
-from workers.runtime.parts import (
+from workers.runtime.function.evaluation import evaluate
+from workers.runtime.function.function_loading import overrides
+from workers.runtime.function.parts import (
     TrainingParts,
     build_dataset,
     build_loader,
     build_parts,
     select_device,
 )
-from workers.runtime.path_recorder import PathRecorder
+from workers.runtime.function.stopping import function_stops
+from workers.runtime.goals import Goals
+from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
+from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.routing import routing_reports
+from workers.runtime.measuring.windows import CommunicationWindows
+from workers.runtime.nonfinite import NonfiniteWatch
+from workers.runtime.parameter_comparison import ParameterComparison
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
-from workers.runtime.sample_order import chain_digest
 from workers.runtime.server_lease import ServerLease
 from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.durable_schedule import DurableSchedule
@@ -62,7 +63,6 @@ from workers.runtime.state.training_state import (
     restore,
     state_bytes,
 )
-from workers.runtime.stopping import function_stops
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.topology import Topology
 

@@ -23,10 +23,10 @@ from punctual.bundles.predict import not_deployable
 from punctual.function import set_folders
 from punctual.protocol.hyperparameters import read_settings
 from punctual.protocol.limits import TENSORS_NAMED
+from workers.runtime.at_home.local_agent import Generation, LocalAgent
+from workers.runtime.at_home.local_worker import Message, WorkerEndedError
+from workers.runtime.at_home.own_function import find_data, read_function_source, read_source, write_files
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import Generation, LocalAgent
-from workers.runtime.local_worker import Message, WorkerEndedError
-from workers.runtime.own_function import find_data, read_function_source, read_source, write_files
 from workers.serving.try_predict import load_predict, read_tried_inputs, try_predict
 
 _PATIENCE_SECONDS = 3600.0

@@ -10,8 +10,8 @@ from pathlib import Path
 from punctual.function import TrainingFunction
 from workers.runtime.connection import AgentConnection
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.function.parts import select_device
 from workers.runtime.goals import Goals
-from workers.runtime.parts import select_device
 from workers.runtime.server_lease import ServerLease
 from workers.serving.assignment import WEIGHTS, ServingAssignment
 from workers.serving.experts.joining import ServingGroup

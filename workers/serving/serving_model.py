@@ -13,8 +13,8 @@ from punctual.function import TrainingFunction
 from punctual.moe import moe_layers
 from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
-from workers.runtime.function_loading import overrides
-from workers.runtime.returned import check_model
+from workers.runtime.function.function_loading import overrides
+from workers.runtime.function.returned import check_model
 from workers.serving.experts.held import move_without_experts
 from workers.serving.ring.layer_ring import LayerRing
 from workers.serving.ring.placing import place_model

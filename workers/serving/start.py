@@ -10,7 +10,7 @@ from typing import Any
 from punctual.function import set_folders
 from workers.runtime.connection import AgentConnection
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function_loading import load_function
+from workers.runtime.function.function_loading import load_function
 from workers.runtime.goals import Goals
 from workers.runtime.server_lease import ServerLease
 from workers.serving.assignment import ServingAssignment

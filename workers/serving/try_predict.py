@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from workers.runtime.failures import first_line
-from workers.runtime.function_loading import load_function
+from workers.runtime.function.function_loading import load_function
 from workers.serving.application import ProblemError, read_inputs
 from workers.serving.batching import Outcome, Request
 from workers.serving.counting import Counts

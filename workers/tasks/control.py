@@ -8,21 +8,15 @@ from django.utils import timezone
 from deployments.services import lending, sampling, steering
 from lending.services import orchestrator, trainings
 from lending.services.usage import forget_old_usage
-from scheduling.services import (
-    better_plans,
-    curves,
-    drain,
-    environments,
-    housekeeping,
-    leases,
-    link_probes,
-    plan_watch,
-    wakeups,
-)
+from scheduling.services.agents import drain, leases, link_probes
+from scheduling.services.generations import plan_watch
+from scheduling.services.long_work import environments, housekeeping
+from scheduling.services.measuring import better_plans, curves
+from scheduling.services.rows import wakeups
 from simulation.services import runs
 from workers.tasks.common import RETRY
 
-#: Of every kind of long task (`scheduling/services/long_tasks.py`).
+#: Of every kind of long task (`scheduling/services/long_work/long_tasks.py`).
 SWEEPS = (environments.BUILDS.sweep, trainings.TRAININGS.sweep, runs.sweep_runs)
 
 

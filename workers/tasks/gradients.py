@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduling.services import gradient_plans
+from scheduling.services.gradients import gradient_plans
 from workers.tasks.common import RETRY
 
 #: A model of hundreds of tensors with all codecs takes a minute on a machine that does other things too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduling.services import environments
+from scheduling.services.long_work import environments
 from workers.tasks.common import RETRY
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from scheduling.services import planning, wakeups
+from scheduling.services.planning import planning
+from scheduling.services.rows import wakeups
 from workers.tasks.common import RETRY
 
 

@@ -16,7 +16,7 @@ from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.errors import InvalidRequest, NotFound
 from projects.models import Scope
-from scheduling.services.enrolment import TOKEN_VALID_FOR, enrolment_token_create
+from scheduling.services.agents.enrolment import TOKEN_VALID_FOR, enrolment_token_create
 
 
 @extend_schema(tags=["cluster"])

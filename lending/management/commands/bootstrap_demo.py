@@ -15,7 +15,7 @@ from lending.models import InferenceCluster
 from lending.services.inference_clusters import inference_cluster_create, server_token_create
 from projects.models import Membership, Project, Quota, Role, User, token_digest
 from scheduling.management.commands.submit_examples import DEMO_PROJECT
-from scheduling.services.enrolment import cluster_get_or_create, enrolment_token_create
+from scheduling.services.agents.enrolment import cluster_get_or_create, enrolment_token_create
 
 
 class Command(BaseCommand):

@@ -27,16 +27,16 @@ from projects.api.serializers import ProblemSerializer
 from projects.errors import NotFound
 from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
-from scheduling.selectors import cluster_summary
-from scheduling.selectors.codec_times import codec_times
-from scheduling.selectors.link_matrix import link_matrix
-from scheduling.selectors.occupancy import occupants
-from scheduling.selectors.recoveries import recovery_summary
-from scheduling.selectors.standby import standby_of
-from scheduling.services.drain import server_drain, server_undrain
-from scheduling.services.enrolment import agent_revoke
-from scheduling.services.server_ends import server_set_end
-from scheduling.services.standby import standby_set
+from scheduling.selectors.cluster import cluster_summary
+from scheduling.selectors.cluster.occupancy import occupants
+from scheduling.selectors.cluster.standby import standby_of
+from scheduling.selectors.network.codec_times import codec_times
+from scheduling.selectors.network.link_matrix import link_matrix
+from scheduling.selectors.recovery.recoveries import recovery_summary
+from scheduling.services.agents.drain import server_drain, server_undrain
+from scheduling.services.agents.enrolment import agent_revoke
+from scheduling.services.agents.server_ends import server_set_end
+from scheduling.services.agents.standby import standby_set
 
 
 class BrokenPromiseSerializer(serializers.Serializer):

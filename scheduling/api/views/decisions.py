@@ -18,7 +18,7 @@ from projects.errors import NotFound
 from projects.models import Scope, User
 from scheduling.api.job_serializers import EventSerializer
 from scheduling.models import Decision
-from scheduling.selectors.decisions import (
+from scheduling.selectors.decisions.decisions import (
     decision_events,
     decision_get,
     decisions_shown_to,
@@ -26,7 +26,7 @@ from scheduling.selectors.decisions import (
     sentences,
     summary_shown,
 )
-from scheduling.selectors.hiding import mask_for
+from scheduling.selectors.scope.hiding import mask_for
 
 
 class DecisionSerializer(serializers.ModelSerializer):

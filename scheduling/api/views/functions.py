@@ -21,9 +21,9 @@ from projects.models import Role, Scope, User
 from projects.selectors import projects_visible_to
 from scheduling.api import function_serializers as shapes
 from scheduling.models import Bundle, FunctionVersion
-from scheduling.selectors.functions import newest_versions, version_get, versions_visible_to
-from scheduling.services.environment_requests import environment_build, environment_cancel
-from scheduling.services.functions import function_upload
+from scheduling.selectors.jobs.functions import newest_versions, version_get, versions_visible_to
+from scheduling.services.requests.environment_requests import environment_build, environment_cancel
+from scheduling.services.requests.functions import function_upload
 
 
 @extend_schema(tags=["functions"])

@@ -23,13 +23,13 @@ from scheduling.api.expert_serializers import ExpertsSerializer
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
-from scheduling.selectors.artifacts import artifact_get, artifact_open, pieces
-from scheduling.selectors.communication import communication_of
-from scheduling.selectors.experts import experts_of
-from scheduling.selectors.hiding import mask_for
-from scheduling.selectors.job_times import planned_finish_at, planned_pieces
-from scheduling.selectors.jobs import job_get, training_history
-from scheduling.selectors.logs import log_page, log_tail
+from scheduling.selectors.jobs.artifacts import artifact_get, artifact_open, pieces
+from scheduling.selectors.jobs.experts import experts_of
+from scheduling.selectors.jobs.job_times import planned_finish_at, planned_pieces
+from scheduling.selectors.jobs.jobs import job_get, training_history
+from scheduling.selectors.jobs.logs import log_page, log_tail
+from scheduling.selectors.network.communication import communication_of
+from scheduling.selectors.scope.hiding import mask_for
 
 LARGEST_ID = 2**62
 

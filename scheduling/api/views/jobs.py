@@ -30,11 +30,11 @@ from scheduling.api.job_requests import (
 from scheduling.api.waiting import LONGEST_SECONDS, hold_until_verdict, wait_seconds
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
-from scheduling.selectors.environments import BuildQueue
-from scheduling.selectors.hiding import mask_for
-from scheduling.selectors.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
-from scheduling.services.declining_offers import job_decline_offer
-from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
+from scheduling.selectors.jobs.environments import BuildQueue
+from scheduling.selectors.jobs.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
+from scheduling.selectors.scope.hiding import mask_for
+from scheduling.services.requests.declining_offers import job_decline_offer
+from scheduling.services.requests.jobs import job_cancel, job_pause, job_resume, job_submit
 
 WAIT = OpenApiParameter(
     "wait",
@@ -275,7 +275,7 @@ class JobAcceptOfferView(JobAnswerView):
 
     def _accept(self, job_id: str) -> Response:
         # Imported here: answering loads the decision core, which nothing else of this process needs.
-        from scheduling.services.accepting import job_accept_offer
+        from scheduling.services.requests.accepting import job_accept_offer
 
         successor = job_accept_offer(job=job_to_steer(self.user, job_id), actor=self.user)
         return self.answer(successor.pk, 201)
@@ -367,7 +367,7 @@ class JobDeadlineView(JobAnswerView):
         keeps_soft = (
             job.service_class == ServiceClass.SOFT and body.get("deadline_at") is not None and not named
         )
-        from scheduling.services.what_if import job_change_deadline
+        from scheduling.services.requests.what_if import job_change_deadline
 
         changed_job, verdict, changed = job_change_deadline(
             job=job,
@@ -406,7 +406,7 @@ class WhatIfView(ApiView):
         body = self.read(WhatIfRequestSerializer)
         project, job_request = request_from(self.user, body)
         link = body.get("link_bytes_per_second")
-        from scheduling.services.what_if import what_if
+        from scheduling.services.requests.what_if import what_if
 
         verdict = what_if(project=project, request=job_request, link_bytes_per_second=link)
         mask = mask_for(self.user, [verdict.reason])

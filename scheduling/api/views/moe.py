@@ -66,7 +66,7 @@ class FitView(PlannerView):
         examples=[FIT_EXAMPLE],
     )
     def post(self, request: Request) -> Response:
-        from scheduling.services.moe_answers import fit_answer
+        from scheduling.services.requests.moe_answers import fit_answer
 
         body = self.read(requests.FitRequestSerializer)
         with field_errors(requests.FitRequestSerializer, "tiers"):
@@ -85,7 +85,7 @@ class ElasticView(PlannerView):
         responses={200: shapes.ElasticSerializer},
     )
     def post(self, request: Request) -> Response:
-        from scheduling.services.moe_answers import elastic_answer
+        from scheduling.services.requests.moe_answers import elastic_answer
 
         body = self.read(requests.ElasticRequestSerializer)
         with field_errors(requests.ElasticRequestSerializer, "memory" if "memory" in body else "tasks"):
@@ -108,7 +108,7 @@ class PlacementView(PlannerView):
         responses={200: shapes.PlacementSerializer(many=True)},
     )
     def post(self, request: Request) -> Response:
-        from scheduling.services.moe_answers import placement_answers
+        from scheduling.services.requests.moe_answers import placement_answers
 
         body = self.read(requests.PlacementRequestSerializer)
         answers = placement_answers(body, requests.MAX_SERVERS)
@@ -126,7 +126,7 @@ class RingView(PlannerView):
         responses={200: shapes.RingSerializer},
     )
     def post(self, request: Request) -> Response:
-        from scheduling.services.moe_answers import ring_answer
+        from scheduling.services.requests.moe_answers import ring_answer
 
         body = self.read(requests.RingRequestSerializer)
         return Response(shapes.RingSerializer(ring_answer(body)).data)

@@ -10,9 +10,9 @@ from rest_framework.response import Response
 from projects.api.base import ApiView
 from scheduling.api import recovery_serializers as shapes
 from scheduling.models import Job, Recovery
-from scheduling.selectors.jobs import job_get
-from scheduling.selectors.memory_states import copy_traffic, durable_point, memory_state
-from scheduling.selectors.recoveries import names_of_servers, recoveries_of
+from scheduling.selectors.jobs.jobs import job_get
+from scheduling.selectors.recovery.memory_states import copy_traffic, durable_point, memory_state
+from scheduling.selectors.recovery.recoveries import names_of_servers, recoveries_of
 
 
 @extend_schema(tags=["job records"])

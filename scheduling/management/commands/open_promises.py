@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from scheduling.selectors.promises import open_promises
-from scheduling.selectors.standing import duration
+from scheduling.selectors.jobs.promises import open_promises
+from scheduling.selectors.jobs.standing import duration
 
 _MOST_NAMED = 10
 

@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from projects.models import Membership, Project
-from scheduling.services.functions import function_upload
-from scheduling.services.jobs import JobRequest, job_submit
+from scheduling.services.requests.functions import function_upload
+from scheduling.services.requests.jobs import JobRequest, job_submit
 
 #: The project that `bootstrap_demo` makes.
 DEMO_PROJECT = "demo"

@@ -13,16 +13,22 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from scheduling.core.question.snapshot import AdmissionRule, Fill, Newcomers
-from scheduling.policies import POLICIES
-from simulation.engine.failures import rate_of_failures, read_failures, reserve_slack_seconds
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import (
+    Imperfections,
+    PoolSize,
+    Recovery,
+    SimulationSettings,
+    require_pricing,
+)
+from simulation.engine.outside.failures import rate_of_failures, read_failures, reserve_slack_seconds
+from simulation.engine.outside.server_ends import NOTICE_SECONDS, read_server_ends
+from simulation.engine.outside.server_memory import BYTES_PER_GB, server_memory_bytes
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
-from simulation.engine.server_ends import NOTICE_SECONDS, read_server_ends
-from simulation.engine.server_memory import BYTES_PER_GB, server_memory_bytes
-from simulation.engine.settings import Imperfections, PoolSize, Recovery, SimulationSettings, require_pricing
 from simulation.management.lending_options import add_lending_options, ageing_weight, sharing_settings
 from simulation.outcome import RunOutcome
+from simulation.policies import POLICIES
 from simulation.reports.html import write_report
 from simulation.reports.parquet import write_parquet
 from simulation.reports.summary import summary

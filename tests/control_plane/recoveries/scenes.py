@@ -14,8 +14,8 @@ from scheduling.choices import (
     GenerationState,
 )
 from scheduling.models import Job, Recovery
-from scheduling.services.leases import expire_leases, reconcile
-from scheduling.services.planning import run_planner
+from scheduling.services.agents.leases import expire_leases, reconcile
+from scheduling.services.planning.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
 

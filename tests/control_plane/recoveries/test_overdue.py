@@ -14,17 +14,17 @@ from scheduling.choices import (
     RecoveryOutcome,
 )
 from scheduling.models import Incident, Job, JobProtection, Recovery
-from scheduling.selectors.memory_states import memory_state
-from scheduling.services import housekeeping
-from scheduling.services.leases import expire_leases, reconcile
-from scheduling.services.planning import run_planner
-from scheduling.services.protection_watch import (
+from scheduling.selectors.recovery.memory_states import memory_state
+from scheduling.services.agents.leases import expire_leases, reconcile
+from scheduling.services.agents.protection_watch import (
     LONGEST_SECONDS,
     SHORTEST_SECONDS,
     patience_with_copies,
     patience_with_recoveries,
     recovery_seconds,
 )
+from scheduling.services.long_work import housekeeping
+from scheduling.services.planning.planning import run_planner
 from tests.control_plane.recoveries.scenes import (
     Nodes,
     Submit,

@@ -21,15 +21,15 @@ from scheduling.choices import (
     StateSource,
 )
 from scheduling.models import Generation, Job, JobEvent, Recovery
-from scheduling.selectors.recoveries import phase_spans
-from scheduling.selectors.state_sources import sources_of
-from scheduling.services import leases, recovering
-from scheduling.services.drain import server_drain
-from scheduling.services.jobs import job_cancel, job_pause
-from scheduling.services.leases import expire_leases, reconcile
-from scheduling.services.planning import run_planner
-from scheduling.services.records import lock_cluster
-from scheduling.services.recoveries import begin_recovery
+from scheduling.selectors.recovery.recoveries import phase_spans
+from scheduling.selectors.recovery.state_sources import sources_of
+from scheduling.services.agents import leases, recovering
+from scheduling.services.agents.drain import server_drain
+from scheduling.services.agents.leases import expire_leases, reconcile
+from scheduling.services.generations.recoveries import begin_recovery
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.requests.jobs import job_cancel, job_pause
+from scheduling.services.rows.records import lock_cluster
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.recoveries.scenes import (
     Nodes,

@@ -12,8 +12,8 @@ from django.test import Client
 from cluster.models import Cluster, Server
 from scheduling.choices import GenerationState
 from scheduling.models import Generation, Job
-from scheduling.services.drain import server_drain
-from scheduling.services.leases import reconcile
+from scheduling.services.agents.drain import server_drain
+from scheduling.services.agents.leases import reconcile
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.recoveries.scenes import Submit, go_on
 from tests.control_plane.simulated_agent import SimulatedAgent, settle

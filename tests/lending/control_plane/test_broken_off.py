@@ -16,9 +16,9 @@ from lending.models import InferenceCluster
 from lending.services.orchestrator import orchestrate
 from scheduling.choices import GenerationState, Goal, JobState
 from scheduling.models import Assignment, Generation, Job
-from scheduling.services.drain import server_drain, server_undrain
-from scheduling.services.generations import coming_generation, live_generation
-from scheduling.services.planning import run_planner
+from scheduling.services.agents.drain import server_drain, server_undrain
+from scheduling.services.generations.generations import coming_generation, live_generation
+from scheduling.services.planning.planning import run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory

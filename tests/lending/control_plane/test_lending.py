@@ -25,10 +25,10 @@ from lending.services.transitions import ForbiddenLendingTransition, move_server
 from projects.errors import InvalidRequest
 from scheduling.choices import GenerationState, JobState
 from scheduling.models import Assignment, Job
-from scheduling.services.enrolment import RefusedToken
+from scheduling.services.agents.enrolment import RefusedToken
 from tests.control_plane.conftest import SPEED
+from tests.control_plane.generations.test_failures import fall_silent
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
-from tests.control_plane.test_failures import fall_silent
 from tests.factories import (
     GenerationFactory,
     InferenceServerFactory,

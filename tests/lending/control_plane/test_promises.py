@@ -14,10 +14,10 @@ from lending.models import InferenceCluster
 from lending.services.orchestrator import orchestrate
 from scheduling.choices import JobState, PromiseOutcome
 from scheduling.models import Job
-from scheduling.services.generations import coming_generation, live_generation
-from scheduling.services.planning import run_planner
+from scheduling.services.generations.generations import coming_generation, live_generation
+from scheduling.services.planning.planning import run_planner
+from tests.control_plane.generations.test_failures import fall_silent
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
-from tests.control_plane.test_failures import fall_silent
 from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states, undone
 
 pytestmark = pytest.mark.django_db(transaction=True)

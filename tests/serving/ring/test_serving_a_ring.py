@@ -13,8 +13,8 @@ import torch
 
 from punctual.protocol.serving import ServingCounts
 from tests.serving.functions import tower
+from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_ports import LOOPBACK, free_port
 from workers.serving.assignment import ServingAssignment
 from workers.serving.generation import ServingGeneration
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.pauses import Pauses
 from simulation.engine.run import Simulation
 from simulation.outcome import JobOutcomes
 from tests.simulation.engine.worlds import Job, settings, workload

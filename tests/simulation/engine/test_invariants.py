@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulation.engine.invariants import sits_well
+from simulation.engine.checks.invariants import sits_well
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulation.engine.failures import reserve_slack_seconds
-from simulation.engine.happenings import Happening, HappeningKind
+from simulation.engine.asked.settings import Imperfections, Recovery
+from simulation.engine.outside.failures import reserve_slack_seconds
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, Recovery
 from simulation.outcome import RunOutcome
 from tests.simulation.engine.worlds import Job, random_world, settings, workload
 

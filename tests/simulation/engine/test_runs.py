@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceClass
-from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.invariants import InvariantViolation
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import Imperfections, PoolSize
+from simulation.engine.checks.invariants import InvariantViolation
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.engine.run import Simulation, load_kernels
-from simulation.engine.settings import Imperfections, PoolSize
 from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
 

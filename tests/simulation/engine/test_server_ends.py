@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from simulation.engine.happenings import Happening, HappeningKind
+from simulation.engine.asked.settings import KnownEnd
+from simulation.engine.asked.sharing import SharingSettings
+from simulation.engine.outside.happenings import Happening, HappeningKind
+from simulation.engine.outside.server_ends import drawn_ends
 from simulation.engine.run import Simulation
-from simulation.engine.server_ends import drawn_ends
-from simulation.engine.settings import KnownEnd
-from simulation.engine.sharing import SharingSettings
 from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.scenarios import ScenarioRules
 from tests.plugins.examples import examples

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulation.engine.outside.server_memory import server_memory_bytes
 from simulation.engine.run import Simulation
-from simulation.engine.server_memory import server_memory_bytes
 from simulation.outcome import RunOutcome
 from simulation.workloads.workload import Workload
 from tests.simulation.engine.worlds import Job, settings, workload

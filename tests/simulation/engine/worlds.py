@@ -10,11 +10,11 @@ import numpy as np
 
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.snapshot import Fill, ServiceClass
-from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.lending import Lending
-from simulation.engine.pauses import Pauses
-from simulation.engine.settings import Imperfections, PoolSize, SimulationSettings
-from simulation.engine.sharing import SharingSettings
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import Imperfections, PoolSize, SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from scheduling.core.problem.answer import Answer
-from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.pool import PoolState
+from simulation.engine.outside.happenings import Happening, HappeningKind
 from simulation.engine.run import Simulation
-from simulation.engine.shared_pool import SharedPool
+from simulation.engine.world.pool import PoolState
+from simulation.engine.world.shared_pool import SharedPool
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import World, random_world

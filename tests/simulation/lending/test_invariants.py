@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
-from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
-from simulation.engine.lending import Lending
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
-from simulation.engine.sharing import SharingSettings
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import JobEnd, RunOutcome
+from simulation.policies import POLICIES
 from simulation.workloads.linear import TRAINING_GPU, linear_workload
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 from tests.plugins.examples import examples

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
+from simulation.engine.asked.settings import SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
+from simulation.engine.curves.worker_tables import worker_tables
 from simulation.engine.run import Simulation
-from simulation.engine.settings import SimulationSettings
-from simulation.engine.sharing import SharingSettings
-from simulation.engine.worker_tables import worker_tables
 from simulation.outcome import RunOutcome
 from simulation.workloads.scenarios import RULES, Scenario, worker_ranges
 from tests.simulation.lending.worlds import (

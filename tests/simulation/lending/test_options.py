@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from research.lyra.specs import values_of
 from scheduling.core.lyra.tick import TwoPhase
 from scheduling.core.question.options import Option, option, options_of
 from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
 from scheduling.core.question.snapshot import PlannerSettings, Snapshot
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies.shares_workers import chosen_rules
-from simulation.engine.lending import Lending
-from simulation.engine.sharing import SharingSettings
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.management.lending_options import add_options
-from simulation.reproduction.lyra.specs import values_of
 from simulation.workloads.scenarios import ScenarioRules
 
 CLUSTER = ("--servers", "2", "--gpus-per-server", "8")

@@ -13,9 +13,9 @@ from scheduling.core.lyra.fleet import WorkerMap
 from scheduling.core.lyra.tick import Division, TwoPhase, divide
 from scheduling.core.problem.problem import Problem
 from scheduling.core.together.sharing import Sharing
-from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
-from simulation.engine.worker_tables import worker_tables
+from simulation.engine.curves.worker_tables import worker_tables
+from simulation.policies import POLICIES
 from tests.simulation.lending.worlds import Job, completion_seconds, ranges_of, run, usage_of
 
 

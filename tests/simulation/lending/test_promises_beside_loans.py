@@ -11,10 +11,10 @@ import pytest
 
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 from scheduling.core.question.snapshot import ServiceClass
-from simulation.engine.lending import Lending
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
-from simulation.engine.sharing import SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import RunOutcome

@@ -9,11 +9,11 @@ import numpy as np
 
 from lending.forecasting.registry import NO_FORECASTER
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
-from simulation.engine.lending import Lending
-from simulation.engine.pauses import Pauses
+from simulation.engine.asked.lending import Lending
+from simulation.engine.asked.pauses import Pauses
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
+from simulation.engine.asked.sharing import SharingSettings
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
-from simulation.engine.sharing import SharingSettings
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import RunOutcome
 from simulation.workloads.linear import TRAINING_GPU, linear_workload

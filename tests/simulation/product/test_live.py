@@ -15,10 +15,10 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import User
 from scheduling.choices import JobState
 from scheduling.models import CurveLevel, Job
-from scheduling.services.jobs import job_pause
+from scheduling.services.requests.jobs import job_pause
+from simulation.engine.asked.settings import PoolSize, SimulationSettings
 from simulation.engine.beginning import begin_under_way
 from simulation.engine.run import Simulation
-from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.live.capture import capture
 from simulation.live.state import LiveState, pack, unpack, workload_of
 from simulation.live.under_way import under_way

@@ -17,7 +17,7 @@ from cluster.models import Cluster
 from lending.models import InferenceCluster, UsageSample
 from projects.errors import InvalidRequest
 from scheduling.models import CurveLevel, Job
-from scheduling.services.borrowed import key_on
+from scheduling.services.rows.borrowed import key_on
 from simulation.engine.run import Simulation
 from simulation.live.capture import capture
 from simulation.live.lent import serving_now

@@ -10,8 +10,8 @@ import pytest
 from rest_framework.test import APIClient
 
 from projects.models import User
-from scheduling.policies import POLICIES
 from simulation.models import SimulationStudy
+from simulation.policies import POLICIES
 from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run
 from tests.simulation.product.conftest import runs_of

@@ -10,8 +10,8 @@ from rest_framework.test import APIClient
 
 from cluster.choices import WorkState
 from projects.models import User
-from scheduling.policies import POLICIES
 from simulation.models import SimulationRun, SimulationStudy
+from simulation.policies import POLICIES
 from simulation.selectors.studies import COMPARISON_FIGURES
 from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from cluster.choices import WorkState
 from scheduling.models import OutboxMessage
-from scheduling.services import long_tasks
+from scheduling.services.long_work import long_tasks
 from simulation.engine.run import Simulation
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.reports.parquet import read_parquet
@@ -47,7 +47,7 @@ def messages(topic: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def undelivered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker is away: wake-ups stay in the outbox."""
-    monkeypatch.setattr("scheduling.services.wakeups._deliver_or_log", lambda topic, payload: False)
+    monkeypatch.setattr("scheduling.services.rows.wakeups._deliver_or_log", lambda topic, payload: False)
 
 
 def test_a_run_leaves_a_summary_and_files_that_hold_the_same(start: Start, store: Path) -> None:

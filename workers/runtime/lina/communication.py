@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from moe.lina.micro_operations import MicroOperation, Traffic
 from moe.lina.scheduler import Mode, PriorityScheduler
-from workers.runtime.emulated_network import EmulatedWork
+from workers.runtime.emulation.emulated_network import EmulatedWork
 
 #: Begins a collective and returns its work.
 Begin = Callable[[], "dist.Work | None"]

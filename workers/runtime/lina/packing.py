@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from moe.lina.packing import ExpertPacking, PackingController, PackingDecision, StepTimes
-from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.emulation.emulated_network import EmulatedGroup
 from workers.runtime.lina.exchange import PipelinedExchange
 
 #: The controller judges by them; numbers on the wire.

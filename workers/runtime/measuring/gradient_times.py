@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workers.runtime.pace import Pace
+from workers.runtime.emulation.pace import Pace
 
 #: Of these the newest are looked at.
 ITERATIONS_KEPT = 256

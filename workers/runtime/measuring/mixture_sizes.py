@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from punctual.moe import MoELayer, expert_parameters, moe_layers
 from punctual.moe.tables import table_blocks
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 
 _log = logging.getLogger(__name__)
 #: Rows and columns of the parameter on which an optimizer shows what it keeps.

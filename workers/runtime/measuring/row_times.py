@@ -17,10 +17,10 @@ from moe.moesys.all_to_all import Algorithm, AllToAllChoice
 from punctual.moe import GroupExchange, moe_layers
 from punctual.moe.group_exchange import untimed
 from punctual.protocol import limits
-from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.emulation.emulated_network import EmulatedGroup
+from workers.runtime.emulation.pace import Pace
 from workers.runtime.lina.communication import Pending
 from workers.runtime.lina.exchange import PipelinedExchange
-from workers.runtime.pace import Pace
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange
 
 #: Not timed: memory is found, connections are made.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from workers.links.rates import DISK, HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, WITHIN_SERVER
-from workers.runtime.emulated_network import Emulation
+from workers.runtime.emulation.emulated_network import Emulation
 
 #: Server and rack of a worker, as numbers that tell them apart: eight bytes each.
 PLACE_BYTES = 16

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from torch import Tensor
 
 from workers.runtime.failures import blaming_the_function
-from workers.runtime.parts import TrainingParts
-from workers.runtime.returned import refused
+from workers.runtime.function.parts import TrainingParts
+from workers.runtime.function.returned import refused
 from workers.runtime.state.delivery import Held, redistribute
 from workers.runtime.state.experts import free
 from workers.runtime.state.layout import Path

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workers.runtime.data.sample_order import EMPTY_DIGEST
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
-from workers.runtime.parts import TrainingParts
-from workers.runtime.returned import own_state
-from workers.runtime.sample_order import EMPTY_DIGEST
+from workers.runtime.function.parts import TrainingParts
+from workers.runtime.function.returned import own_state
 from workers.runtime.state.layout import OwnState, Path, take_apart
 from workers.runtime.state.portable import UnstorableError
 from workers.runtime.state.shards import Shard, ShardCutter

@@ -22,7 +22,7 @@ from communication.hooks.orders import orders_of
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from workers.runtime.failures import blaming_the_function
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
 from workers.runtime.synchronisation.words import in_our_words

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from punctual.moe import ExpertPlacement, GroupExchange, LocalExchange
 from punctual.moe.exchange import ComputeExpert
-from workers.runtime.emulated_network import EmulatedGroup
+from workers.runtime.emulation.emulated_network import EmulatedGroup
 
 
 class RuntimeExchange(GroupExchange):

@@ -24,11 +24,11 @@ from punctual.moe.model import ExpertParameter, expert_parameters
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.links.rates import EXPERTS, STATE
 from workers.runtime import own_groups
+from workers.runtime.experts.host_experts import take_copies_to_device, take_to_device
+from workers.runtime.experts.spread_experts import spread_experts
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.host_experts import take_copies_to_device, take_to_device
-from workers.runtime.parts import TrainingParts
-from workers.runtime.returned import refused
-from workers.runtime.spread_experts import spread_experts
+from workers.runtime.function.parts import TrainingParts
+from workers.runtime.function.returned import refused
 from workers.runtime.state.experts import ExpertHosts, free
 from workers.runtime.state.moving_experts import move_experts, send_parameters
 from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, RuntimeExchange

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.hooks.measures import CommunicationMeasures
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.model import DistributedModel
 
 

@@ -24,11 +24,11 @@ from punctual.moe.model import ExpertParameter
 from punctual.moe.placement import ExpertPlacement
 from workers.links.rates import GRADIENTS
 from workers.runtime import own_groups
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.lina.communication import ScheduledCommunication
 from workers.runtime.lina.exchange import PipelinedExchange
 from workers.runtime.lina.expert_gradients import SharedGradients, SharedParameter
 from workers.runtime.lina.packing import ExpertMemory, RuntimePacking
-from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel

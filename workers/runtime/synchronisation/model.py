@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.utils import _to_kwargs, _verify_param_shape_across_processes
 from torch.nn.parallel import DistributedDataParallel
 
-from workers.runtime.returned import refused
+from workers.runtime.function.returned import refused
 from workers.runtime.synchronisation.pieces import has_functions_in_python
 
 #: What every library that carries tensors between ranks takes. The others travel as bytes.

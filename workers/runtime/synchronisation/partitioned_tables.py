@@ -23,7 +23,7 @@ from punctual.moe.tables import (
     TableExchange,
     partitioned_tables,
 )
-from workers.runtime.divisible_tables import divisible_tables
+from workers.runtime.experts.divisible_tables import divisible_tables
 
 
 def owners_of_blocks(blocks: int, ranks: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 
 

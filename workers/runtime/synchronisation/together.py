@@ -13,9 +13,9 @@ from communication.hooks.measures import CommunicationMeasures
 from punctual.moe.model import expert_parameters
 from punctual.moe.tables import table_blocks
 from punctual.protocol.limits import PLAN_REFUSED
+from workers.runtime.experts.host_experts import take_to_device
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.host_experts import take_to_device
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.state.layout import OwnState
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.kinds import KINDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workers.runtime.returned import refused
+from workers.runtime.function.returned import refused
 
 _WORDS = {
     "backward through the graph a second time": (

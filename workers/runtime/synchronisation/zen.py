@@ -19,7 +19,7 @@ from communication.hooks.zen.orders import zen_orders_from_message
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime import own_groups
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.parts import TrainingParts
+from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.sparse import first_ones_values, tables_of_rows
 

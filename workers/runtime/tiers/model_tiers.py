@@ -20,8 +20,8 @@ from moe.moesys.choices import LAYERS_IN_HOST_MEMORY
 from punctual.moe import MoELayer
 from punctual.moe.model import ExpertParameter
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.parts import TrainingParts
-from workers.runtime.returned import refused
+from workers.runtime.function.parts import TrainingParts
+from workers.runtime.function.returned import refused
 from workers.runtime.tiers.tiered_experts import TieredExperts
 from workers.runtime.tiers.usage import TierUsage
 

@@ -1,0 +1,1 @@
+"""What takes minutes or a running platform: each run by itself."""

@@ -1,0 +1,226 @@
+"""A job of many machines under random failures: the recovery's life cycle and recovery points on a virtual
+clock.
+
+Machines fail at a Poisson rate. Every failure runs through the phases of `recovery.life_cycle`; every
+source is chosen by `points`; which machines keep whose state is `recovery.placement`'s answer.
+Times are the published ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from recovery.life_cycle.facts import RecoveryBounds, RecoveryFacts, RecoveryPhase
+from recovery.life_cycle.steps import (
+    AskForServers,
+    ChooseSources,
+    MoveTo,
+    RecoveryInstruction,
+    StopWorkers,
+    TrainOn,
+    next_steps,
+)
+from recovery.placement.strategies import place
+from research.gemini.points.sources import Tier, choose_sources
+from research.gemini.points.versions import KeptState, Slot
+
+SECONDS_PER_DAY = 86_400.0
+#: No phase of the published times comes near its bound.
+BOUNDS = RecoveryBounds(
+    freeze_seconds=3600.0, prepare_seconds=3600.0, load_seconds=7200.0, start_seconds=3600.0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobUnderFailures:
+    """What is simulated. ``hardware_share``: of failures that take a machine's memory along.
+
+    ``in_memory``: whether there are recovery points in memory beside the durable ones.
+    ``standby``: whether a spare server is there at once; otherwise one comes after ``replacement_seconds``.
+    Times are in seconds.
+    """
+
+    machines: int
+    replicas: int
+    in_memory: bool
+    days: float
+    failures_a_day: float
+    iteration_seconds: float
+    hardware_share: float
+    standby: bool
+    detection_seconds: float
+    serialization_seconds: float
+    warm_up_seconds: float
+    replacement_seconds: float
+    memory_load_seconds: float
+    durable_load_seconds: float
+    durable_period_seconds: float
+
+
+@dataclass
+class FailureRecord:
+    """What happened. ``lost_iterations``: for each recovery, whole iterations that had been completed."""
+
+    productive_seconds: float = 0.0
+    seconds: float = 0.0
+    failures: int = 0
+    during_recovery: int = 0
+    tiers: Counter[Tier] = field(default_factory=Counter)
+    lost_iterations: list[int] = field(default_factory=list)
+    downtime_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def effective_share(self) -> float:
+        """Share of the time whose training was kept."""
+        return self.productive_seconds / self.seconds if self.seconds else 1.0
+
+
+class FailingJob:
+    """One run. A version is complete on all holders at the end of the iteration after it."""
+
+    def __init__(self, job: JobUnderFailures, seed: int) -> None:
+        self.job = job
+        self.placement = place(job.machines, job.replicas)
+        self.record = FailureRecord()
+        self._rng = np.random.default_rng(seed)
+        self._now = 0.0
+        self._end = job.days * SECONDS_PER_DAY
+        self._reached = 0
+        self._durable = 0
+        self._durable_at = 0.0
+        self._kept_version = 0
+        #: Machines without any copy, and those with their own state alone.
+        self._empty: set[int] = set()
+        self._own_alone: set[int] = set()
+        self._chosen = 0
+        self._load_seconds = 0.0
+        self._next_failure = self._gap()
+
+    def run(self) -> FailureRecord:
+        """Train and recover until the time is up."""
+        while self._now < self._end:
+            self._train_until(min(self._next_failure, self._end))
+            if self._now < self._end:
+                self._recover()
+        self.record.seconds = self._now
+        self.record.productive_seconds = self._reached * self.job.iteration_seconds
+        return self.record
+
+    def _gap(self) -> float:
+        rate = self.job.machines * self.job.failures_a_day / SECONDS_PER_DAY
+        return float(self._rng.exponential(1.0 / rate)) if rate > 0.0 else inf
+
+    def _strikes(self) -> frozenset[int]:
+        """The machine that fails now, if the failure takes one."""
+        self.record.failures += 1
+        machine = int(self._rng.integers(self.job.machines))
+        hardware = float(self._rng.random()) < self.job.hardware_share
+        self._next_failure += self._gap()
+        if not hardware:
+            return frozenset()
+        self._empty.add(machine)
+        self._own_alone.discard(machine)
+        return frozenset({machine})
+
+    def _train_until(self, at: float) -> None:
+        iterations = int((at - self._now) / self.job.iteration_seconds)
+        if iterations:
+            # Version v is sent while v + 1 is computed, and all holders have received it then.
+            self._reached += iterations
+            self._kept_version = self._reached - 1
+            self._own_alone.clear()
+        self._store_durably(at)
+        self._now = at
+
+    def _store_durably(self, at: float) -> None:
+        """Durable states come at fixed times, so long as the job is there to be stored."""
+        due = int((at - self._durable_at) / self.job.durable_period_seconds)
+        if due > 0:
+            self._durable_at += due * self.job.durable_period_seconds
+            # It is the state of the time at which it was begun to be written.
+            since = at - self._durable_at + self.job.durable_load_seconds
+            behind = int(since / self.job.iteration_seconds)
+            self._durable = max(self._durable, self._reached - 1 - behind)
+
+    # A recovery ------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        began = self._now
+        lost = self._strikes()
+        self._now += self.job.detection_seconds
+        facts = RecoveryFacts(
+            RecoveryPhase.DETECTED, generation=1, ranks=self.job.machines, phase_since=self._now, failed=lost
+        )
+        while facts.phase is not RecoveryPhase.RUNNING:
+            if self._next_failure <= self._now:
+                # A failure of processes finds none that train.
+                facts = replace(facts, newly_failed=facts.newly_failed | self._strikes())
+            due = next_steps(facts, BOUNDS, self._now)
+            if not due:
+                facts = self._wait(facts)
+            for step in due:
+                facts = self._carry_out(facts, step)
+        self.record.lost_iterations.append(self._reached - self._chosen)
+        self.record.downtime_seconds.append(self._now - began)
+        self._reached = self._kept_version = self._chosen
+
+    def _carry_out(self, facts: RecoveryFacts, step: RecoveryInstruction) -> RecoveryFacts:
+        """The facts after an instruction."""
+        job = self.job
+        if isinstance(step, MoveTo):
+            return replace(facts, phase=step.phase, phase_since=self._now)
+        if isinstance(step, StopWorkers):
+            return replace(facts, stopped=facts.stopped | step.ranks)
+        if isinstance(step, AskForServers):
+            self._now += 0.0 if job.standby else job.replacement_seconds
+            return replace(facts, resourced=facts.resourced | step.ranks)
+        if isinstance(step, ChooseSources):
+            self._now += job.serialization_seconds
+            self._choose()
+            return replace(facts, sources_chosen=True)
+        if isinstance(step, TrainOn):
+            self._now += job.warm_up_seconds
+            return replace(facts, training=True)
+        self.record.during_recovery += 1
+        return RecoveryFacts(
+            RecoveryPhase.DETECTED, facts.generation + 1, facts.ranks, self._now, failed=step.failed,
+            resourced=facts.resourced - facts.newly_failed,
+        )  # fmt: skip
+
+    def _wait(self, facts: RecoveryFacts) -> RecoveryFacts:
+        """Nothing is due: time passes until the next report."""
+        if facts.phase is RecoveryPhase.STARTING:
+            # Published times count it into the warm-up, which comes last.
+            return replace(facts, started=frozenset(range(facts.ranks)))
+        if facts.phase is RecoveryPhase.LOADING:
+            self._now += self._load_seconds
+            # Newcomers have their own state; what they keep for others comes with the next iteration.
+            self._own_alone |= self._empty
+            self._empty.clear()
+            return replace(facts, loaded=tuple((rank, self._chosen) for rank in range(facts.ranks)))
+        # A lost server has stopped itself by the time at which its failure is noticed.
+        return replace(facts, fenced=facts.failed)
+
+    def _choose(self) -> None:
+        """The version and its sources, from what is in memory now."""
+        slots = Slot(self._kept_version, True), Slot(self._kept_version + 1, False)
+        kept = [
+            KeptState(owner, holder, slots)
+            for owner, where in enumerate(self.placement.holders)
+            for holder in where
+            if self.job.in_memory
+            and holder not in self._empty
+            and (holder == owner or holder not in self._own_alone)
+        ]
+        found = choose_sources(self.placement, kept, self._empty, self._durable)
+        self.record.tiers[found.tier] += 1
+        self._chosen = found.version or 0
+        self._load_seconds = {
+            Tier.LOCAL: 0.0,
+            Tier.PEER: self.job.memory_load_seconds,
+            Tier.DURABLE: self.job.durable_load_seconds,
+        }[found.tier]

@@ -1,0 +1,87 @@
+"""What a lost server was measured to cost, as `benchmarks/long/recovery_time.py` has left it.
+
+Measured on four emulated servers, where the published values are of 16 machines with 128 GPUs: these are
+shown beside the model's rows, never as one of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from research.figure import Table
+
+FILE = Path(__file__).with_name("measured_recovery.json")
+WAYS = {"memory": "memory of peers", "storage": "storage alone"}
+PHASES = ("detection", "fence", "resources", "start", "load", "lost_work", "wasted")
+HOW_OFTEN = ("checkpoint", "period")
+
+
+def measured_recovery(file: Path = FILE) -> Mapping[str, Any]:
+    """Setting and losses by the way the state is kept; nothing where nothing was measured.
+
+    Raises:
+        ValueError: the file is none of the benchmark's.
+    """
+    if not file.exists():
+        return {}
+    found = json.loads(file.read_text())
+    if not isinstance(found, dict) or "losses" not in found:
+        raise ValueError(f"{file} does not hold what benchmarks/long/recovery_time.py writes")
+    return found
+
+
+def recovery_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
+    """The phases of a lost server, in memory and in storage, and how many times as short they are."""
+    text = (
+        f"Medians of {{losses}} lost servers of four, one of which dies with its workers and its store; "
+        f"{_setting(found)} Wasted time is loading and lost work; detection, the fence and the start of "
+        "workers are the same for both."
+    )
+    return _tables(found, "Measured: a lost server", text, PHASES)
+
+
+def frequency_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
+    """How long a checkpoint takes and from one to the next, in memory and in storage."""
+    text = f"Jobs of the same runs as under recovery time; {_setting(found)}"
+    return _tables(found, "Measured: a checkpoint, and from one to the next", text, HOW_OFTEN)
+
+
+def _setting(found: Mapping[str, Any]) -> str:
+    if not found:
+        return ""
+    rate = found["network_bytes_per_second"] / 1e6
+    return (
+        f"{found['megabytes']} MB of state, links that carry {rate:.0f} MB/s, "
+        f"storage a twentieth of that, iterations of {found['iteration_seconds']:g} s; {found['machine']}, "
+        f"load {found['load']:.0f}."
+    )
+
+
+def _tables(found: Mapping[str, Any], title: str, text: str, names: Sequence[str]) -> tuple[Table, ...]:
+    losses = found.get("losses", {})
+    if any(not losses.get(way) for way in WAYS):
+        return ()
+    medians = {way: {name: median(one[name] for one in losses[way]) for name in names} for way in WAYS}
+    values = tuple({"phase": name, **{way: medians[way][name] for way in WAYS}} for name in names)
+    return (
+        Table(
+            title,
+            text.format(losses=min(len(losses[way]) for way in WAYS)),
+            ("", *WAYS.values(), "Storage over memory"),
+            tuple(
+                (
+                    name.replace("_", " "),
+                    *(f"{medians[way][name]:.1f} s" for way in WAYS),
+                    f"{medians['storage'][name] / medians['memory'][name]:.1f}"
+                    if medians["memory"][name]
+                    else "–",
+                )
+                for name in names
+            ),
+            values,
+        ),
+    )

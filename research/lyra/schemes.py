@@ -1,0 +1,93 @@
+"""The schemes of Table 3.5 by name, and the clusters they are run on (spec 2.12, 4.1, 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from research.lyra.specs import LyraSpec, Size
+from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
+from simulation.workloads.scenarios import Scenario
+
+FULL = Size(443, 520, "lyra")
+CALIBRATED = Size(55, 65, "lyra_scaled")
+SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=147")
+"""1.4 times the profile's own rate, at which the baseline waits as published: at that rate an eighth of the
+cluster has room for nearly every job under every other scheme, and their order cannot be told."""
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """One row: what it is called, and what it runs."""
+
+    name: str
+    label: str
+    policy: str
+    scenario: Scenario = Scenario.BASIC
+    loaning: bool = False
+    scaling: bool = False
+    reclaim: ReclaimMethod = ReclaimMethod.LYRA
+
+    def spec(self, size: Size, seed: int = 0) -> LyraSpec:
+        """Its run on clusters of a size."""
+        return LyraSpec(
+            self.policy, size, seed, self.scenario, loaning=self.loaning, scaling=self.scaling,
+            reclaim=self.reclaim
+        )  # fmt: skip
+
+
+BASELINE = Scheme("baseline", "Baseline (first come, strictly)", "fifo")
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("basic", "Lyra, Basic", "lyra", loaning=True, scaling=True),
+        Scheme("advanced", "Lyra, Advanced", "lyra", Scenario.ADVANCED, loaning=True, scaling=True),
+        Scheme(
+            "heterogeneous", "Lyra, Heterogeneous", "lyra", Scenario.HETEROGENEOUS, loaning=True, scaling=True
+        ),
+        Scheme("ideal", "Lyra, Ideal", "lyra", Scenario.IDEAL, loaning=True, scaling=True),
+        Scheme("opportunistic", "Opportunistic", "opportunistic", loaning=True, reclaim=ReclaimMethod.RANDOM),
+        Scheme("loaning_random", "Loaning, Random", "lyra", loaning=True, reclaim=ReclaimMethod.RANDOM),
+        Scheme("loaning_scf", "Loaning, SCF", "lyra", loaning=True, reclaim=ReclaimMethod.SCF),
+        Scheme("loaning", "Loaning, Lyra", "lyra", loaning=True),
+        Scheme("gandiva", "Scaling, Gandiva", "lyra_gandiva", scaling=True),
+        Scheme("afs", "Scaling, AFS", "afs", scaling=True),
+        Scheme("scaling", "Scaling, Lyra", "lyra", scaling=True),
+        Scheme("tuned", "Scaling, Lyra with tuned jobs", "lyra_tuned", scaling=True),
+        Scheme("sjf", "Shortest first alone", "sjf"),
+        Scheme("backfill", "First come, with backfilling", "fifo_backfill"),
+        Scheme(
+            "improved", "Loaning, reclaims improved", "lyra", loaning=True, reclaim=ReclaimMethod.IMPROVED
+        ),
+    )
+}
+
+POLLUX = Scheme("pollux", "Scaling, Pollux", "lyra_pollux", scaling=True)
+"""Apart: its genetic search takes too long for whole traces and whole clusters."""
+
+
+def size_of(full: bool) -> Size:
+    """The published clusters, or an eighth of them."""
+    return FULL if full else SCALED
+
+
+def banded_size(full: bool) -> Size:
+    """Where the baseline waits about as published, so that values can be held against bands."""
+    return FULL if full else CALIBRATED
+
+
+def specs_of(names: Sequence[str], full: bool, size: Size | None = None) -> list[LyraSpec]:
+    """The runs of the baseline and of some schemes, three seeds."""
+    size = size or size_of(full)
+    chosen = [BASELINE, *(SCHEMES[name] for name in names)]
+    return [scheme.spec(size, seed) for scheme in chosen for seed in SEEDS]
+
+
+def baseline_of(spec: LyraSpec) -> LyraSpec:
+    """The baseline on the same jobs."""
+    return replace(
+        spec, policy=BASELINE.policy, scenario=Scenario.BASIC, loaning=False, scaling=False,
+        reclaim=ReclaimMethod.LYRA,
+        rules=(), two_phase=(), lending=(), expansion=3, slot_seconds=30.0,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""A digest of the program text that a run's result depends on, so that results of older programs are not
+taken for new.
+
+Only what a policy really imports counts: another policy may change, or be added, and stored results stay
+good.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from functools import cache
+from pathlib import Path
+
+from simulation.policies import policy_named
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("communication", "moe", "recovery", "scheduling", "simulation")
+ENGINE = ("simulation.engine.run",)
+NOT_FOLLOWED = frozenset(
+    {
+        "scheduling.policies",
+        "simulation.engine.checks.invariants",
+        "simulation.engine.checks.shared_invariants",
+    }
+)
+"""The registry imports every policy, and the one that runs is given apart; checks of invariants only
+watch."""
+
+
+@cache
+def code_digest(policy: str, results: str) -> str:
+    """The digest of engine, core, policy and ``results``, the module that says what is kept of a run, as they
+    are on disk. Raises ValueError for an unknown policy."""
+    return modules_digest(*ENGINE, results, type(policy_named(policy)).__module__)
+
+
+@cache
+def modules_digest(*modules: str) -> str:
+    """The digest of these modules and all that they import of ours, as they are on disk."""
+    digest = hashlib.sha256()
+    for module in sorted(imported_by(*modules)):
+        digest.update(module.encode() + b"\0" + _path(module).read_bytes())
+    digest.update(f"python {sys.version_info[:2]}".encode())
+    return digest.hexdigest()
+
+
+def imported_by(*modules: str) -> set[str]:
+    """These modules of ours and all that they import, directly or not."""
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in found and module not in NOT_FOLLOWED:
+            found.add(module)
+            waiting += _imports(module)
+    return found
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(_path(module).read_bytes())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # A name may be a module of the package or something within it.
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        found += [name for name in names if name.partition(".")[0] in PACKAGES and _path(name).is_file()]
+    return tuple(found)
+
+
+def _path(module: str) -> Path:
+    place = ROOT.joinpath(*module.split("."))
+    package = place / "__init__.py"
+    return package if package.is_file() else place.with_suffix(".py")

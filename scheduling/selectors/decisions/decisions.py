@@ -1,0 +1,83 @@
+"""Decisions as the API shows them: what concerns other projects' jobs is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db.models import BooleanField, Case, Q, QuerySet, Value, When
+
+from projects.errors import NotFound
+from projects.models import User
+from scheduling.models import Decision, JobEvent
+from scheduling.selectors.scope.hiding import Mask
+from scheduling.selectors.scope.visibility import visible_jobs
+
+#: Parts of a summary that say nothing about single jobs.
+HARMLESS = ("gpu_kind", "used_stored_plans")
+
+
+def decisions_shown_to(user: User) -> QuerySet[Decision]:
+    """All for an operator, else those about jobs that the person may see. Snapshots stay in the database."""
+    has_snapshot = Case(
+        When(Q(snapshot__isnull=False), then=Value(True)), default=Value(False), output_field=BooleanField()
+    )
+    decisions = Decision.objects.defer("snapshot").annotate(has_snapshot=has_snapshot)
+    if user.operates():
+        return decisions
+    return decisions.filter(
+        pk__in=Decision.jobs.through.objects.filter(job__in=visible_jobs(user)).values("decision")
+    )
+
+
+def decision_get(user: User, decision_id: int) -> Decision:
+    """One decision.
+
+    Raises:
+        NotFound: there is none, or it concerns no job that the person may see.
+    """
+    decision = decisions_shown_to(user).filter(pk=decision_id).first()
+    if decision is None:
+        raise NotFound("There is no such decision about your jobs.")
+    return decision
+
+
+def decision_events(user: User, decision: Decision) -> QuerySet[JobEvent]:
+    """What the decision meant for jobs that the person may see."""
+    return JobEvent.objects.filter(decision=decision, job__in=visible_jobs(user)).order_by("pk")
+
+
+def jobs_to_show(user: User, decisions: Iterable[Decision]) -> set[str] | None:
+    """Ids of the jobs named by the decisions that the person may see; None: all of them."""
+    if user.operates():
+        return None
+    named = {job_id for decision in decisions for job_id in _named(decision.summary)}
+    return set(visible_jobs(user).filter(pk__in=named).values_list("pk", flat=True))
+
+
+def _named(summary: dict[str, Any]) -> set[str]:
+    entries = [*(summary.get("verdicts") or ()), *(summary.get("changes") or ())]
+    return {str(entry.get("job")) for entry in entries} | {
+        str(job_id) for job_id in summary.get("at_risk") or ()
+    }
+
+
+def sentences(decision: Decision) -> list[str]:
+    """Everything in a decision that may name a job in words."""
+    entries = [*(decision.summary.get("verdicts") or ()), *(decision.summary.get("changes") or ())]
+    return [decision.trigger, *(str(entry.get("reason") or "") for entry in entries)]
+
+
+def summary_shown(summary: dict[str, Any], seen: set[str] | None, mask: Mask) -> dict[str, Any]:
+    """The summary without what concerns jobs outside ``seen``. Notes may name any job, so they go as well."""
+    if seen is None:
+        return summary
+    shown: dict[str, Any] = {name: summary[name] for name in HARMLESS if name in summary}
+    for name in ("verdicts", "changes"):
+        shown[name] = [
+            {**entry, "reason": mask(str(entry.get("reason") or ""))}
+            for entry in summary.get(name) or ()
+            if entry.get("job") in seen
+        ]
+    shown["at_risk"] = [job_id for job_id in summary.get("at_risk") or () if job_id in seen]
+    return shown

@@ -1,0 +1,138 @@
+"""What became of a job's deadline, in one sentence: what its page and the command line put on top.
+
+The verdict is what was answered once. A job that missed says that it missed, by how much and why, whatever
+was answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Prefetch, QuerySet
+
+from scheduling.choices import JobEventKind, JobState, PromiseOutcome, VoidReason
+from scheduling.models import Job, JobEvent
+from scheduling.selectors.jobs.job_times import planned_finish_at
+
+_HISTORY_ATTRIBUTE = "history_of_a_miss"
+_KINDS_OF_A_MISS = (JobEventKind.INTERRUPTED, JobEventKind.AT_RISK, JobEventKind.LATE)
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_VOID = {
+    VoidReason.PAUSED: "its owner paused it",
+    VoidReason.CANCELLED: "it was cancelled",
+    VoidReason.FUNCTION_FAILED: "its function failed",
+    VoidReason.FUNCTION_SLOWER: "train() alone was slower than measured",
+    VoidReason.FAILED_REPEATEDLY: "it failed repeatedly without progress",
+    VoidReason.FAILURES: "more servers failed than the reserve covers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobStanding:
+    """``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty where the verdict says all. ``text``: a
+    sentence, or empty."""
+
+    code: str = ""
+    text: str = ""
+
+
+def standing(job: Job, now: datetime) -> JobStanding:
+    """How the job stands against its deadline. Looks at its history only where it missed, and where
+    `with_history` has not."""
+    outcome = PromiseOutcome(job.promise_outcome)
+    if outcome == PromiseOutcome.MET:
+        return JobStanding("met", f"The promise was kept{_against(job, now)}.")
+    if outcome == PromiseOutcome.MISSED:
+        return JobStanding("missed", f"The promise was missed: {_overdue(job, now)}. {_why(job)}")
+    if outcome == PromiseOutcome.VOID:
+        text = f"The promise is void: {_VOID.get(VoidReason(job.void_reason), 'it ended early')}"
+        overdue = f"; {_overdue(job, now)}" if job.late else ""
+        return JobStanding("void", f"{text}{overdue}.{_plan(job)}")
+    if job.late:
+        return JobStanding("late", f"Late: {_overdue(job, now)}; it had no promise.{_plan(job)}")
+    if job.at_risk and not job.finished():
+        return JobStanding("at_risk", f"At risk: no plan meets its deadline any more.{_plan(job)}")
+    return JobStanding()
+
+
+def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """The jobs with what their standings need of their history, in one more query however many missed."""
+    missed = JobEvent.objects.filter(kind__in=_KINDS_OF_A_MISS, job__promise_outcome=PromiseOutcome.MISSED)
+    return jobs.prefetch_related(
+        Prefetch("events", missed.order_by("happened_at", "id"), to_attr=_HISTORY_ATTRIBUTE)
+    )
+
+
+def without_history(job: Job) -> Job:
+    """A job of which nothing has happened yet, as `with_history` would read it."""
+    setattr(job, _HISTORY_ATTRIBUTE, [])
+    return job
+
+
+def _history(job: Job) -> list[JobEvent]:
+    """Interruptions of the job, since when it was at risk, and that it became late, in order."""
+    read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)
+    if read is None:
+        return list(job.events.filter(kind__in=_KINDS_OF_A_MISS).order_by("happened_at", "id"))
+    return read
+
+
+def _overdue(job: Job, now: datetime) -> str:
+    assert job.deadline_at is not None
+    if job.finished_at is not None:
+        late = duration((job.finished_at - job.deadline_at).total_seconds())
+        return (
+            f"it ended {late} after its deadline"
+            if job.state == JobState.COMPLETED
+            else "it did not complete"
+        )
+    passed = duration((now - job.deadline_at).total_seconds())
+    return f"its deadline passed {passed} ago at iteration {job.iterations_done:,} of {job.max_iterations:,}"
+
+
+def _against(job: Job, now: datetime) -> str:
+    if job.deadline_at is None or job.finished_at is None:
+        return ""
+    return f", {duration((job.deadline_at - job.finished_at).total_seconds())} before the deadline"
+
+
+def _plan(job: Job) -> str:
+    """When an unfinished job is planned to end, against its deadline."""
+    finish = planned_finish_at(job)
+    if job.finished() or finish is None:
+        return ""
+    at = f"{finish:%Y-%m-%d %H:%M:%S} UTC"
+    if job.deadline_at is None:
+        return f" It is planned to end at {at}."
+    seconds = (finish - job.deadline_at).total_seconds()
+    return (
+        f" It is planned to end at {at}, {duration(seconds)} {'after' if seconds > 0 else 'before'} its "
+        f"deadline."
+    )
+
+
+def _why(job: Job) -> str:
+    """What its history knows of the cause."""
+    history = _history(job)
+    if stops := [told.detail["platform_stopped"] for told in history if "platform_stopped" in told.detail]:
+        return f"The platform was stopped {stops[-1]}.{_plan(job)}"
+    if lost := [told for told in history if told.kind == JobEventKind.INTERRUPTED]:
+        times = sum(told.detail.get("times", 1) for told in lost)
+        often = "once" if times == 1 else f"{times} times"
+        return f"It was interrupted {often}; the last time: {lost[-1].message}{_plan(job)}"
+    if at_risk := [told for told in history if told.kind == JobEventKind.AT_RISK]:
+        since = at_risk[0].happened_at
+        return f"No plan had met the deadline since {since:%Y-%m-%d %H:%M:%S} UTC.{_plan(job)}"
+    return f"Its work took longer than planned.{_plan(job)}"
+
+
+def duration(seconds: float) -> str:
+    """The two largest units of a duration: `2 h 5 min`, `48 s`."""
+    left = round(abs(seconds))
+    for place, (length, name) in enumerate(_UNITS):
+        if left >= length:
+            whole, rest = divmod(left, length)
+            part = rest // _UNITS[place + 1][0] if place + 1 < len(_UNITS) else 0
+            return f"{whole} {name} {part} {_UNITS[place + 1][1]}" if part else f"{whole} {name}"
+    return "0 s"

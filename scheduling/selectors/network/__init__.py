@@ -1,0 +1,1 @@
+"""What is known of links, and how gradients travel."""

@@ -1,0 +1,115 @@
+"""How a job's gradients are sent: its plan, what that predicts and beat, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from communication.library.codec_names import FAITHFUL
+from scheduling.choices import GenerationState, Purpose
+from scheduling.core.runtime_plans.expert_families import gradients_of
+from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.curve_keys import function_key_on, keys_without_plan
+from scheduling.models import CurveLevel, Generation, GradientPlan, GradientProfile, Job
+from scheduling.selectors.network.link_profiles import known_links
+
+
+def communication_of(job: Job) -> dict[str, Any]:
+    """What a job's page and `GET /jobs/{id}/communication/` tell.
+
+    Predictions choose a plan; promises rest on the measured levels of the family's curve alone.
+    """
+    family = job.curve.plan_family if job.curve else PlanFamily.DENSE.value
+    kind = job.curve.gpu_kind if job.curve else ""
+    key = function_key_on(job, kind)
+    generation = _shown_generation(job)
+    plans = GradientPlan.objects.filter(profile__key=key, family=gradients_of(family)).select_related(
+        "profile"
+    )
+    rows = [_level(plan) for plan in plans.order_by("profile__gpus")]
+    followed = None
+    if generation is not None and generation.communication:
+        followed = plans.filter(pk=generation.communication["plan"]).first()
+    newest = GradientProfile.objects.filter(key=key).order_by("-confirmed_at").first()
+    links = known_links(kind) if kind else None
+    return {
+        "lossy": job.lossy,
+        "codecs": _codecs(job),
+        "family": family,
+        "generation": None if generation is None else generation.number,
+        "gpus": 0 if generation is None else generation.world_size,
+        "chosen": _of_generation(generation, "chosen"),
+        "beaten": _of_generation(generation, "beaten") or [],
+        "speedup": _of_generation(generation, "speedup"),
+        "made_at": _of_generation(generation, "made_at"),
+        "given_up": followed.given_up if followed is not None else "",
+        "measured_seconds": _measured_seconds(generation, followed),
+        "seconds_without_plan": _seconds_without(key, 0 if generation is None else generation.world_size),
+        "window": (generation.communication_window or None) if generation is not None else None,
+        "predicted_spans": _predicted_spans(generation, followed),
+        "profile": None
+        if newest is None
+        else {"measured_at": newest.measured_at, "confirmed_at": newest.confirmed_at, "gpus": newest.gpus},
+        "links": None
+        if links is None
+        else {
+            "told_by": links.source,
+            "emulated": links.emulated,
+            "since": links.since,
+            "between": asdict(links.profile.between),
+            "within": asdict(links.profile.within),
+        },
+        "levels": rows,
+    }
+
+
+def _codecs(job: Job) -> list[str]:
+    if job.lossy != "allowed":
+        return []
+    return list(job.codecs) or list(FAITHFUL)
+
+
+def _shown_generation(job: Job) -> Generation | None:
+    """The one that trains, else the newest."""
+    training = job.generations.filter(purpose=Purpose.TRAINING)
+    live = training.filter(state=GenerationState.LIVE).first()
+    return live or training.order_by("-number").first()
+
+
+def _of_generation(generation: Generation | None, name: str) -> Any:
+    return None if generation is None else generation.communication.get(name)
+
+
+def _predicted_spans(generation: Generation | None, plan: GradientPlan | None) -> list[dict[str, Any]]:
+    """Of the plan that the generation follows; none where another one was made since."""
+    if plan is None or plan.made_at.isoformat() != _of_generation(generation, "made_at"):
+        return []
+    return list(plan.spans)
+
+
+def _measured_seconds(generation: Generation | None, plan: GradientPlan | None) -> float | None:
+    """Of an iteration: of the last window that was told, else as running jobs showed it."""
+    if generation is not None and generation.communication_window:
+        return float(median(generation.communication_window["iteration_seconds"]))
+    return None if plan is None else plan.measured_seconds
+
+
+def _seconds_without(key: str, gpus: int) -> float | None:
+    """Of an iteration without a plan, as it was measured on so many GPUs; None where it was not."""
+    level = CurveLevel.objects.filter(curve__key__in=keys_without_plan(key), gpus=gpus).first()
+    return None if level is None else 1.0 / level.iterations_per_second
+
+
+def _level(plan: GradientPlan) -> dict[str, Any]:
+    return {
+        "gpus": plan.profile.gpus,
+        "servers": plan.servers,
+        "gpus_per_server": plan.gpus_per_server,
+        "planner": plan.planner,
+        "codec": plan.codec,
+        "predicted_seconds": plan.chosen["predicted"]["iteration_seconds"],
+        "measured_seconds": plan.measured_seconds,
+        "speedup": plan.speedup,
+        "given_up": plan.given_up,
+    }

@@ -1,0 +1,60 @@
+"""Links as plans are made with: what was measured or told, else the library's defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from cluster.models import Server
+from communication.profiles.link import LinkProfile, LinkRate
+from moe.lina.shared_link import Rates
+from scheduling.selectors.network.network import DEFAULT_RATE, network_of
+
+#: Where nobody said anything: PCIe within a server (Espresso 4.3, its slower platform).
+DEFAULT_LINKS = LinkProfile(DEFAULT_RATE, LinkRate(150e-6, 2.5e9))
+
+
+@dataclass(frozen=True)
+class KnownLinks:
+    """The links of servers with a kind of GPU. ``source``, ``emulated``, ``since``: of those between servers,
+    as `network.KnownRate` has them. Within a server links are told or the default: nobody measures them."""
+
+    profile: LinkProfile
+    source: str
+    emulated: bool = False
+    since: datetime | None = None
+
+
+def known_links(gpu_kind: str) -> KnownLinks:
+    """The slowest of these servers': it holds up all that exchange with it."""
+    servers = list(Server.objects.known().filter(gpus__kind=gpu_kind).distinct())
+    between = network_of(servers).slowest(server.pk for server in servers)
+    within = _slowest([server.links["within_server"] for server in servers if server.links])
+    profile = LinkProfile(between.rate, within or DEFAULT_LINKS.within)
+    return KnownLinks(profile, between.source, between.emulated, between.since)
+
+
+def known_rates(gpu_kind: str) -> Rates:
+    """Shares of a link that rows of experts and gradients get beside each other, on the server where they are
+    least; half each where nobody told them."""
+    servers = Server.objects.known().filter(gpus__kind=gpu_kind, links__isnull=False).distinct()
+    found = [_rates((server.links or {}).get("shares", {})) for server in servers]
+    return min(found, key=lambda rates: rates.all_to_all + rates.all_reduce, default=Rates())
+
+
+def _rates(shares: Mapping[str, float]) -> Rates:
+    """The links scale shares that sum to more than 1 down to 1 (docs/decisions/0020)."""
+    rows, gradients = float(shares.get("experts", 0.5)), float(shares.get("gradients", 0.5))
+    scale = max(1.0, rows + gradients)
+    return Rates(rows / scale, gradients / scale)
+
+
+def _slowest(rates: Sequence[Mapping[str, Any]]) -> LinkRate | None:
+    if not rates:
+        return None
+    return LinkRate(
+        max(float(rate["latency_seconds"]) for rate in rates),
+        min(float(rate["bytes_per_second"]) for rate in rates),
+    )

@@ -1,0 +1,1 @@
+"""How states are kept and found again."""

@@ -1,0 +1,1 @@
+"""What nodes report and are told."""

@@ -1,0 +1,157 @@
+"""Links between servers are measured while nobody uses them, a few at a time, and each again after a while.
+
+Their agents do it (docs/protocols.md 2.9). A server takes part while no job that spreads over servers has
+workers on it; where one came meanwhile, what was measured is not used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count, F, Q
+from django.utils import timezone
+
+from cluster.link_pairs import Pair, apart, pairs_of
+from cluster.models import Agent, Cluster, Gpu, Server, ServerLink
+from scheduling.choices import AssignmentState
+from scheduling.models import Assignment, Generation
+from scheduling.services.generations.server_ports import NoFreePort, take_ports
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.rows.wakeups import hint, wake_agents
+
+#: Links measured at once: each fills the network of two servers for a second.
+MOST_AT_ONCE = 8
+#: What was not answered by then is given up.
+PROBE_LASTS = timedelta(seconds=45)
+#: When a link is measured again, and when one of which nothing was kept is tried again.
+MEASURE_AGAIN = timedelta(hours=1)
+TRY_AGAIN = timedelta(minutes=5)
+_SECRET_BYTES = 32
+
+
+def ask_for_measurements() -> int:
+    """Have links measured that are due and idle. Returns how many are being measured anew."""
+    begun = 0
+    for cluster in Cluster.objects.all():
+        with transaction.atomic():
+            now = timezone.now()
+            if _give_up_late_ones(cluster, now) or _due(cluster, now):
+                begun += _begin(lock_cluster(cluster.pk), now)
+    return begun
+
+
+def take_measurement(agent: Agent, found: Mapping[str, Any], now: datetime) -> str:
+    """Keep what an agent found. Returns why it is not taken; empty where it is, or where it comes too late
+    to matter."""
+    link = ServerLink.objects.select_for_update().filter(pk=found["link"]).first()
+    if link is None or link.first_id != agent.server_id:
+        return f"link {found['link']} is none that this server measures"
+    if link.asked_at is None or link.number != found["number"]:
+        return ""
+    problem = found["problem"]
+    if not problem and _used_by_groups([link.first_id, link.second_id], since=link.asked_at):
+        problem = "jobs used these servers while it was measured"
+    if not problem:
+        link.latency_seconds = found["latency_seconds"]
+        link.bytes_per_second = found["bytes_per_second"]
+        link.emulated = Server.objects.filter(
+            pk__in=(link.first_id, link.second_id), links__isnull=False
+        ).exists()
+        link.measured_at = now
+    link.problem, link.tried_at = problem, now
+    _end(link)
+    link.save()
+    hint(f"cluster:{agent.server.cluster_id}", kind="servers")
+    return ""
+
+
+def _end(link: ServerLink) -> None:
+    link.asked_at, link.secret, link.port = None, "", 0
+
+
+def _give_up_late_ones(cluster: Cluster, now: datetime) -> bool:
+    late = list(ServerLink.objects.filter(first__cluster=cluster, asked_at__lt=now - PROBE_LASTS))
+    for link in late:
+        link.problem, link.tried_at = "the two servers' agents did not answer in time", now
+        _end(link)
+        link.save()
+    return bool(late)
+
+
+def _begin(cluster: Cluster, now: datetime) -> int:
+    """Ask for as many as may be measured at once. The caller holds the cluster's row."""
+    room = MOST_AT_ONCE - ServerLink.objects.filter(first__cluster=cluster, asked_at__isnull=False).count()
+    chosen = apart(_due(cluster, now), max(0, room))
+    ports = take_ports([[second] for _, second in chosen])
+    told: set[int] = set()
+    for (first, second), taken in zip(chosen, ports, strict=True):
+        if isinstance(taken, NoFreePort):
+            continue
+        link, _ = ServerLink.objects.get_or_create(first_id=first, second_id=second)
+        link.number, link.asked_at, link.tried_at = link.number + 1, now, now
+        link.port, link.secret = taken[0], secrets.token_hex(_SECRET_BYTES)
+        link.save()
+        told |= {first, second}
+    Server.objects.filter(pk__in=told).update(desired_version=F("desired_version") + 1)
+    wake_agents(dict(Server.objects.filter(pk__in=told).values_list("pk", "desired_version")))
+    return len(told) // 2
+
+
+def _due(cluster: Cluster, now: datetime) -> list[Pair]:
+    """Pairs of idle servers that are to be measured, those first that waited longest."""
+    free = _free_servers(cluster, now)
+    links = {
+        (link.first_id, link.second_id): link
+        for link in ServerLink.objects.filter(first__in=free, second__in=free)
+    }
+    waited: dict[Pair, datetime] = {}
+    for pair in pairs_to_measure(cluster):
+        if not set(pair) <= free:
+            continue
+        link = links.get(pair)
+        last = link.tried_at if link is not None else None
+        pause = MEASURE_AGAIN if link is not None and not link.problem else TRY_AGAIN
+        if last is None or last + pause <= now:
+            waited[pair] = last or datetime.min.replace(tzinfo=now.tzinfo)
+    return sorted(waited, key=lambda pair: (waited[pair], pair))
+
+
+def pairs_to_measure(cluster: Cluster) -> list[Pair]:
+    """Of servers with GPUs of one kind: no job spreads over several kinds."""
+    by_kind: dict[str, set[int]] = defaultdict(set)
+    for kind, server_id in (
+        Gpu.objects.known().filter(server__cluster=cluster).values_list("kind", "server_id")
+    ):
+        by_kind[kind].add(server_id)
+    return sorted({pair for servers in by_kind.values() for pair in pairs_of(sorted(servers))})
+
+
+def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
+    """Whose agents are heard of, and whose network no job's gradients use; no measurement either."""
+    heard = now - timedelta(seconds=cluster.suspect_seconds)
+    able = Server.objects.filter(
+        cluster=cluster, agent__fenced_at=None, agent__revoked_at=None, agent__last_report_at__gt=heard
+    )
+    usable = {server.pk for server in able if server.usable()}
+    measuring = ServerLink.objects.filter(first__in=usable, asked_at__isnull=False)
+    taken = {one for pair in measuring.values_list("first_id", "second_id") for one in pair}
+    return usable - taken - _used_by_groups(usable)
+
+
+def _used_by_groups(servers: Collection[int] | Sequence[int], since: datetime | None = None) -> set[int]:
+    """Those on which workers of a job are that has others elsewhere, or had since then."""
+    theirs = Q(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
+    if since is not None:
+        theirs |= Q(released_at__gte=since)
+    spread = (
+        Generation.objects.filter(assignments__in=Assignment.objects.filter(theirs))
+        .annotate(places=Count("assignments__gpu__server", distinct=True))
+        .filter(places__gt=1)
+    )
+    found = Assignment.objects.filter(theirs, generation__in=spread, gpu__server__in=servers)
+    return set(found.values_list("gpu__server_id", flat=True))

@@ -1,0 +1,230 @@
+"""Desired and actual state cannot part for good: what differs for longer than its steps may take is made to
+agree.
+
+The steps of a generation have time-outs of their own (`lifecycle.py`). This is what holds whatever led to a
+difference: looked at with every tick, from the rows alone. Callers hold the cluster's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+import structlog
+
+from cluster.choices import ServerState
+from cluster.models import Cluster
+from projects.prepared import PreparedValues
+from scheduling.choices import (
+    COMING_STATES,
+    PLANNED_STATES,
+    AssignmentState,
+    GenerationState,
+    Goal,
+    JobEventKind,
+    JobState,
+    Purpose,
+)
+from scheduling.life_cycle.events import MAXIMUM_FAILURES
+from scheduling.life_cycle.steps import next_steps
+from scheduling.models import Assignment, Generation, Job
+from scheduling.services.generations.blocking import release_bounds
+from scheduling.services.generations.generations import coming_generation, let_go
+from scheduling.services.generations.job_facts import facts_of, step_bounds, unretired
+from scheduling.services.generations.lifecycle import give_up, lose_generation
+from scheduling.services.generations.recoveries import words_on_going_on
+from scheduling.services.rows.records import move, planning_fact_changed, record
+from scheduling.services.rows.wakeups import wake
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Look:
+    """One look at a job. Its generations are read once, and anew after anything was mended."""
+
+    job: Job
+    cluster: Cluster
+    now: datetime
+
+    @cached_property
+    def unretired(self) -> list[Generation]:
+        return list(self.job.generations.exclude(state=GenerationState.RETIRED))
+
+    @property
+    def training(self) -> list[Generation]:
+        return [one for one in self.unretired if one.purpose == Purpose.TRAINING]
+
+    @property
+    def live(self) -> Generation | None:
+        """The one that trains, if any."""
+        return next((one for one in self.training if one.state == GenerationState.LIVE), None)
+
+    @property
+    def coming(self) -> Generation | None:
+        """The one that is on its way to train, if any."""
+        return next((one for one in self.training if one.state in COMING_STATES), None)
+
+
+Rule = Callable[[_Look], str]
+"""Looks at a job and mends one kind of difference. Returns what was wrong; empty where nothing was."""
+
+
+def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
+    """Make the job's generations agree with what is wanted of it. Returns what was wrong, in words."""
+    found = []
+    look = _Look(job, cluster, now)
+    for rule in RULES:
+        if text := rule(look):
+            found.append(text)
+            look = _Look(job, cluster, now)
+    for text in found:
+        log.warning("desired and actual state differed", job=job.pk, difference=text)
+        record(job, JobEventKind.RECONCILED, f"{text[0].upper()}{text[1:]}: put right.")
+    if found:
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"{job.pk} was reconciled")
+    return found
+
+
+_LEFT = PreparedValues(
+    lambda job_ids: Assignment.objects.filter(
+        job__pk__any_of=job_ids,
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.WAITING, AssignmentState.HELD],
+    ).values_list("job_id")
+)
+
+
+def disturbed(jobs: Sequence[Job], cluster: Cluster, now: datetime) -> list[str]:
+    """Which of the jobs a step or a rule may have something to do for, in three queries for all of them: most
+    train on one generation that has its GPUs and is to go on, and none has."""
+    known = unretired(jobs)
+    left = {job_id for (job_id,) in _LEFT.ask([job.pk for job in jobs])}
+    bounds = step_bounds(cluster)
+
+    def trains_on(job: Job) -> bool:
+        generations = known[job.pk].generations
+        return (
+            job.state == JobState.RUNNING
+            and not job.paused_by_owner
+            and job.failures < MAXIMUM_FAILURES
+            and job.pk not in left
+            and [(one.purpose, one.state, one.goal) for one in generations]
+            == [(Purpose.TRAINING, GenerationState.LIVE, Goal.TRAIN)]
+            and not next_steps(facts_of(job, known=known[job.pk]), bounds, now)
+        )
+
+    return [job.pk for job in jobs if not trains_on(job)]
+
+
+def _finished_but_trained(look: _Look) -> str:
+    job = look.job
+    if not job.finished() or not (look.training if job.may_be_measured() else look.unretired):
+        return ""
+    let_go(job, f"the job is {job.state}")
+    return f"it was {job.state} and had a generation that was not told to stop"
+
+
+def _paused_but_holding(look: _Look) -> str:
+    """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may
+    take."""
+    job, live = look.job, look.live
+    if not job.paused_by_owner or job.finished() or not look.training:
+        return ""
+    paused = job.events.filter(kind=JobEventKind.PAUSED).order_by("-happened_at").first()
+    bounds = release_bounds(look.cluster)
+    longest = bounds.handover_seconds + bounds.suspending_seconds
+    if paused is None or (look.now - paused.happened_at).total_seconds() <= longest:
+        return ""
+    let_go(job, "the job is paused")
+    if live is not None and job.checkpoint is not None:
+        job.iterations_done = min(job.iterations_done, job.checkpoint.iteration)
+        job.save(update_fields=["iterations_done"])
+    return f"it was paused and had not left its GPUs after {longest:.0f} s"
+
+
+def _stopped_for_nobody(look: _Look) -> str:
+    live = look.live
+    if live is None or live.goal != Goal.HAND_OVER or look.coming is not None:
+        return ""
+    lose_generation(look.job, live, "it had stopped for a successor that is gone", look.cluster)
+    return "it stood still for a successor that was gone"
+
+
+def _waits_for_ever(look: _Look) -> str:
+    """A successor waits for GPUs that others had all the time to leave."""
+    coming = look.coming
+    if coming is None or coming.held_at is not None:
+        return ""
+    bounds = release_bounds(look.cluster)
+    longest = bounds.handover_seconds + bounds.suspending_seconds + bounds.silence_seconds
+    if (look.now - coming.created_at).total_seconds() <= longest:
+        return ""
+    give_up(look.job, f"its GPUs were not free after {longest:.0f} s", look.cluster)
+    return f"it waited {longest:.0f} s for GPUs that were not left"
+
+
+def _waits_for_the_silent(look: _Look) -> str:
+    """A successor waits for GPUs whose holder was to leave them and stays: its server is silent, so nobody
+    moves it. The planner finds other GPUs."""
+    coming = look.coming
+    if coming is None or coming.held_at is not None:
+        return ""
+    awaited = coming.assignments.filter(state=AssignmentState.WAITING).values("gpu_id")
+    staying = Generation.objects.filter(
+        state=GenerationState.LIVE,
+        goal=Goal.TRAIN,
+        assignments__gpu__in=awaited,
+        assignments__gpu__server__state=ServerState.SUSPECT,
+        assignments__state=AssignmentState.HELD,
+    ).select_related("job")
+    if all(coming_generation(generation.job) is not None for generation in staying):
+        return ""
+    give_up(look.job, "its GPUs stay with a job on a silent server", look.cluster)
+    return "it waited for GPUs of a silent server that nobody is leaving"
+
+
+def _running_without_workers(look: _Look) -> str:
+    job = look.job
+    if job.state != JobState.RUNNING or look.training:
+        return ""
+    move(job, JobState.SUSPENDED, words_on_going_on(job, job.iterations_done))
+    return "it was called running and nothing trained it"
+
+
+def _training_unnoticed(look: _Look) -> str:
+    job, live = look.job, look.live
+    if live is None or job.state not in PLANNED_STATES or job.state == JobState.RUNNING:
+        return ""
+    before = job.state
+    move(job, JobState.RUNNING, f"Trains on {live.world_size} GPUs.", generation=live.number)
+    return f"it was called {before} and generation {live.number} trained it"
+
+
+def _held_by_the_dead(look: _Look) -> str:
+    """GPUs of a retired generation are being left or are free: nobody else would release them."""
+    left = Assignment.objects.filter(
+        job=look.job,
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.WAITING, AssignmentState.HELD],
+    )
+    if not left.exists():
+        return ""
+    left.filter(state=AssignmentState.WAITING).update(state=AssignmentState.RELEASED, released_at=look.now)
+    left.filter(state=AssignmentState.HELD).update(state=AssignmentState.CLEARING)
+    return "GPUs were held for a generation that is retired"
+
+
+RULES: tuple[Rule, ...] = (
+    _finished_but_trained,
+    _paused_but_holding,
+    _stopped_for_nobody,
+    _waits_for_ever,
+    _waits_for_the_silent,
+    _running_without_workers,
+    _training_unnoticed,
+    _held_by_the_dead,
+)

@@ -1,0 +1,181 @@
+"""Recoveries, carried out: facts are read from rows, `recovery.life_cycle` says what is due, and here it is
+done. Callers hold the cluster's row.
+
+Generations fence and restart; a recovery follows them from the first phase to the last and steps in where
+none of them goes on. Level-triggered: doing it twice, or after a restart, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any
+
+import structlog
+from django.db import OperationalError, transaction
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.prepared import PreparedRows
+from recovery.life_cycle import steps as due
+from recovery.life_cycle.facts import PHASES, RecoveryPhase
+from recovery.life_cycle.steps import RecoveryInstruction, next_steps
+from scheduling.choices import GenerationState, Goal, RecoveryKind, RecoveryOutcome
+from scheduling.models import Generation, Recovery
+from scheduling.services.generations.generations import begin_training, live_generation
+from scheduling.services.generations.lifecycle import give_up
+from scheduling.services.generations.recoveries import begin_anew, break_off, conclude, note_sources
+from scheduling.services.generations.recovery_facts import (
+    RecoveryRows,
+    began_at,
+    recovery_bounds,
+    recovery_facts,
+    recovery_rows,
+)
+
+log = structlog.get_logger(__name__)
+
+#: Phases that may follow one another at once, with one beginning anew.
+MOST_STEPS = 2 * len(PHASES)
+
+
+def recoveries_under_way(cluster: Cluster) -> bool:
+    """Whether there are any: most looks need not take the cluster's row for them."""
+    return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster).exists()
+
+
+_UNDER_WAY = PreparedRows(
+    lambda cluster_id: (
+        Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster_id)
+        .select_related("job")
+        .order_by("pk")
+    )
+)
+
+
+def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
+    """Do every step that is due of recoveries under way: of these jobs, or of all in the cluster.
+
+    One that cannot be looked at is left for the next look; what called this goes on.
+    """
+    for recovery in _UNDER_WAY.ask(cluster.pk):
+        if jobs is not None and recovery.job_id not in jobs:
+            continue
+        try:
+            with transaction.atomic():
+                advance_recovery(recovery, cluster)
+        except OperationalError:
+            raise  # rows that others hold: whoever called tries again
+        except Exception:
+            log.exception("a recovery could not be looked at", job=recovery.job_id)
+
+
+def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
+    """Do every step that is due of one recovery."""
+    bounds = recovery_bounds(cluster)
+    for _ in range(MOST_STEPS):
+        now = timezone.now()
+        rows = recovery_rows(recovery)
+        if why := _over(rows):
+            break_off(recovery, why, now)
+            return
+        _note_successor(rows)
+        found = next_steps(recovery_facts(rows), bounds, now.timestamp())
+        if not any(_HOW[type(one)](rows, one, cluster, now) for one in found):
+            return
+
+
+def _note_successor(rows: RecoveryRows) -> None:
+    """Which generation is to go on, from which sources, and how many were to before it."""
+    recovery, successor = rows.recovery, rows.successor
+    fields = []
+    if recovery.attempts != rows.attempts:
+        recovery.attempts = rows.attempts
+        fields.append("attempts")
+    if successor is not None and recovery.recovering_generation is None:
+        note_sources(recovery, successor)
+        fields += ["recovering_generation", "sources", "source"]
+    if fields:
+        recovery.save(update_fields=fields)
+
+
+def _over(rows: RecoveryRows) -> str:
+    """Why nobody waits for the job to train again; empty where it is waited for."""
+    job, failed = rows.job, rows.failed
+    if rows.successor is not None and rows.successor.live_at is not None:
+        return ""
+    if job.finished():
+        return f"the job is {job.state}"
+    if job.paused_by_owner and rows.successor is None:
+        return "its owner paused the job"
+    announced = rows.recovery.kind == RecoveryKind.ANNOUNCED
+    if announced and failed.state == GenerationState.LIVE and failed.goal == Goal.TRAIN:
+        return "it trains on where it was"
+    return ""
+
+
+def _move_to(rows: RecoveryRows, asked: due.MoveTo, cluster: Cluster, now: datetime) -> bool:
+    recovery, successor = rows.recovery, rows.successor
+    if asked.phase is RecoveryPhase.RUNNING:
+        _note_missed(rows)
+        if successor is not None:
+            conclude(recovery, successor)
+        return False
+    recovery.phase, recovery.phase_at = asked.phase.value, began_at(rows, asked.phase) or now
+    setattr(recovery, f"{asked.phase.value}_at", recovery.phase_at)
+    if successor is not None and asked.phase is RecoveryPhase.SOURCES_CHOSEN:
+        note_sources(recovery, successor)
+    recovery.save()
+    return True
+
+
+def _note_missed(rows: RecoveryRows) -> None:
+    """Phases that nobody saw because later ones were reported first."""
+    live_at = began_at(rows, RecoveryPhase.RUNNING)
+    for phase in PHASES[1:-1]:
+        began = began_at(rows, phase)
+        # What was confirmed after training had gone on did not hold it up.
+        if rows.recovery.time_of(phase) is None and began is not None and live_at is not None:
+            setattr(rows.recovery, f"{phase.value}_at", began if began <= live_at else None)
+
+
+def _choose_sources(rows: RecoveryRows, asked: due.ChooseSources, cluster: Cluster, now: datetime) -> bool:
+    successor = rows.successor
+    if successor is None or successor.goal != Goal.PREPARE or live_generation(rows.job) is not None:
+        return False
+    begin_training(successor, rows.job)
+    return True
+
+
+def _begin_anew(rows: RecoveryRows, asked: due.BeginAnew, cluster: Cluster, now: datetime) -> bool:
+    """The generation that was to go on is given up, if it was not; the next plan makes another one. It does
+    not load from a memory from which a start has failed (`selectors/recovery/memory_points.py`)."""
+    recovery = rows.recovery
+    if recovery.recovering_generation is None:
+        return False  # it has begun anew already
+    tried = rows.job.generations.get(number=recovery.recovering_generation)
+    if tried.state != GenerationState.RETIRED:
+        give_up(rows.job, asked.reason, cluster)
+        tried = Generation.objects.get(pk=tried.pk)
+    begin_anew(recovery, tried.retire_reason, now)
+    return True
+
+
+def _nothing(rows: RecoveryRows, asked: RecoveryInstruction, cluster: Cluster, now: datetime) -> bool:
+    """It is done already, or does itself.
+
+    Workers are told to stop by the transaction that retires their generation. A job without GPUs is in every
+    plan. Ranks that agree on their state train on.
+    """
+    return False
+
+
+_HOW: dict[type[Any], Callable[[RecoveryRows, Any, Cluster, datetime], bool]] = {
+    due.MoveTo: _move_to,
+    due.StopWorkers: _nothing,
+    due.AskForServers: _nothing,
+    due.ChooseSources: _choose_sources,
+    due.BeginAnew: _begin_anew,
+    due.TrainOn: _nothing,
+}
+"""How each instruction is carried out. Returns whether further steps may be due now."""

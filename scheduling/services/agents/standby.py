@@ -1,0 +1,183 @@
+"""Standby servers: taken out of use, put in the place of lost ones, and what an operator sets (decision
+0028).
+
+A server belongs to the pool by its own row. When another is lost, both change parts in one transaction. So
+the pool fills again when the lost server comes back, and nobody has to leave it then. A server joins the pool
+only while every promise can be kept without it, as with a drain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Cluster, Server
+from projects.errors import InvalidRequest, Unavailable
+from projects.models import User
+from recovery.placement.standby import PoolServer, candidates, replaced, surplus
+from scheduling.models import Incident
+from scheduling.selectors.cluster.standby import pool_servers, standby_of
+from scheduling.services.agents.drain import promises_broken_by
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed, read_cluster
+from scheduling.services.rows.wakeups import hint, wake
+from scheduling.services.verdicts.incidents import resolve, saw_once
+
+log = structlog.get_logger(__name__)
+
+
+def standby_set(
+    *,
+    cluster: Cluster,
+    actor: User,
+    standby_servers: int | None = None,
+    failures_per_server_day: float | None = None,
+    replacement_seconds: float | None = None,
+) -> Cluster:
+    """How many servers of each kind stand by, and what the rule for their number goes by; None leaves a
+    value.
+
+    The pool eases in: a server joins it once no promise breaks by that.
+
+    Raises:
+        InvalidRequest: so many standby servers leave none to plan on.
+    """
+    given = {
+        "standby_servers": standby_servers,
+        "failures_per_server_day": failures_per_server_day,
+        "replacement_seconds": replacement_seconds,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        raise InvalidRequest("Nothing to change was given.", errors={"standby_servers": ["Give a number."]})
+    if standby_servers:
+        _require_room(cluster, standby_servers)
+    with transaction.atomic():
+        lock_cluster(cluster.pk)
+        Cluster.objects.filter(pk=cluster.pk).update(**given, standby_tried_at=None, standby_obstacle="")
+        planning_fact_changed(cluster)  # promises count on the failure rate
+    log.info("standby servers are set", by=actor.username, **given)
+    keep_standby(cluster.pk)
+    cluster.refresh_from_db()
+    return cluster
+
+
+def _require_room(cluster: Cluster, wanted: int) -> None:
+    kinds: dict[str, int] = {}
+    for server in pool_servers(cluster):
+        kinds[server.kind] = kinds.get(server.kind, 0) + 1
+    if not kinds or wanted < max(kinds.values()):
+        return
+    kind, servers = max(kinds.items(), key=lambda item: item[1])
+    there = f"The cluster has {servers} server{'s' if servers > 1 else ''} of {kind}"
+    raise InvalidRequest(
+        "So many standby servers leave none to plan on.",
+        errors={"standby_servers": [f"{there}: at most {servers - 1} can stand by."]},
+    )
+
+
+def replace_lost(cluster: Cluster) -> None:
+    """Let standby servers take the places of lost ones. The caller holds the cluster's row."""
+    if not Server.objects.filter(cluster=cluster, standby=True).exists():
+        return
+    pairs = replaced(pool_servers(cluster))
+    for lost, instead in pairs:
+        log.warning("standby server steps in", server=instead, lost=lost)
+        _mark(cluster, lost, standby=True)
+        _mark(cluster, instead, standby=False)
+    if pairs:
+        _changed(cluster, f"server {pairs[0][1]} takes the place of {pairs[0][0]}")
+
+
+def keep_standby(cluster_id: int) -> None:
+    """Let the pool be as large as the operator wants it, as far as promises allow, and tell where none is
+    ready."""
+    cluster = Cluster.objects.only("standby_servers").get(pk=cluster_id)
+    if cluster.standby_servers == 0 and not Server.objects.filter(cluster=cluster, standby=True).exists():
+        resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, timezone.now())
+        return
+    with transaction.atomic():
+        cluster = lock_cluster(cluster_id)
+        leaving = surplus(pool_servers(cluster), cluster.standby_servers)
+        for name in leaving:
+            _mark(cluster, name, standby=False)
+        if leaving:
+            _changed(cluster, f"server {leaving[0]} stands by no more")
+        replace_lost(cluster)
+    _fill(cluster_id)
+    _tell(cluster_id)
+
+
+def _fill(cluster_id: int) -> None:
+    """Take servers out of use while some are missing in the pool. One that promises need is not taken; then
+    it is tried again after a while."""
+    while True:
+        cluster = read_cluster(cluster_id)
+        now = timezone.now()
+        tried_at = cluster.standby_tried_at
+        if tried_at is not None and now - tried_at < timedelta(seconds=cluster.replan_seconds):
+            return
+        chosen = _best(pool_servers(cluster), cluster.standby_servers)
+        if chosen is None:
+            return
+        server = Server.objects.select_related("cluster").get(cluster=cluster, name=chosen.id)
+        obstacle = _obstacle(server)
+        with transaction.atomic():
+            current = lock_cluster(cluster_id)
+            if current.planning_version != cluster.planning_version:
+                return  # what was asked is not so any more; the next look asks again
+            if obstacle:
+                current.standby_tried_at = now
+                current.standby_obstacle = obstacle
+                current.save(update_fields=["standby_tried_at", "standby_obstacle"])
+                return
+            Cluster.objects.filter(pk=cluster_id).update(standby_tried_at=None, standby_obstacle="")
+            _mark(cluster, server.name, standby=True)
+            log.info("server stands by", server=server.name)
+            _changed(cluster, f"server {server.name} stands by")
+
+
+def _obstacle(server: Server) -> str:
+    """Why the server cannot stand by now; empty where nothing is in the way."""
+    try:
+        broken = promises_broken_by(server, lambda known: replace(known, usable=False, standby=True))
+    except Unavailable as unknown:
+        return str(unknown)
+    if not broken:
+        return ""
+    others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    return (
+        f"Without {server.name} the promise of job {broken[0]['job']}{others} would break; it is tried again."
+    )
+
+
+def _best(servers: list[PoolServer], wanted: int) -> PoolServer | None:
+    for kind in sorted({server.kind for server in servers}):
+        able = candidates(servers, wanted, kind)
+        if able:
+            return able[0]
+    return None
+
+
+def _tell(cluster_id: int) -> None:
+    cluster = read_cluster(cluster_id)
+    now = timezone.now()
+    empty = [pool for pool in standby_of(cluster).pools if pool.wanted and not pool.ready]
+    if not empty:
+        resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, now)
+        return
+    message = " ".join(f"{pool.gpu_kind}: {pool.note}" for pool in empty)
+    saw_once(cluster, Incident.Kind.NO_STANDBY, message, job=None, now=now)
+
+
+def _mark(cluster: Cluster, name: str, *, standby: bool) -> None:
+    Server.objects.filter(cluster=cluster, name=name).update(standby=standby)
+
+
+def _changed(cluster: Cluster, trigger: str) -> None:
+    planning_fact_changed(cluster)
+    hint(f"cluster:{cluster.pk}", kind="servers")
+    wake("plan", trigger=trigger)

@@ -1,0 +1,44 @@
+"""How old the newest point in memory gets while all copies are there, as measured: promises of the function's
+later jobs count on it (decision 0028)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from recovery.costs.protection_class import point_age_iterations
+from scheduling.choices import ProtectionState
+from scheduling.models import Generation, Job, ScalingCurve
+from scheduling.selectors.recovery.memory_states import memory_state
+
+#: A smaller figure than was known before counts for so much.
+FORGETTING = 0.1
+
+
+def remembered(known: float | None, seen: float) -> float:
+    """More counts at once, less little by little."""
+    if known is None or seen >= known:
+        return seen
+    return known - (known - seen) * FORGETTING
+
+
+def note_point_age(job: Job, generation: Generation, event: Mapping[str, Any], now: datetime) -> None:
+    """Keep with the curve how old points get by rank 0's measured plan, and no less than what the stores hold
+    is old. Nothing is kept where a copy is missing, or iterations with copies were not measured yet."""
+    if generation.curve is None or event["with_seconds"] is None:
+        return
+    state = memory_state(job)
+    if state is None or state.in_memory is None or state.protection != ProtectionState.FULL:
+        return
+    iteration_seconds = max(event["iteration_seconds"], event["with_seconds"])
+    if not iteration_seconds > 0.0:
+        return
+    planned = point_age_iterations(
+        event["every"], event["iterations"], iteration_seconds, event["copy_seconds"],
+        event["extension_seconds"],
+    )  # fmt: skip
+    held = (state.in_memory.age_seconds(now) or 0.0) / iteration_seconds
+    curve = ScalingCurve.objects.select_for_update().get(pk=generation.curve.pk)
+    curve.point_iterations = remembered(curve.point_iterations, max(planned, held))
+    curve.save(update_fields=["point_iterations"])

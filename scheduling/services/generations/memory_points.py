@@ -1,0 +1,126 @@
+"""Recovery points in the memory of servers: what agents report of them, and what starts from them.
+
+Stores hold a newer point after every iteration. No row is written for that: each agent's last report says
+what its server holds, and the workers that start agree which point is the newest that is whole on all of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from cluster.models import Agent, Server
+from punctual.protocol.memory import Holding, StoreReport
+from punctual.protocol.reports import RefusedItem, check
+from recovery.points.readers import choose_readers
+from scheduling.models import Generation, Job
+from scheduling.selectors.agents.own_work import OwnWork
+from scheduling.selectors.recovery.memory_points import MemoryPoint, Place
+
+
+def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedItem]:
+    """Note what a server's store holds of work that was given to it; returns what is refused."""
+    report, problem = check(StoreReport, value)
+    if report is None:
+        return [RefusedItem("memory_store", 0, problem)]
+    refused = []
+    kept = []
+    found = [(place, *check(Holding, entry)) for place, entry in enumerate(report["holdings"])]
+    jobs = {entry["job"] for _, entry, _ in found if entry is not None}
+    own = OwnWork(agent.server_id, jobs)
+    keeping: _Keeping | None = None
+    longest = dict(Job.objects.filter(pk__in=jobs).values_list("pk", "max_iterations"))
+    for place, entry, reason in found:
+        if entry is None:
+            refused.append(RefusedItem("memory_store", place, reason))
+            continue
+        wrong = own.problem(entry)
+        if wrong is not None:
+            keeping = keeping or _Keeping(agent.server_id, jobs)
+            wrong = None if keeping.knows(entry) else wrong
+        if wrong is None and entry["iteration"] > longest.get(entry["job"], 0):
+            wrong = f"iteration: {entry['iteration']} of a job that has {longest.get(entry['job'], 0)}"
+        if wrong is not None:
+            refused.append(RefusedItem("memory_store", place, wrong, entry["job"]))
+            continue
+        completed_at = now - timedelta(seconds=entry.pop("age_seconds"))
+        kept.append({**entry, "completed_at": completed_at.isoformat()})
+    Agent.objects.filter(pk=agent.pk).update(memory_store={**report, "holdings": kept})
+    return refused
+
+
+def start_from_memory(point: MemoryPoint, servers: Sequence[int]) -> dict[str, Any]:
+    """The order to take a state from memory.
+
+    Args:
+        servers: the server of each rank of the new generation. A shard is read by a rank beside it where
+            there is one, else by one that reads little yet, whose server fetches it.
+    """
+    racks = dict(Server.objects.filter(pk__in=servers).values_list("pk", "rack"))
+    shards = range(len(point.holders))
+    readers = choose_readers([_servers(places) for places in point.holders], servers)
+
+    def from_near_to_far(number: int) -> list[Place]:
+        home = servers[readers[number]]
+        rack = racks.get(home, "")
+        return sorted(
+            point.holders[number],
+            key=lambda place: (place.server != home, not rack or place.rack != rack),
+        )
+
+    return {
+        "from": "memory",
+        "generation": point.generation.number,
+        "iteration": point.iteration,
+        "world_size": point.generation.world_size,
+        "runtime_plan": point.generation.runtime_plan.get("digest"),
+        "shards": [
+            {
+                "id": number,
+                "reader": readers[number],
+                "bytes": point.bytes[number],
+                "holders": [
+                    {
+                        "tier": "memory",
+                        "server": place.server,
+                        "address": place.address,
+                        "port": place.port,
+                    }
+                    for place in from_near_to_far(number)
+                ],
+            }
+            for number in shards
+        ],
+    }
+
+
+def _servers(places: Iterable[Place]) -> set[int]:
+    return {place.server for place in places}
+
+
+class _Keeping:
+    """Whose shards a server may have besides those of its own workers: ranks of which it was to keep a copy,
+    and all of a generation whose state its workers were told to take."""
+
+    def __init__(self, server_id: int, jobs: Iterable[str]) -> None:
+        self._server_id = server_id
+        jobs = set(jobs)
+        self._holders: dict[tuple[str, int], list[list[int]]] = {
+            (job, number): protection["holders"]
+            for job, number, protection in Generation.objects.filter(
+                job__in=jobs, protection__holders__contains=[[server_id]]
+            ).values_list("job_id", "number", "protection")
+        }
+        taken = Generation.objects.filter(
+            job__in=jobs, start__from="memory", assignments__gpu__server_id=server_id
+        )
+        self._taken = set(taken.values_list("job_id", "start__generation"))
+
+    def knows(self, entry: Mapping[str, Any]) -> bool:
+        """Whether what the server says that it holds was given to it."""
+        key = (entry["job"], entry["generation"])
+        holders = self._holders.get(key, [])
+        rank = entry["rank"]
+        return key in self._taken or (rank < len(holders) and self._server_id in holders[rank])

@@ -1,0 +1,53 @@
+"""What a change of workers cost a job: its pause by parts, and from where its state was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from scheduling.choices import GenerationState, JobEventKind, StateSource
+from scheduling.models import Generation, Job
+from scheduling.selectors.recovery.state_sources import sources_of_shards
+from scheduling.services.rows.records import record
+
+_WHERE = {
+    StateSource.OWN_MEMORY: "in the memory of the server that read it",
+    StateSource.PEER_MEMORY: "from the memory of another server",
+    StateSource.DURABLE: "from storage",
+}
+
+
+def note_pause(generation: Generation, event: Mapping[str, Any], pause_seconds: float) -> None:
+    """Keep what rank 0 tells of the pause. Its parts are within the whole, whatever it says."""
+    generation.pause_seconds = pause_seconds
+    generation.waiting_seconds = min(event["waiting_seconds"], pause_seconds)
+    generation.loading_seconds = min(event["loading_seconds"], pause_seconds - generation.waiting_seconds)
+    generation.save(update_fields=["pause_seconds", "waiting_seconds", "loading_seconds"])
+
+
+def tell_pause(job: Job, generation: Generation) -> None:
+    """A line in the job's history, where a state was taken and the generation trains with it."""
+    trains = Generation.objects.filter(pk=generation.pk, state=GenerationState.LIVE).exists()
+    counted = Counter(sources_of_shards(generation.start, servers_of_ranks(generation)) if trains else ())
+    if not counted or generation.pause_seconds is None:
+        return
+    waiting, loading = generation.waiting_seconds or 0.0, generation.loading_seconds or 0.0
+    rest = generation.pause_seconds - waiting - loading
+    read = ", ".join(
+        f"{count} {_WHERE[source]}" for source in StateSource if (count := counted.get(source, 0))
+    )
+    record(
+        job,
+        JobEventKind.STATE_TAKEN,
+        f"Restarted in {generation.pause_seconds:.2f} s: "
+        f"{waiting:.2f} s until its state was there, {loading:.2f} s to load it, {rest:.2f} s for the "
+        f"iteration. Of {counted.total()} shards: {read}.",
+        generation=generation.number,
+    )
+
+
+def servers_of_ranks(generation: Generation) -> list[int]:
+    """The server of each rank."""
+    members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
+    return list(members.values_list("gpu__server_id", flat=True))

@@ -1,0 +1,173 @@
+"""Making communication plans: in the background, once for each set of inputs (Zen, Espresso, Cupcake 7).
+
+Passes of the planner read what was made here and wait for nothing. A plan's prediction decides which plan is
+tried and measured; no promise rests on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import structlog
+from django.db import transaction
+
+from cluster.models import Gpu, Server
+from communication.plan import content_digest
+from communication.profiles.link import LinkProfile, LinkRate
+from communication.profiles.placement import PlacementShape
+from scheduling.choices import UNDECIDED_STATES
+from scheduling.core.runtime_plans.choosing import CARRIED_OUT
+from scheduling.core.runtime_plans.plan import PlanFamily
+from scheduling.curve_keys import keys_without_plan
+from scheduling.link_drift import link_moved
+from scheduling.models import CurveLevel, GradientPlan, GradientProfile, Job
+from scheduling.selectors.network.link_profiles import known_links, known_rates
+from scheduling.services.gradients.plan_inputs import PlanInputs
+from scheduling.services.memory.expert_memory import bytes_of_experts
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed
+from scheduling.services.rows.wakeups import wake
+
+log = structlog.get_logger(__name__)
+
+COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
+#: Profiles of a task, each of which takes seconds.
+MOST_PROFILES = 1
+#: Device memory for buffers is counted in these.
+MEMORY_STEP_BYTES = 64 << 20
+
+
+def make_plans(most: int = MOST_PROFILES) -> int:
+    """Make the plans of profiles that have none, or whose inputs changed. Returns of how many.
+
+    Each is computed outside any transaction, and thrown away where its profile changed meanwhile.
+    """
+    made = 0
+    shapes = {kind: server_size(kind) for kind in _kinds()}
+    for profile in GradientProfile.objects.order_by("measured_at"):
+        inputs = _inputs(profile, shapes.get(profile.gpu_kind))
+        if inputs is None or inputs.digest == profile.planned_from:
+            continue
+        if made >= most:
+            break
+        made += 1
+        # Imported here: most runs find nothing to plan, and the planners take more memory than all the rest.
+        from scheduling.services.gradients.gradient_choices import choices
+
+        try:
+            found = list(choices(profile, inputs))
+        except (ArithmeticError, LookupError, ValueError):
+            log.exception("gradients_not_planned", key=profile.key, gpus=profile.gpus)
+            found = []
+        _store(profile, inputs, found)
+        _decide_waiting(profile.key)
+    return made
+
+
+def _decide_waiting(function: str) -> None:
+    """Have the newcomers decided that waited for plans of a function's gradients (`plan_chances.py`)."""
+    keys = keys_without_plan(function)
+    waiting = Job.objects.filter(curve__key__in=keys, state__in=UNDECIDED_STATES, awaits_levels=True)
+    for cluster_id in set(waiting.values_list("cluster", flat=True)):
+        with transaction.atomic():
+            cluster = lock_cluster(cluster_id)
+            waiting.filter(cluster=cluster).update(awaits_levels=False)
+            planning_fact_changed(cluster)
+            wake("plan", trigger="communication plans were made")
+
+
+def _kinds() -> list[str]:
+    return list(GradientProfile.objects.order_by().values_list("gpu_kind", flat=True).distinct())
+
+
+def server_size(kind: str) -> int:
+    """GPUs of most servers of a kind; 0 where there are none."""
+    servers = Server.objects.known().filter(gpus__kind=kind)
+    counts = Counter(
+        Gpu.objects.filter(server__in=servers, kind=kind).order_by().values_list("server_id", flat=True)
+    )
+    sizes = Counter(counts.values())
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
+    """How so many GPUs are placed: on one server where they fit, else on whole ones; None where neither."""
+    if 0 < gpus <= server_size:
+        return PlacementShape(1, gpus)
+    if server_size and gpus % server_size == 0:
+        return PlacementShape(gpus // server_size, server_size)
+    return None
+
+
+def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
+    shape = shape_of_level(profile.gpus, size or 0)
+    if shape is None:
+        return None
+    links = _links(profile)
+    families = (*COMMON_FAMILIES, *sorted(profile.families))
+    level = _level_without_plan(profile)
+    memory = _memory_left(profile, level)
+    experts = bytes_of_experts(profile, level, memory, MEMORY_STEP_BYTES)
+    rates = known_rates(profile.gpu_kind)
+    digest = content_digest(
+        {
+            "measured_at": profile.measured_at.isoformat(),
+            "shape": repr(shape),
+            "links": repr(links),
+            "families": families,
+            "memory": memory,
+            **({} if experts is None else {"experts": experts}),
+            "rates": repr(rates),
+            "planners": list(CARRIED_OUT),
+        }
+    )
+    return PlanInputs(shape, links, families, memory, digest, rates, experts)
+
+
+def _links(profile: GradientProfile) -> LinkProfile:
+    """The links of servers with its kind of GPU: those that its plans were made for, unless they moved by
+    more than a fifth. Each measurement is a little different."""
+    known = known_links(profile.gpu_kind).profile
+    for latency_seconds, bytes_per_second in profile.links[:1]:
+        planned = LinkRate(latency_seconds, bytes_per_second)
+        if not link_moved(planned, known.between):
+            return LinkProfile(planned, known.within)
+    return known
+
+
+def _level_without_plan(profile: GradientProfile) -> CurveLevel | None:
+    return CurveLevel.objects.filter(curve__key__in=keys_without_plan(profile.key), gpus=profile.gpus).first()
+
+
+def _memory_left(profile: GradientProfile, level: CurveLevel | None) -> int | None:
+    """Device memory of the smallest GPU of a kind that the function leaves, as it was measured without a plan
+    on so many GPUs; all of it where that was not measured, None where nobody said how large GPUs are."""
+    known = Gpu.objects.known().filter(kind=profile.gpu_kind, memory_bytes__gt=0).order_by("memory_bytes")
+    device_bytes = known.values_list("memory_bytes", flat=True).first()
+    if device_bytes is None:
+        return None
+    left = device_bytes - (0 if level is None else level.memory_bytes)
+    # In steps: a peak that is a little higher than the last one is no reason to plan anew.
+    return max(0, left - left % MEMORY_STEP_BYTES)
+
+
+def _store(profile: GradientProfile, inputs: PlanInputs, found: list[tuple[str, dict[str, Any]]]) -> None:
+    with transaction.atomic():
+        current = GradientProfile.objects.select_for_update().get(pk=profile.pk)
+        if current.measured_at != profile.measured_at or current.families != profile.families:
+            return
+        between = inputs.links.between
+        current.planned_from = inputs.digest
+        current.links = [[between.latency_seconds, between.bytes_per_second]]
+        current.save(update_fields=["planned_from", "links"])
+        for family, row in found:
+            place: dict[str, Any] = {
+                "profile": current,
+                "family": family,
+                "servers": inputs.shape.servers,
+                "gpus_per_server": inputs.shape.gpus_per_server,
+            }
+            known = GradientPlan.objects.filter(**place).first()
+            if known is not None and known.question == row["question"]:
+                continue
+            GradientPlan.objects.update_or_create(**place, defaults=row)

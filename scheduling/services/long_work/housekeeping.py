@@ -1,0 +1,132 @@
+"""What is kept for a time only: old snapshots, applied events, samples, logs and checkpoints that nothing
+needs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import fsspec
+import structlog
+from django.conf import settings
+from django.db.models import Count, Max, Q, Sum
+from django.db.models.functions import Length
+from django.utils import timezone
+
+from cluster.models import Outage, UtilisationSample
+from projects.services import expire_idempotency_records
+from scheduling.choices import TERMINAL_STATES, JobState, RecoveryOutcome
+from scheduling.models import (
+    AppliedEvent,
+    Checkpoint,
+    Decision,
+    Incident,
+    Job,
+    LogChunk,
+    PlannerPass,
+    Recovery,
+)
+from scheduling.services.generations.progress import MAXIMUM_LOG_BYTES
+from scheduling.services.rows.pass_lengths import PASSES_KEPT_FOR
+
+log = structlog.get_logger(__name__)
+
+KEPT_CHECKPOINTS = 2
+#: How long the last state of a job that failed is kept.
+KEPT_AFTER_A_FAILURE = timedelta(days=7)
+#: How long that of a job that ended otherwise is kept.
+_KEPT_AFTER_AN_END = timedelta(hours=1)
+RECOVERIES_KEPT_FOR = timedelta(days=90)
+#: Of one job.
+MOST_RECOVERIES = 500
+TRIMMED = f"[older output is dropped: of a job's log the last {MAXIMUM_LOG_BYTES >> 20} MiB are kept]\n"
+
+
+def keep_house() -> None:
+    """Delete what its time is up for. Each step stands alone and may run twice."""
+    now = timezone.now()
+    retention = timedelta(days=settings.SNAPSHOT_RETENTION_DAYS)
+    Decision.objects.filter(decided_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
+    Incident.objects.filter(last_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
+    AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
+    UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
+    Outage.objects.filter(started_at__lt=now - timedelta(days=90)).delete()
+    PlannerPass.objects.filter(ended_at__lt=now - PASSES_KEPT_FOR).delete()
+    expire_idempotency_records()
+    trim_recoveries(now)
+    trim_logs(now)
+    delete_old_checkpoints(now)
+
+
+def trim_recoveries(now: datetime) -> None:
+    """Keep the recoveries of 90 days, and of a job the last few hundred: one that fails at every start must
+    not fill the table."""
+    ended = Recovery.objects.exclude(outcome=RecoveryOutcome.OPEN)
+    ended.filter(ended_at__lt=now - RECOVERIES_KEPT_FOR).delete()
+    many = Recovery.objects.values("job").annotate(count=Count("pk")).filter(count__gt=MOST_RECOVERIES)
+    for job_id in many.order_by().values_list("job", flat=True):
+        newest = Recovery.objects.filter(job=job_id).order_by("-id").values_list("pk", flat=True)
+        ended.filter(job=job_id, pk__lt=newest[MOST_RECOVERIES - 1]).delete()
+
+
+def trim_logs(now: datetime) -> None:
+    """Drop the oldest chunks of jobs whose logs outgrew their allowance, and say so where the rest begins.
+
+    Nothing is added to the log of a job that ended a day ago: it is not read again.
+    """
+    growing = Q(job__finished_at__isnull=True) | Q(job__finished_at__gt=now - timedelta(days=1))
+    large = (
+        LogChunk.objects.filter(growing)
+        .order_by()
+        .values("job")
+        .annotate(total=Sum(Length("text")), newest=Max("id"))
+        .filter(total__gt=MAXIMUM_LOG_BYTES)
+    )
+    for row in large:
+        excess = row["total"] - MAXIMUM_LOG_BYTES
+        doomed = []
+        for pk, length in (
+            LogChunk.objects.filter(job=row["job"]).order_by("id").values_list("id", Length("text"))
+        ):
+            if excess <= 0:
+                break
+            doomed.append(pk)
+            excess -= length
+        LogChunk.objects.filter(pk__in=doomed).delete()
+        oldest = LogChunk.objects.filter(job=row["job"]).order_by("id").first()
+        if doomed and oldest is not None:  # what said so before was the oldest: it is gone
+            oldest.text = TRIMMED + oldest.text
+            oldest.save(update_fields=["text"])
+
+
+def delete_old_checkpoints(now: datetime) -> None:
+    """Keep a running job's last two complete states and what is being written, the last one of a failed job
+    for a week, and nothing of another finished one after an hour."""
+    live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
+    for job_id in live.order_by().values_list("job_id", flat=True).distinct():
+        job = Job.objects.get(pk=job_id)
+        finished = job.state in TERMINAL_STATES and job.finished_at is not None
+        keeps_last = not finished
+        if finished and job.finished_at is not None:
+            if now - job.finished_at < _KEPT_AFTER_AN_END:
+                continue
+            keeps_last = job.state == JobState.FAILED and now - job.finished_at < KEPT_AFTER_A_FAILURE
+        kept = 0 if finished else KEPT_CHECKPOINTS
+        stored = job.checkpoints.filter(deleted_at__isnull=True).order_by("-iteration", "-generation")
+        complete, incomplete = (stored.filter(complete_at__isnull=missing) for missing in (False, True))
+        # Of the incomplete ones those that were begun last may still become complete.
+        begun = incomplete.order_by("-stored_at")
+        for checkpoint in [*complete[kept:], *begun[kept:]]:
+            if checkpoint.pk != job.checkpoint_id or not keeps_last:
+                _delete(checkpoint, now)
+
+
+def _delete(checkpoint: Checkpoint, now: datetime) -> None:
+    filesystem, path = fsspec.core.url_to_fs(checkpoint.uri)
+    try:
+        filesystem.rm(path, recursive=True)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("checkpoint not deleted", uri=checkpoint.uri, error=str(error))
+        return
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(deleted_at=now)

@@ -1,0 +1,1 @@
+"""What curves rest on, and what is measured next."""

@@ -1,0 +1,228 @@
+"""Jobs that began without a plan take one up: its curve is measured beside them, and where it is faster they
+go on under it (decision 0021).
+
+Only jobs without a promise do. A promise was computed on the curve that the job has; exchanging it is a new
+promise, which nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from cluster.models import Cluster
+from scheduling.choices import (
+    PLANNED_STATES,
+    CurveState,
+    GenerationState,
+    Goal,
+    JobEventKind,
+    JobState,
+    Lossy,
+    Purpose,
+)
+from scheduling.core.runtime_plans.expert_families import UNPLANNED
+from scheduling.curve_keys import function_key_on
+from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
+from scheduling.models.functions import NOT_VOID, UNREAD_OF_VERSION
+from scheduling.services.generations.following_plans import FollowedPlans
+from scheduling.services.generations.plan_watch import TOLERANCE
+from scheduling.services.generations.renewing import may_be_renewed, renew, renew_locked
+from scheduling.services.gradients.families import curve_of_family, family_of_newcomer
+from scheduling.services.gradients.gradient_profiles import WORTH_MEASURING
+from scheduling.services.measuring.measured_levels import MAXIMUM_ATTEMPTS, attempts_on, top_level
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.rows.wakeups import wake
+from scheduling.services.verdicts.quotas import profiling_refusal
+
+if TYPE_CHECKING:
+    from scheduling.services.measuring.room_to_measure import Measurement, RoomToMeasure
+
+#: Jobs looked at, in the order of submission.
+MOST_LOOKED_AT = 20
+#: A change must bring so many times what it costs.
+GAIN_OVER_PAUSE = 3.0
+
+
+def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
+    """The curve under plans of a job that trains without one, on GPUs that nobody uses; None where no plan is
+    predicted to win, or there is no room."""
+    if not _winning_plans().exists():  # as in most passes
+        return None
+    if _measurements().filter(job__cluster=room.cluster).exists():
+        return None
+    for job, family in _without_plan(room.cluster):
+        curve = curve_of_family(job, family)
+        if curve.state == CurveState.READY and (curve.complete or _covers(curve, job)):
+            continue
+        if curve.state not in (CurveState.READY, CurveState.UNKNOWN, CurveState.MEASURING):
+            continue
+        if attempts_on(job, curve) >= MAXIMUM_ATTEMPTS or profiling_refusal(job.project, room.now):
+            continue
+        found = room.block_for(job, above=top_level(curve), curve=curve, idle_gpus_alone=True)
+        if found is not None:
+            return found
+    return None
+
+
+def take_up_better_plans() -> int:
+    """Give jobs the curve of their family where it was measured and is faster, and let those that train
+    follow its plan at once. Returns how many."""
+    if not _winning_plans().exists():
+        return 0
+    taken = 0
+    for cluster in Cluster.objects.all():
+        for job, family in list(_without_plan(cluster)):
+            assert job.curve is not None
+            curve = curve_of_family(job, family)
+            if curve.state == CurveState.READY and _is_faster(curve, job.curve):
+                taken += _take_up(job, curve)
+    return taken
+
+
+def follow_newer_plans() -> int:
+    """Let jobs without a promise that train under a plan follow the one that was made since, as links or
+    gradients moved by more than a fifth. Returns how many."""
+    renewed = 0
+    live = Generation.objects.filter(
+        purpose=Purpose.TRAINING,
+        state=GenerationState.LIVE,
+        goal=Goal.TRAIN,
+        communication__has_key="plan",
+        job__state=JobState.RUNNING,
+        job__promised=False,
+    ).select_related("job__curve", "job__function_version")
+    for generation in live.defer(f"job__{UNREAD_OF_VERSION}").order_by("pk")[:MOST_LOOKED_AT]:
+        plan = GradientPlan.objects.filter(pk=generation.communication["plan"]).first()
+        if plan is None or plan.made_at.isoformat() <= generation.communication["made_at"]:
+            continue
+        if _newer_pays(generation, plan):
+            renewed += renew(
+                generation,
+                reason="it follows a newer communication plan",
+                event="plan_renewed",
+                sentence="Its communication plan was made anew, as what it was made for has moved.",
+            )
+    return renewed
+
+
+def _newer_pays(generation: Generation, plan: GradientPlan) -> bool:
+    """Whether ranks would do something else, and that saves several times the pause of changing to it."""
+    members = generation.assignments.filter(rank__lt=generation.world_size).select_related("gpu")
+    gpus = [one.gpu for one in members.order_by("rank")]
+    window = generation.communication_window
+    if not gpus or not window or not plan.carried_out:
+        return False
+    job = generation.job
+    followed = FollowedPlans([(job, gpus[0].kind)])
+    newer = followed.runtime_plan(job, [gpu.server_id for gpu in gpus])
+    level = CurveLevel.objects.filter(curve=job.curve, gpus=generation.world_size).first()
+    if level is None or newer.to_message()["synchronisers"] == generation.runtime_plan["synchronisers"]:
+        return False
+    predicted = plan.chosen["predicted"]["iteration_seconds"]
+    saved = (job.max_iterations - job.iterations_done) * (median(window["iteration_seconds"]) - predicted)
+    return saved > GAIN_OVER_PAUSE * level.pause_seconds
+
+
+def _winning_plans() -> QuerySet[GradientPlan]:
+    plans = GradientPlan.objects.filter(given_up="", speedup__gte=WORTH_MEASURING)
+    return plans.exclude(planner="dense")
+
+
+def _measurements() -> QuerySet[Generation]:
+    """Those under way."""
+    return Generation.objects.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED)
+
+
+def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
+    """Jobs without a promise on a measured curve of no plan, with the family that should win for them."""
+    jobs = Job.objects.filter(
+        cluster=cluster,
+        state__in=PLANNED_STATES,
+        promised=False,
+        paused_by_owner=False,
+        curve__plan_family__in=UNPLANNED,
+        curve__state=CurveState.READY,
+    ).select_related("curve", "function_version", "project")
+    jobs = jobs.exclude(generations__in=_measurements()).defer(UNREAD_OF_VERSION)
+    for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
+        assert job.curve is not None
+        function = function_key_on(job, job.curve.gpu_kind)
+        unplanned = job.curve.plan_family
+        family = family_of_newcomer(function, unplanned, lossy=job.lossy == Lossy.ALLOWED, codecs=job.codecs)
+        if family != unplanned:
+            yield job, family
+
+
+def _covers(curve: ScalingCurve, job: Job) -> bool:
+    """Whether all that is known of the job's curve is known of the other too."""
+    assert job.curve is not None
+    return top_level(curve) >= top_level(job.curve)
+
+
+def _rates(curve: ScalingCurve) -> dict[int, float]:
+    """Of levels that are not void."""
+    return dict(curve.levels.filter(NOT_VOID).values_list("gpus", "iterations_per_second"))
+
+
+def _is_faster(curve: ScalingCurve, known: ScalingCurve) -> bool:
+    """Whether it has every level of the known one, none of them slower, and a faster one. Where a level of
+    either is void nobody knows."""
+    planned, dense = _rates(curve), _rates(known)
+    if not dense or len(dense) < known.levels.count() or not dense.keys() <= planned.keys():
+        return False
+    slower = any(planned[gpus] < (1.0 - TOLERANCE) * rate for gpus, rate in dense.items())
+    return not slower and any(planned[gpus] >= WORTH_MEASURING * rate for gpus, rate in dense.items())
+
+
+def _take_up(job: Job, curve: ScalingCurve) -> int:
+    with transaction.atomic():
+        cluster = lock_cluster(job.cluster_id)
+        current = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
+        current = Job.objects.select_related("curve", "function_version", "checkpoint").get(pk=job.pk)
+        if current.promised or current.finished() or current.curve_id != job.curve_id:
+            return 0
+        known = current.curve
+        assert known is not None
+        current.curve = curve
+        current.save(update_fields=["curve"])
+        record(
+            current,
+            JobEventKind.PLAN_TAKEN_UP,
+            f"Plans of its gradients ({curve.plan_family}) were measured and are faster: it follows them "
+            "from its next change of GPUs on.",
+        )
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"{job.pk} takes a communication plan up")
+        live = current.generations.filter(purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
+        if live is not None and may_be_renewed(current, live) and _pays(current, live, known):
+            renew_locked(
+                current,
+                live,
+                cluster,
+                reason="it takes a communication plan up",
+                event="plan_taken_up",
+                sentence="Trains on under a communication plan.",
+            )
+        return 1
+
+
+def _pays(job: Job, live: Generation, known: ScalingCurve) -> bool:
+    """Whether a plan for its present GPUs saves several times the pause of changing to it."""
+    assert job.curve is not None
+    gpus = list(live.assignments.filter(rank__lt=live.world_size).select_related("gpu").order_by("rank"))
+    if not gpus:
+        return False
+    followed = FollowedPlans([(job, gpus[0].gpu.kind)])
+    levels = CurveLevel.objects.filter(Q(curve=job.curve) | Q(curve=known), gpus=live.world_size)
+    by_curve = {level.curve_id: level for level in levels}
+    if len(by_curve) < 2 or followed.plan(job, [one.gpu.server_id for one in gpus]) is None:
+        return False
+    planned, dense = by_curve[job.curve.pk], by_curve[known.pk]
+    left = job.max_iterations - job.iterations_done
+    saved = left / dense.iterations_per_second - left / planned.iterations_per_second
+    return saved > GAIN_OVER_PAUSE * max(planned.pause_seconds, dense.pause_seconds)

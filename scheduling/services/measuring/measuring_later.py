@@ -1,0 +1,118 @@
+"""Measuring on after a decline: the levels that were missing, on GPUs that nobody wants, so that whoever asks
+again gets the true answer.
+
+A decline is final, and nothing here changes it. What it could not know, since GPUs were not free in time, is
+measured for the next submission of the function, or for another deadline. Never for ever: for a day, a few
+times, within the project's quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+
+from django.db.models import F, QuerySet
+
+from cluster.choices import WorkState
+from cluster.models import Cluster, Gpu
+from scheduling.choices import CurveState, GenerationState, JobState, Purpose
+from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.models.functions import UNREAD_OF_VERSION
+from scheduling.services.measuring.another_chance import CURABLE
+from scheduling.services.measuring.measured_levels import (
+    MAXIMUM_ATTEMPTS,
+    known_up_to,
+    more_can_be_measured,
+    top_level,
+)
+from scheduling.services.measuring.profiling import MOST_WAITING_LOOKED_AT
+from scheduling.services.measuring.room_to_measure import Measurement, RoomToMeasure
+from scheduling.services.rows.borrowed import curve_on
+from scheduling.services.snapshots.kinds import refusals_of
+from scheduling.services.verdicts.quotas import profiling_refusal
+from scheduling.stored_verdict import AnswerCode, StoredVerdict
+
+#: For how long after a decline its function is measured on.
+REMEMBERED_FOR = timedelta(days=1)
+#: The latest declines that are looked at: those of a burst have their functions in common.
+MOST_DECLINES = 100
+
+
+def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
+    """More levels of a function that was declined for want of them. None while anything is being measured.
+    Those who are undecided come first: nobody asks while there are any."""
+    cluster, now = room.cluster, room.now
+    if not _declined_lately(cluster, now).exists():
+        return None
+    measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
+    if measured_now.exclude(state=GenerationState.RETIRED).exists():
+        return None
+    for job, curve in islice(_short_of_levels(cluster, now), MOST_WAITING_LOOKED_AT):
+        found = room.block_for(job, above=top_level(curve), curve=curve, idle_gpus_alone=True)
+        if found is not None:
+            return found
+    return None
+
+
+def _declined_lately(cluster: Cluster, now: datetime) -> QuerySet[Job]:
+    return Job.objects.filter(
+        cluster=cluster,
+        state=JobState.DECLINED,
+        finished_at__gt=now - REMEMBERED_FOR,
+        project__archived_at__isnull=True,
+    )
+
+
+def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, ScalingCurve]]:
+    """Declined jobs, the latest first, with a curve of which levels were missing, each curve once."""
+    gpus: dict[str, int] = {}
+    seen: set[int] = set()
+    declined = _declined_lately(cluster, now).select_related("curve", "function_version", "project")
+    declined = declined.defer(UNREAD_OF_VERSION)
+    for job in declined.order_by("-finished_at", "id")[:MOST_DECLINES]:
+        for curve in _curable_curves(job):
+            if curve.pk in seen:
+                continue
+            seen.add(curve.pk)
+            if curve.gpu_kind not in gpus:
+                gpus[curve.gpu_kind] = Gpu.objects.measurable(cluster, curve.gpu_kind).count()
+            if known_up_to(curve) * 2 <= gpus[curve.gpu_kind] and _may_be_measured(job, curve, now):
+                yield job, curve
+
+
+def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
+    """The job's curves, by kind of GPU, of which more levels could have cured its refusal there."""
+    codes = {kind: said.code for kind, said in refusals_of(job).items()}
+    if job.curve is not None:
+        codes[job.curve.gpu_kind] = StoredVerdict.from_json(job.verdict).reason_code
+    for kind, code in codes.items():
+        curve = curve_on(job, kind)
+        if curve is None or curve.complete:
+            continue
+        curable = {
+            CurveState.READY: code in CURABLE,
+            CurveState.UNKNOWN: code == AnswerCode.NOT_PROFILED_IN_TIME,
+        }
+        if curable.get(CurveState(curve.state), False):
+            yield curve
+
+
+def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
+    """Within the quota, with its requirements installed, and not after several tries that did not help."""
+    tries = Generation.objects.filter(
+        curve=curve,
+        purpose=Purpose.PROFILING,
+        job__state=JobState.DECLINED,
+        created_at__gt=now - REMEMBERED_FOR,
+        created_at__gte=F("job__finished_at"),
+    )
+    digest = job.function_version.requirements_digest
+    # Without a row they are installed with the measurement, as everywhere.
+    missing = Environment.objects.filter(pk=digest).exclude(state=WorkState.DONE)
+    return (
+        not missing.exists()
+        and tries.count() < MAXIMUM_ATTEMPTS
+        and more_can_be_measured(job, curve)
+        and profiling_refusal(job.project, now) is None
+    )

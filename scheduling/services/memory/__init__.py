@@ -1,0 +1,1 @@
+"""What workers need of a server's memory and disk."""

@@ -1,0 +1,1 @@
+"""What is decided and committed in a pass."""

@@ -1,0 +1,438 @@
+"""The planner: reads a snapshot, asks the policy, commits the answer if nothing has moved meanwhile.
+
+Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside
+any transaction. A commit compares the planning version that the snapshot was read at; if it has moved,
+everything is computed again, and what would change meanwhile waits (decision 0005).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+from django.db import OperationalError, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.prepared import PreparedValues
+from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.core.clock import changes_allowed, slot_end_after
+from scheduling.core.kernels import INTERPRETED
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import FoundOffer
+from scheduling.core.question.snapshot import JobSnapshot
+from scheduling.models import Decision, Job
+from scheduling.policies import Policy
+from scheduling.services.measuring.another_chance import Chance, chances, end_waiting, give_chances
+from scheduling.services.measuring.better_plans import measurement_of_better_plan
+from scheduling.services.measuring.measuring_later import measurement_after_decline
+from scheduling.services.measuring.measuring_turns import note_turns
+from scheduling.services.measuring.profiling import (
+    any_undecided,
+    next_measurement,
+    settle_broken_off,
+    start_measurement,
+)
+from scheduling.services.measuring.quota_waits import note_quota_waits
+from scheduling.services.measuring.reported_mixtures import decline_unfit
+from scheduling.services.measuring.room_to_measure import RoomToMeasure
+from scheduling.services.measuring.unmeasurable import settle_unmeasurable
+from scheduling.services.planning.committing import commit_decision
+from scheduling.services.requests.deciding_again import decided_again, jobs_to_decide_again, restore_promise
+from scheduling.services.requests.lateness import decline_overdue, mark_late
+from scheduling.services.requests.offer_search import find_offers, offer_awaited, offers_wait
+from scheduling.services.rows.pass_lengths import Pass, measured_pass
+from scheduling.services.rows.records import lock_cluster, planning_fact_changed, read_cluster
+from scheduling.services.rows.slots import frozen_until, slot_and_wake
+from scheduling.services.rows.wakeups import hint, wake
+from scheduling.services.snapshots.isolating import answered, set_aside
+from scheduling.services.snapshots.planner_lease import Moved, SetAside, planner_lease, unmoved, waited_for
+from scheduling.services.snapshots.snapshots import (
+    MOST_NEWCOMERS,
+    Pool,
+    cluster_policy,
+    pool_kinds,
+    pool_snapshot,
+)
+from scheduling.services.verdicts.incidents import note_failed_pass, note_good_pass
+from scheduling.services.verdicts.offers import expire_offers, projects_without_offer, snapshot_after
+
+log = structlog.get_logger(__name__)
+
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
+MOST_WORK = 40_000_000
+#: How many times as long the same work takes while the machine code is not there yet.
+INTERPRETER_SLOWNESS = 400
+#: The share of it in a pass that divides the cluster anew as well.
+BESIDE_REALLOCATION = 0.25
+#: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
+#: move or not.
+A_BURST = 32
+#: A pass that took longer than this over jobs to be decided again leaves the others to the next one.
+DECIDING_AGAIN_SECONDS = 0.3
+#: Jobs of each kind of settling (`_settle_time`) in one pass, which holds the cluster's row meanwhile.
+MOST_SETTLED = 100
+#: Offers that one pass looks for: each reads the question anew.
+MOST_OFFERS = 2
+#: A pass that took longer than this over finding jobs that break every plan leaves the rest to the next one.
+SETTING_ASIDE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Computed:
+    """One pool's decision, with the offers found for declined newcomers, and who has another chance.
+
+    ``answer``: what the policy said; ``decision``: the same without those who have another chance.
+    """
+
+    pool: Pool
+    answer: CoreDecision
+    decision: CoreDecision
+    chances: dict[str, Chance]
+    offers: dict[str, FoundOffer]
+    offers_awaited: tuple[str, ...]
+    seconds: float
+
+
+def run_planner(trigger: str = "") -> int:
+    """Plan every cluster whose facts call for it. Returns the number of commits."""
+    commits = 0
+    failures: list[Exception] = []
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        try:
+            with measured_pass(cluster_id) as one:
+                _run_pass(cluster_id, trigger, one)
+            commits += one.commits
+        except OperationalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, operators shall see it
+            note_failed_pass(cluster_id, error)
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return commits
+
+
+def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
+    began = time.perf_counter()
+    most_work = MOST_WORK // (INTERPRETER_SLOWNESS if INTERPRETED else 1)
+    with planner_lease(cluster_id) as epoch:
+        if epoch is None:
+            return
+        while True:
+            try:
+                one.commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work, one=one)
+                break
+            except SetAside:
+                one.commits += 1
+                if time.perf_counter() - began > SETTING_ASIDE_SECONDS:
+                    wake("plan", trigger="jobs were set aside")
+                    return
+            except Moved:
+                return  # another planner is at work
+        note_good_pass(cluster_id)
+
+
+def plan_cluster(
+    cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK, one: Pass | None = None
+) -> int:
+    """One pass: overdue jobs, verdicts, reallocation at a slot boundary, offers, measurements.
+
+    Newcomers that ``most_work`` does not reach are decided by the next pass, which this one wakes. ``one``:
+    the pass, where its steps are measured.
+
+    Raises:
+        Moved: another planner took over, or a job was set aside; nothing of the last step was written.
+    """
+    one = one or Pass()
+    cluster = read_cluster(cluster_id)
+
+    def step(name: str, attempt: Callable[[Cluster, int], int | None]) -> int | None:
+        """What the attempt says: how many commits it made, None where it had nothing to do."""
+
+        def once(overtaken: int) -> int | None:
+            nonlocal cluster
+            if overtaken:
+                cluster = read_cluster(cluster_id)
+            with one.step(name, overtaken):
+                return attempt(cluster, overtaken)
+
+        nonlocal cluster
+        commits = waited_for(cluster_id, once)
+        if commits is not None:
+            cluster = read_cluster(cluster_id)
+        return commits
+
+    now = timezone.now()
+    commits = step("settling", lambda cluster, _: _settle_time(cluster, epoch, timezone.now()) or None) or 0
+    commits += step("deciding again", lambda cluster, _: _decide_again(cluster, epoch) or None) or 0
+    decided = step(
+        "deciding",
+        # Where facts keep moving they wait for less if the pass is shorter.
+        lambda cluster, overtaken: _decide_if_due(cluster, epoch, trigger, most_work // 2**overtaken),
+    )
+    commits += decided or 0
+    # Offers and measurements wait for a backlog, not for who came meanwhile: somebody may always come.
+    if decided is not None and newcomers_wait(cluster, since=now):
+        return commits
+    commits += step("offers", lambda cluster, _: _offer(cluster, epoch) or None) or 0
+    commits += step("measuring", lambda cluster, _: _measure(cluster, epoch) or None) or 0
+    return commits
+
+
+def _offer(cluster: Cluster, epoch: int) -> int:
+    return offer_awaited(cluster, epoch, timezone.now(), MOST_OFFERS)
+
+
+def _decide_if_due(cluster: Cluster, epoch: int, trigger: str, most_work: int) -> int | None:
+    """Decide newcomers, and divide the cluster anew where that is due; how many decisions said something,
+    None where neither was due."""
+    began, now = time.perf_counter(), timezone.now()
+    newcomers = newcomers_wait(cluster)
+    reallocate = reallocation_due(cluster, now, newcomers=newcomers)
+    if not (reallocate or newcomers):
+        return None
+    decided = _decide(cluster, epoch, now, trigger, most_work, reallocate=reallocate)
+    note_pass(decided, time.perf_counter() - began)
+    return len(decided)
+
+
+def reallocation_due(cluster: Cluster, now: datetime, *, newcomers: bool | None = None) -> bool:
+    """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to
+    be looked at, within a slot too. ``newcomers``: whether anybody waits, where that was just read."""
+    if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
+        return False
+    if newcomers is None:
+        newcomers = newcomers_wait(cluster)
+    if (
+        cluster.next_slot_at is None
+        and _divided_in_this_slot(cluster, now)
+        and newcomers
+        and newcomers_wait(cluster, A_BURST)
+    ):
+        # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for
+        # verdicts.
+        return False
+    if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
+        return True
+    if newcomers:
+        return True
+    if cluster.next_wake_at is not None and now >= cluster.next_wake_at:
+        return True
+    return (now - cluster.replanned_at).total_seconds() >= cluster.replan_seconds
+
+
+def _divided_in_this_slot(cluster: Cluster, now: datetime) -> bool:
+    at = cluster.replanned_at
+    return at is not None and 0.0 <= (now - at).total_seconds() < cluster.slot_seconds
+
+
+def divided_next(cluster: Cluster, now: datetime) -> datetime:
+    """From when on a pass at ``now`` that does not divide the cluster may give GPUs to newcomers.
+
+    While a burst waits the cluster is divided once a slot (`reallocation_due`), so no newcomer starts before
+    the slot is over. A plan from now on would promise time that nobody gets: each pass would find the plans
+    of the last one cut short, and begin its slots at another time.
+    """
+    frozen = frozen_until(cluster, now)
+    if frozen > now or cluster.replanned_at is None:
+        return frozen
+    return max(now, cluster.replanned_at + timedelta(seconds=cluster.slot_seconds))
+
+
+def note_pass(decisions: list[Decision], seconds: float) -> None:
+    """Keep with these decisions how long it took to commit them; the whole pass is `measured_pass`."""
+    Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
+
+
+def newcomers_wait(cluster: Cluster, number: int = 1, *, since: datetime | None = None) -> bool:
+    """Whether so many undecided jobs have a curve to be decided on, and do not wait for more of it.
+
+    ``since``: of those that were submitted until then.
+    """
+    if number == 1 and since is None:
+        return _NEWCOMER.any(cluster.pk)
+    waiting = _newcomers(cluster.pk)
+    if since is not None:
+        waiting = waiting.filter(submitted_at__lte=since)
+    return len(waiting.values_list("pk")[:number]) == number
+
+
+def _newcomers(cluster_id: int) -> QuerySet[Job]:
+    return Job.objects.filter(
+        cluster=cluster_id,
+        state__in=UNDECIDED_STATES,
+        curve__state=CurveState.READY,
+        awaits_levels=False,
+        paused_by_owner=False,
+    ).order_by()
+
+
+_NEWCOMER = PreparedValues(lambda cluster_id: _newcomers(cluster_id).values_list("pk")[:1])
+
+
+def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
+    """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless
+    measurements. Returns how much changed."""
+    with transaction.atomic():
+        cluster = lock_cluster(cluster.pk)
+        if cluster.epoch != epoch:
+            raise Moved
+        undecided = any_undecided(cluster)
+        settled = [mark_late(cluster, now, MOST_SETTLED)]
+        changed = expire_offers(cluster, now)
+        if undecided:
+            settled.append(decline_unfit(cluster, now, MOST_SETTLED))
+            settled.append(decline_overdue(cluster, now, MOST_SETTLED))
+            changed += end_waiting(cluster, now)
+        changed += settle_broken_off(cluster)
+        if undecided:
+            settled.append(settle_unmeasurable(cluster, MOST_SETTLED))
+        changed += sum(settled)
+        if max(settled) == MOST_SETTLED:
+            wake("plan", trigger="more jobs are to be settled")
+        if changed:
+            planning_fact_changed(cluster)
+    return changed
+
+
+def _decide_again(cluster: Cluster, epoch: int) -> int:
+    """Decide resumed jobs whose promise was void while they were paused, for as long as a pass has time for
+    it; returns how many. The next pass is woken for the others."""
+    began, decided = time.perf_counter(), 0
+    cluster_id = cluster.pk
+    waiting = jobs_to_decide_again(cluster)
+    for job_id in waiting:
+        if decided and time.perf_counter() - began > DECIDING_AGAIN_SECONDS:
+            break
+        cluster = read_cluster(cluster_id)
+        job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
+        answered_by = partial(answered, cluster, epoch)
+        verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class, answered_by)
+        with unmoved(cluster, epoch):
+            restore_promise(job, verdict, plans)
+            planning_fact_changed(cluster)
+        decided += 1
+    if decided and jobs_to_decide_again(cluster):
+        wake("plan", trigger="resumed jobs wait")
+    return decided
+
+
+def _decide(
+    cluster: Cluster, epoch: int, now: datetime, trigger: str, most_work: int, *, reallocate: bool
+) -> list[Decision]:
+    """Verdicts, and a reallocation where one is due, committed. Returns the decisions that say something."""
+    policy = cluster_policy(cluster)
+    slot_at = now if reallocate else divided_next(cluster, now)
+    most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
+    # Who waits for more levels may fit without them once other facts have changed.
+    waiting = reallocate and cluster.planning_version != cluster.planned_version
+    pools = [
+        pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
+        for kind in pool_kinds(cluster)
+    ]
+    ask = partial(
+        _compute, cluster, policy=policy, most_work=_for_each(most_work, pools), reallocate=reallocate
+    )
+    computed = [answered(cluster, epoch, pool, ask) for pool in pools]
+    rows = []
+    with unmoved(cluster, epoch) as current:
+        for result in computed:
+            row = commit_decision(
+                current,
+                pool=result.pool,
+                answer=result.answer,
+                decision=result.decision,
+                offers=result.offers,
+                offers_awaited=result.offers_awaited,
+                epoch=epoch,
+                reallocated=reallocate,
+                compute_seconds=result.seconds,
+                trigger=trigger,
+            )
+            rows += [row] if row else []
+            give_chances(result.chances)
+            set_aside(current, result.pool, now)
+        version = current.planning_version + 1
+        facts: dict[str, Any] = {"planning_version": version}
+        if reallocate:
+            wake_at = min((result.decision.next_wake_at for result in computed), default=float("inf"))
+            slot_ends_at, _ = slot_and_wake(current)
+            moved = any(result.decision.changes for result in computed)
+            ends_at = slot_end_after(slot_ends_at, now.timestamp(), current.slot_seconds, moved=moved)
+            facts |= {
+                "planned_version": version,
+                "replanned_at": now,
+                "next_slot_at": _time(ends_at, now) if ends_at > now.timestamp() else None,
+                "next_wake_at": _time(wake_at, now),
+            }
+        Cluster.objects.filter(pk=cluster.pk).update(**facts)
+        hint(f"cluster:{cluster.pk}", kind="planned")
+        verdicts = any(result.decision.verdicts or result.chances for result in computed)
+        if verdicts and (newcomers_wait(cluster) or offers_wait(cluster)):
+            wake("plan", trigger="newcomers wait")
+    return rows
+
+
+def _for_each(most_work: int, pools: Sequence[Pool]) -> int:
+    """The work for each kind of GPU for which newcomers wait: together the kinds have ``most_work``."""
+    asked = sum(any(job.newcomer for job in pool.snapshot.jobs) for pool in pools)
+    return most_work // max(1, asked)
+
+
+def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, reallocate: bool) -> Computed:
+    began = time.perf_counter()
+    snapshot = replace(pool.snapshot, settings=replace(pool.snapshot.settings, most_work=most_work))
+    pool = replace(pool, snapshot=snapshot)
+    answer = policy.replan(snapshot) if reallocate else policy.admit(snapshot)
+    decision, again = chances(cluster, pool.kind, answer, datetime.fromtimestamp(snapshot.now, UTC))
+    declined = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
+    by_id = {job.id: job for job in snapshot.jobs if job.id in declined}
+    asking = projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id])))
+    # An offer takes room that newcomers who wait could be promised: it is looked for after their verdicts.
+    decided = len(answer.verdicts)
+    waiting = bool(decision.undecided) or decided >= MOST_NEWCOMERS
+    # Nor for whom several kinds of GPU were asked: all of them may have one.
+    several = set(Job.objects.filter(pk__in=asking).exclude(refused_kinds={}).values_list("pk", flat=True))
+    now_asking = [] if waiting else [job_id for job_id in asking if job_id not in several][:MOST_OFFERS]
+    offers: dict[str, FoundOffer] = {}
+    if now_asking:
+        after = snapshot_after(snapshot, decision)
+        offers = find_offers(policy, after, [by_id[job_id] for job_id in now_asking])
+    awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
+    return Computed(pool, answer, decision, again, offers, awaited, time.perf_counter() - began)
+
+
+def _order(job: JobSnapshot) -> tuple[float, str]:
+    return job.submitted_at, job.id
+
+
+def _measure(cluster: Cluster, epoch: int) -> int:
+    """Start at most one measurement a pass."""
+    room = RoomToMeasure(cluster, cluster_policy(cluster), timezone.now())
+    undecided = any_undecided(cluster)
+    measurement = next_measurement(room, undecided=undecided)
+    if measurement is None and not undecided:
+        measurement = measurement_after_decline(room) or measurement_of_better_plan(room)
+    if undecided:
+        note_turns(cluster, room.all_turns())
+    note_quota_waits(room)
+    if measurement is None:
+        return 0
+    with unmoved(cluster, epoch) as current:
+        if start_measurement(measurement, current, epoch) is None:
+            return 0
+        planning_fact_changed(cluster)
+    return 1
+
+
+def _time(moment: float, now: datetime) -> datetime | None:
+    # Forecast changes farther off than a day are found by the periodic replan.
+    seconds = moment - now.timestamp()
+    return now + timedelta(seconds=max(seconds, 0.0)) if seconds < 86_400 else None

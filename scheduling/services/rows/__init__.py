@@ -1,0 +1,1 @@
+"""How rows are read and written in bulk."""

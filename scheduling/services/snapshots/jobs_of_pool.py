@@ -1,0 +1,329 @@
+"""The jobs of one pool as the planner sees them, read from rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
+from typing import Any
+
+import numpy as np
+from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce, Greatest
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Server
+from projects.prepared import PreparedValues, time_hole
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Goal
+from scheduling.core.question.curves import curve_from_measurements, lowered, pause_at
+from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot, ScalingCurve, ServiceClass
+from scheduling.core.question.validation import Unplannable, check_job, suspects
+from scheduling.core.question.worker_counts import workers_by_gpus
+from scheduling.models import Assignment, CurveLevel, Job
+from scheduling.models import ScalingCurve as MeasuredCurve
+from scheduling.models.functions import versions_of_many
+from scheduling.services.generations.failure_charges import (
+    DEFAULT_PAUSE_SECONDS,
+    REPORTING_SECONDS,
+    CountsOn,
+    FailureCharges,
+)
+from scheduling.services.memory.disk_shares import levels_with_room
+from scheduling.services.rows.believed import believed_iterations
+from scheduling.services.rows.borrowed import Borrowed, measured_curves_on
+from scheduling.services.rows.claims import Claims
+from scheduling.services.rows.plan_json import plan_from_json
+
+#: What reading rows raises that say what cannot be.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_NO_CURVE = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
+
+#: Columns of a job that plans depend on, and those that only its curves on other kinds of GPU are found by. A
+#: burst reads thousands of rows in each pass.
+_PLANNED_BY = (
+    "state", "service_class", "submitted_at", "deadline_at", "max_iterations", "global_batch_size", "project",
+    "curve", "iterations_done", "iterations_reported_at", "iterations_per_second", "promised", "at_risk",
+    "plan", "policy_memory", "protection_class", "asked_protection", "checkpoint_seconds",
+)  # fmt: skip
+_NAMES_CURVES = ("hyperparameters", "data", "function_version")
+
+
+@dataclass(frozen=True)
+class JobsOfPool:
+    """The jobs that can be planned, and what was found on the way."""
+
+    planned: tuple[JobSnapshot, ...]
+    #: Job id -> why its rows cannot be planned.
+    unplannable: Mapping[str, str]
+    #: Job id -> on what its promise counts.
+    counts_on: Mapping[str, CountsOn]
+
+
+@dataclass
+class PoolReading:
+    """The pool whose jobs are read, and what is read for all of them alike."""
+
+    cluster: Cluster
+    #: The pool's kind of GPU.
+    kind: str
+    now: datetime
+    claims: Claims
+    charges: FailureCharges
+    #: GPUs of the pool that the cluster owns.
+    total: int
+    borrowed: Borrowed | None
+    _curves: dict[tuple[int | None, int], ScalingCurve | None] = field(default_factory=dict)
+
+    def jobs(self, *, left_out: Collection[str], awaiting_levels: bool, most_newcomers: int) -> JobsOfPool:
+        """The jobs but those ``left_out``, which are not looked at.
+
+        ``awaiting_levels``: with newcomers that wait for more of their curve, after all others.
+        ``most_newcomers``: how many undecided jobs are read, the longest waiting first.
+        """
+        rows = self._rows(left_out, awaiting_levels, most_newcomers)
+        facts = self._facts(rows)
+        jobs: list[JobSnapshot] = []
+        unplannable: dict[str, str] = {}
+        counts_on: dict[str, CountsOn] = {}
+        for row in rows:
+            try:
+                curve = self._curve_of(row, facts.levels[row.curve_id or 0])
+                counts_on[row.pk] = self.charges.of(row, curve, measured=row.curve)
+                jobs.append(self._read(row, curve or _NO_CURVE, counts_on[row.pk], facts))
+            except UNREADABLE as error:
+                unplannable[row.pk] = _unreadable(error)
+        unplannable |= _faults(jobs)
+        return JobsOfPool(tuple(job for job in jobs if job.id not in unplannable), unplannable, counts_on)
+
+    def _rows(self, left_out: Collection[str], awaiting_levels: bool, most_newcomers: int) -> list[Job]:
+        unpaused = Job.objects.filter(cluster=self.cluster, curve__gpu_kind=self.kind, paused_by_owner=False)
+        unpaused = unpaused.exclude(pk__in=left_out)
+        newcomers = list(_newcomers(unpaused, awaiting_levels)[:most_newcomers])
+        found = unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=newcomers))
+        # Many jobs share a curve: it is read once.
+        found = found.order_by("submitted_at", "id").prefetch_related("curve")
+        if self.borrowed is None:
+            return list(found.only(*_PLANNED_BY))
+        return list(found.only(*_PLANNED_BY, *_NAMES_CURVES).prefetch_related(versions_of_many()))
+
+    def _facts(self, rows: Sequence[Job]) -> _Facts:
+        levels: dict[int, list[CurveLevel]] = defaultdict(list)
+        for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
+            levels[level.curve_id].append(level)
+        return _Facts(
+            levels,
+            _lent_curves(rows, self.borrowed),
+            frozenset(server_id for (server_id,) in _SUSPECT.ask(self.cluster.pk)),
+            _attained_gpu_seconds(self.cluster, self.now),
+        )
+
+    def _curve_of(self, row: Job, levels: Sequence[CurveLevel]) -> ScalingCurve | None:
+        key = (row.curve_id, row.global_batch_size)
+        if key not in self._curves:
+            self._curves[key] = core_curve(
+                levels_with_room(levels, row.curve, self.cluster),
+                batch=key[1],
+                total=self.total,
+                margin=self.cluster.promise_margin,
+            )
+        return self._curves[key]
+
+    def _read(self, row: Job, curve: ScalingCurve, counts_on: CountsOn, facts: _Facts) -> JobSnapshot:
+        margin = self.cluster.promise_margin
+        lent_curve = None
+        if row.pk in facts.lent:
+            lent = facts.lent[row.pk]
+            on_loan = levels_with_room(lent.levels.all(), lent, self.cluster)
+            pooled = self.total + (self.borrowed.total if self.borrowed else 0)
+            lent_curve = core_curve(on_loan, batch=row.global_batch_size, total=pooled, margin=margin)
+        if lent_curve is not None and self.borrowed:
+            # No promise rests on borrowed servers, so no slack pays for their failures.
+            largest = max(map(len, self.borrowed.gpus), default=0)
+            lent_curve = lowered(lent_curve, self.charges.shares(lent_curve, counts_on, inf, largest))
+        return job_snapshot(
+            row,
+            self.charges.promised(curve, counts_on),
+            self.claims,
+            self.now,
+            facts.suspect,
+            failure_slack_seconds=counts_on.slack_seconds,
+            attained_gpu_seconds=facts.attained.get(row.pk, 0.0),
+            lent_curve=lent_curve,
+            memory=noted(row.policy_memory, self.cluster.policy, "values"),
+            measured=curve,
+            margin=margin,
+        )
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is read for many jobs at once."""
+
+    #: Curve's key -> its measured levels.
+    levels: Mapping[int, list[CurveLevel]]
+    #: Job id -> its curve on the borrowed kind of GPU.
+    lent: Mapping[str, MeasuredCurve]
+    #: Servers that are not heard of.
+    suspect: frozenset[int]
+    #: Job id -> GPU seconds that it has held.
+    attained: Mapping[str, float]
+
+
+def _newcomers(unpaused: QuerySet[Job], awaiting_levels: bool) -> QuerySet[Job, str]:
+    """Ids of undecided jobs whose curve is known, the longest waiting first."""
+    undecided = unpaused.filter(
+        state__in=UNDECIDED_STATES, awaits_levels__in=[False, True] if awaiting_levels else [False]
+    )
+    known = undecided.exclude(curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED])
+    return known.order_by("awaits_levels", "submitted_at", "id").values_list("pk", flat=True)
+
+
+def _faults(jobs: Sequence[JobSnapshot]) -> dict[str, str]:
+    """What is wrong with jobs that cannot be planned, by id."""
+    faults = {}
+    for suspected in suspects(jobs):
+        try:
+            check_job(suspected)
+        except Unplannable as fault:
+            faults[suspected.id] = fault.reason
+        except UNREADABLE as error:
+            faults[suspected.id] = _unreadable(error)
+    return faults
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its rows cannot be read ({type(error).__name__}: {error})"
+
+
+def noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ...]:
+    """What a policy noted; nothing where it was another one that did."""
+    return tuple(memory.get(part, ())) if memory.get("policy") == policy else ()
+
+
+def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
+    """GPU time that each unfinished job has held so far; none of what it was given since the pass began at
+    ``now``."""
+    return {job_id: held.total_seconds() for job_id, held in _HELD.ask(cluster.pk, now)}
+
+
+def _held_times(cluster_id: int, now: int) -> QuerySet[Assignment, Any]:
+    until = Greatest(Coalesce(F("released_at"), time_hole(now)), F("held_at"))
+    held = ExpressionWrapper(until - F("held_at"), output_field=DurationField())
+    unfinished = Assignment.objects.filter(
+        job__cluster=cluster_id, job__state__in=[*PLANNED_STATES, *UNDECIDED_STATES], held_at__isnull=False
+    )
+    return unfinished.values_list("job_id").annotate(held=Sum(held))
+
+
+_HELD = PreparedValues(_held_times)
+_SUSPECT = PreparedValues(
+    lambda cluster_id: Server.objects.filter(cluster=cluster_id, state=ServerState.SUSPECT).values_list("pk")
+)
+
+
+def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
+    """Measured levels as the core takes them, by the GPUs that they hold and lowered by the promise margin.
+    None when no level can be used."""
+    by_workers = {level.gpus: level for level in levels}
+    workers = workers_by_gpus(by_workers, batch)
+    by_gpus = {gpus: by_workers[count] for gpus, count in workers.items()}
+    measured = {gpus: level.iterations_per_second * (1.0 - margin) for gpus, level in by_gpus.items()}
+    pauses = {gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for gpus, level in by_gpus.items()}
+    memory = {gpus: float(level.reserved_memory_bytes) for gpus, level in by_gpus.items()}
+    curve = curve_from_measurements(
+        measured,
+        cluster_gpus=total,
+        pause_seconds=lambda gpus: pauses[gpus],
+        memory_bytes=memory.__getitem__ if any(memory.values()) else None,
+    )
+    return curve if curve.levels.size else None
+
+
+def _lent_curves(rows: Sequence[Job], borrowed: Borrowed | None) -> dict[str, MeasuredCurve]:
+    """Curves on the borrowed kind of GPU. A promise keeps a job off servers of another kind than its own."""
+    if borrowed is None:
+        return {}
+    able = [row for row in rows if not row.promised or _measured_on(row, borrowed.kind)]
+    return measured_curves_on(able, borrowed.kind)
+
+
+def _measured_on(row: Job, kind: str) -> bool:
+    return row.curve is not None and row.curve.gpu_kind == kind
+
+
+def job_snapshot(
+    row: Job,
+    curve: ScalingCurve,
+    claims: Claims,
+    now: datetime,
+    suspect: Collection[int],
+    *,
+    failure_slack_seconds: float,
+    attained_gpu_seconds: float,
+    lent_curve: ScalingCurve | None,
+    memory: tuple[float, ...],
+    measured: ScalingCurve,
+    margin: float,
+) -> JobSnapshot:
+    """One job as the planner sees it. ``suspect``: servers that are. ``measured``: the curve before expected
+    failures lower it. ``margin``: that promises keep, by which both curves are lowered. The others: as in the
+    snapshot."""
+    live = claims.live.get(row.pk)
+    coming = claims.coming.get(row.pk)
+    shown = coming or live
+    placement = claims.placement.get(shown.pk, ()) if shown else ()
+    suspending = live is not None and live.goal == Goal.SUSPEND and coming is None
+    silent = shown is not None and not claims.servers.get(shown.pk, frozenset()).isdisjoint(suspect)
+    locked = coming is not None or suspending or silent
+    if suspending:
+        # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those
+        # that another waits for are counted there, and as long as it will have them: here they would be taken
+        # twice, and for a slot alone.
+        placement = tuple(
+            address for address in placement if claims.waited_for.get(address, row.pk) == row.pk
+        )
+    newcomer = row.state in UNDECIDED_STATES
+    done = believed_iterations(
+        row,
+        measured,
+        margin=margin,
+        live=live,
+        gpus=len(claims.placement.get(live.pk, ())) if live else 0,
+        now=now,
+        attained_gpu_seconds=attained_gpu_seconds,
+    )
+    pause_left = 0.0
+    if coming is not None and live is None and curve.levels.size:
+        elapsed = (now - coming.created_at).total_seconds()
+        pause_left = max(0.0, pause_at(curve, len(placement)) - elapsed)
+    return JobSnapshot(
+        id=row.pk,
+        service_class=ServiceClass(row.service_class),
+        submitted_at=row.submitted_at.timestamp(),
+        deadline_at=row.deadline_at.timestamp() if row.deadline_at else NO_DEADLINE,
+        remaining_iterations=max(1.0, row.max_iterations - done),
+        curve=curve,
+        newcomer=newcomer,
+        promised=row.promised and not newcomer,
+        at_risk=row.at_risk,
+        gpus_now=len(placement),
+        placement=placement,
+        pause_left_seconds=pause_left,
+        finishing_seconds=finishing_seconds(row),
+        stored_plan=plan_from_json(row.plan),
+        locked=locked,
+        flexible=claims.marks(shown, placement),
+        total_iterations=float(row.max_iterations),
+        project=row.project_id,
+        attained_gpu_seconds=attained_gpu_seconds,
+        lent_curve=lent_curve,
+        memory=memory,
+        failure_slack_seconds=failure_slack_seconds,
+    )
+
+
+def finishing_seconds(job: Job) -> float:
+    """Time to store the final weights and to hear of it, as measured for the job's curve."""
+    return (job.curve.finishing_seconds if job.curve else 0.0) + REPORTING_SECONDS

@@ -1,0 +1,142 @@
+"""The planner's input, read from rows: one snapshot for each kind of GPU (a pool)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from cluster.models import Cluster, Gpu
+from projects.prepared import PreparedValues
+from scheduling.core.question.snapshot import JobSnapshot, ServerSnapshot, ServiceClass, Snapshot
+from scheduling.models import Job
+from scheduling.models import ScalingCurve as MeasuredCurve
+from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
+from scheduling.services.generations.blocking import blocked_gpus
+from scheduling.services.generations.failure_charges import REPORTING_SECONDS, CountsOn, FailureCharges
+from scheduling.services.memory.disk_shares import levels_with_room
+from scheduling.services.rows.borrowed import borrowed_by
+from scheduling.services.rows.claims import Claims
+from scheduling.services.snapshots.held_offers import held_offers
+from scheduling.services.snapshots.jobs_of_pool import PoolReading, core_curve, noted
+from scheduling.services.snapshots.planner_settings import planner_settings
+from scheduling.services.snapshots.servers_of_pool import servers_of_pool
+from scheduling.services.verdicts.incidents import breaking_jobs
+
+log = structlog.get_logger(__name__)
+
+#: Undecided jobs that one pass reads, the longest waiting: more than it decides.
+MOST_NEWCOMERS = 300
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A snapshot with what its addresses and names stand for."""
+
+    kind: str
+    snapshot: Snapshot
+    gpus: tuple[Gpu, ...]
+    #: GPU addresses that no generation has a claim on.
+    free: frozenset[int]
+    #: Address -> job id of the unretired claim.
+    claims: Mapping[int, str]
+    #: What the failures that the reserve covers may cost.
+    charges: FailureCharges
+    #: Jobs left out because their rows say what cannot be planned, and why.
+    unplannable: Mapping[str, str] = field(default_factory=dict)
+    #: Jobs left out because no plan could be computed with them a short while ago, and what was seen.
+    breaking: Mapping[str, str] = field(default_factory=dict)
+    #: On what the promise of each of these jobs counts.
+    counts_on: Mapping[str, CountsOn] = field(default_factory=dict)
+
+
+def pool_kinds(cluster: Cluster) -> list[str]:
+    """The cluster's own kinds of GPU in a fixed order. Borrowed servers join one of these pools."""
+    return [kind for (kind,) in _KINDS.ask(cluster.pk)]
+
+
+_KINDS = PreparedValues(
+    lambda cluster_id: Gpu.objects.own(cluster_id).order_by("kind").values_list("kind").distinct()
+)
+
+
+def pool_snapshot(
+    cluster: Cluster,
+    kind: str,
+    now: datetime,
+    *,
+    reallocate_at: datetime | None = None,
+    awaiting_levels: bool = False,
+) -> Pool:
+    """The pool of one kind of GPU. ``reallocate_at``: the slot boundary from which allocations may change.
+
+    ``awaiting_levels``: with the newcomers that wait until more of their curve is measured, after all others.
+    """
+    moment = now.timestamp()
+    borrowed = borrowed_by(cluster, kind)
+    servers, gpus, addresses = servers_of_pool(cluster, kind, borrowed)
+    own = len(gpus) - (borrowed.total if borrowed else 0)
+    claims = Claims.read(cluster, addresses)
+    breaking = breaking_jobs(cluster, now)
+    charges = FailureCharges(cluster, _largest_own(server.snapshot for server in servers))
+    jobs = PoolReading(cluster, kind, now, claims, charges, own, borrowed).jobs(
+        left_out=breaking, awaiting_levels=awaiting_levels, most_newcomers=MOST_NEWCOMERS
+    )
+    snapshot = Snapshot(
+        now=moment,
+        next_slot_at=max(moment, (reallocate_at or now).timestamp()),
+        servers=tuple(server.snapshot for server in servers),
+        jobs=jobs.planned,
+        held_offers=tuple(held_offers(cluster, kind, now, charges, total=own)),
+        blocked=tuple(blocked_gpus(cluster, gpus, addresses, {job.id for job in jobs.planned}, moment)),
+        settings=planner_settings(cluster),
+        memory=noted(cluster.policy_memory, cluster.policy, kind),
+    )
+    return Pool(
+        kind,
+        snapshot,
+        tuple(gpus),
+        frozenset(set(addresses.values()) - set(claims.job_of)),
+        claims.job_of,
+        charges,
+        jobs.unplannable,
+        breaking,
+        counts_on=jobs.counts_on,
+    )
+
+
+def _largest_own(servers: Iterable[ServerSnapshot]) -> int:
+    """GPUs of the largest server that is not on loan: a level needs no fewer servers than of that size."""
+    return max((server.gpus for server in servers if not server.on_loan), default=0)
+
+
+def cluster_policy(cluster: Cluster) -> Policy:
+    """The policy that the operator chose; the default one, and an error in the log, where there is none of
+    that name."""
+    try:
+        return policy_named(cluster.policy)
+    except ValueError as error:
+        log.error("unknown_policy", cluster=cluster.name, error=str(error), used=DEFAULT_POLICY)
+        return policy_named(DEFAULT_POLICY)
+
+
+def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -> JobSnapshot | None:
+    """A declined job as it asks for an offer of the pool; None where it cannot run on any level."""
+    total = sum(server.gpus for server in pool.snapshot.servers if not server.on_loan)
+    levels = levels_with_room(measured.levels.all(), measured, row.cluster)
+    curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)
+    if curve is None or row.deadline_at is None:
+        return None
+    counts_on = pool.charges.of(row, curve, measured=measured, any_deadline=True)
+    return JobSnapshot(
+        id=row.pk,
+        service_class=ServiceClass(row.service_class),
+        submitted_at=row.submitted_at.timestamp(),
+        deadline_at=row.deadline_at.timestamp(),
+        remaining_iterations=float(row.max_iterations),
+        curve=pool.charges.promised(curve, counts_on),
+        finishing_seconds=measured.finishing_seconds + REPORTING_SECONDS,
+        failure_slack_seconds=counts_on.slack_seconds,
+    )

@@ -1,0 +1,1 @@
+"""What is answered: verdicts, offers, quotas and incidents."""

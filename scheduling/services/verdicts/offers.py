@@ -1,0 +1,117 @@
+"""Offers: a deadline that can be promised, held for a short time for a project whose job was declined."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.prepared import PreparedValues, time_hole
+from scheduling.choices import JobEventKind, OfferState
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import FoundOffer
+from scheduling.core.question.snapshot import Snapshot
+from scheduling.models import Job, Offer
+from scheduling.moments import LONGEST_DEADLINE, moment
+from scheduling.services.rows.plan_json import plan_to_json
+from scheduling.services.rows.records import record
+from scheduling.services.verdicts.quotas import PromiseQuotas
+
+
+def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
+    """The snapshot as it stands once the decision's verdicts and plans hold: what an offer is searched in."""
+    verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
+    jobs = []
+    for job in snapshot.jobs:
+        verdict = verdicts.get(job.id)
+        if verdict is not None and not verdict.admitted or verdict is None and job.newcomer:
+            continue
+        promised = verdict.promised if verdict is not None else job.promised
+        plan = decision.plans.get(job.id, job.stored_plan)
+        jobs.append(dataclasses.replace(job, newcomer=False, promised=promised, stored_plan=plan))
+    return dataclasses.replace(snapshot, jobs=tuple(jobs), memory=decision.memory or snapshot.memory)
+
+
+def within_horizon(deadline_at: float, now: float) -> bool:
+    """Whether a deadline in Unix seconds is near enough to be asked for, and so to be offered."""
+    return deadline_at - now <= LONGEST_DEADLINE.total_seconds()
+
+
+def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
+    """Of these declined jobs, in order, the first of each project that has no open offer."""
+    projects = dict(Job.objects.filter(pk__in=job_ids).values_list("pk", "project_id"))
+    taken = set(
+        Offer.objects.filter(project_id__in=projects.values(), state=OfferState.OPEN).values_list(
+            "project_id", flat=True
+        )
+    )
+    chosen = []
+    for job_id in job_ids:
+        if projects[job_id] not in taken:
+            taken.add(projects[job_id])
+            chosen.append(job_id)
+    return chosen
+
+
+def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str, Any] | None:
+    """Hold the found capacity for the job's project. Returns the offer as the verdict shows it; None where
+    the project may not hold so much, which the job's history says."""
+    refusal = quotas.refusal(job.project, found.plan)
+    if refusal is not None:
+        record(job, JobEventKind.NO_OFFER, f"A later deadline could be kept, but is not offered: {refusal}")
+        return None
+    valid_until = timezone.now() + timedelta(seconds=job.cluster.offer_hold_seconds)
+    if (starts_at := moment(found.starts_at)) is not None:
+        # Computing took a moment: nobody accepts when the plan should have begun already.
+        valid_until = min(valid_until, starts_at)
+    # Rounded up to the millisecond: never earlier than what was verified.
+    deadline_at = datetime.fromtimestamp(math.ceil(found.deadline_at * 1000) / 1000, tz=UTC)
+    Offer.objects.create(
+        job=job,
+        project=job.project,
+        deadline_at=deadline_at,
+        plan=plan_to_json(found.plan),
+        valid_until=valid_until,
+    )
+    record(
+        job,
+        JobEventKind.OFFER,
+        f"{deadline_at:%Y-%m-%d %H:%M:%S} UTC could be promised; held until {valid_until:%H:%M:%S} UTC. "
+        "Accepted before that, it is promised as much earlier as there is room.",
+    )
+    seconds = seconds_from_acceptance(
+        deadline_at.timestamp(), valid_until.timestamp(), job.cluster.slot_seconds
+    )
+    return {
+        "deadline_at": _rfc3339(deadline_at),
+        "valid_until": _rfc3339(valid_until),
+        "deadline_seconds": seconds,
+    }
+
+
+def seconds_from_acceptance(deadline_at: float, starts_at: float, slot_seconds: float) -> float:
+    """The deadline counted from acceptance: what the work takes that the offer plans from ``starts_at`` on,
+    and the wait for a slot."""
+    return float(math.ceil(deadline_at - starts_at + slot_seconds))
+
+
+def expire_offers(cluster: Cluster, now: datetime) -> int:
+    """End the offers whose time is up; the held capacity is free again."""
+    expired = [offer_id for (offer_id,) in _EXPIRED.ask(cluster.pk, now)]
+    return Offer.objects.filter(pk__in=expired).update(state=OfferState.EXPIRED) if expired else 0
+
+
+_EXPIRED = PreparedValues(
+    lambda cluster_id, now: Offer.objects.filter(
+        job__cluster=cluster_id, state=OfferState.OPEN, valid_until__lte=time_hole(now)
+    ).values_list("pk")
+)
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

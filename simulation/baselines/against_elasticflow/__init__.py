@@ -1,0 +1,1 @@
+"""What ElasticFlow's evaluation compares with."""

@@ -1,0 +1,1 @@
+"""What Lyra's evaluation compares with."""

@@ -1,0 +1,1 @@
+"""What a simulated cluster is at an instant."""

@@ -1,0 +1,317 @@
+"""Every message of an agent, as the server that holds the work sends it, a stranger, a neighbour and a
+revoked agent."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from cluster.models import Agent, Gpu, Server
+from scheduling.models import (
+    AppliedEvent,
+    Artifact,
+    Assignment,
+    Checkpoint,
+    CurveLevel,
+    Environment,
+    Generation,
+    Job,
+    JobEvent,
+    JobMetric,
+    JobProtection,
+    LogChunk,
+    Recovery,
+    ScalingCurve,
+    StateShard,
+    Worker,
+)
+from scheduling.services.agents.enrolment import enrolment_token_create
+from tests.control_plane.agent_api import (
+    EVENT_FIELDS,
+    authorization,
+    busy_server,
+    event,
+    fetch,
+    log_piece,
+    metric,
+    send,
+    stored_in_memory,
+    training_job,
+    worker,
+)
+from tests.factories import GenerationFactory, ServerFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+ENVIRONMENT = "e" * 64
+Sender = Server | str | None
+
+
+class World:
+    """A job on two servers, rank 0 on `holder` and rank 1 on `second`; other servers with work of their
+    own."""
+
+    def __init__(self) -> None:
+        self.holder = busy_server("holder")
+        self.second = busy_server("second")
+        self.neighbour = busy_server("neighbour")
+        self.stranger = ServerFactory.create(name="stranger", cluster__name="elsewhere")
+        self.revoked = busy_server("revoked")
+        self.job, self.generation = training_job(self.holder)
+        version = self.job.function_version
+        version.requirements_digest = ENVIRONMENT
+        version.save()
+        for server, rank in ((self.second, 1), (self.revoked, 2)):
+            Assignment.objects.create(
+                generation=self.generation,
+                job=self.job,
+                gpu=Gpu.objects.get(server=server, index=0),
+                rank=rank,
+                state="held",
+                held_at=timezone.now(),
+            )
+        self.profiling: Generation = GenerationFactory.create(
+            job=self.job,
+            number=2,
+            purpose="profiling",
+            profile={"levels": [1]},
+            held_at=timezone.now(),
+            gpus=[Gpu.objects.get(server=self.holder, index=1)],
+        )
+        training_job(self.neighbour)
+        Agent.objects.filter(server=self.revoked).update(revoked_at=timezone.now())
+        self.senders: dict[str, Sender] = {
+            "a server beside it, with other work": self.neighbour,
+            "a server of another cluster": self.stranger,
+            "an agent that was revoked": self.revoked,
+            "somebody without a credential": None,
+            "somebody with a wrong one": "agent_wrong",
+        }
+
+
+@pytest.fixture
+def world(tmp_path: Path, settings: Any) -> World:
+    settings.CHECKPOINT_URL = tmp_path.as_uri()
+    made = World()
+    (tmp_path / "environment.tar.gz").write_bytes(b"packages")
+    Environment.objects.create(
+        digest=ENVIRONMENT,
+        requirements="x",
+        state="done",
+        finished_at=timezone.now(),
+        uri=(tmp_path / "environment.tar.gz").as_uri(),
+    )
+    return made
+
+
+OUTSIDERS = (
+    "a server beside it, with other work",
+    "a server of another cluster",
+    "an agent that was revoked",
+    "somebody without a credential",
+    "somebody with a wrong one",
+)
+
+
+def _event(kind: str) -> Callable[[World], dict[str, Any]]:
+    def make(world: World) -> dict[str, Any]:
+        generation = world.profiling if kind.startswith("profile") else world.generation
+        return {"events": [event(generation, kind)]}
+
+    return make
+
+
+ITEMS: dict[str, Callable[[World], dict[str, Any]]] = {
+    "workers": lambda world: {"workers": [worker(world.generation)]},
+    "workers that ended": lambda world: {
+        "workers": [worker(world.generation, phase="exited", exit={"code": 1})]
+    },
+    "metrics": lambda world: {"metrics": [metric(world.generation)]},
+    "logs": lambda world: {"logs": [log_piece(world.generation)]},
+    "memory_store": lambda world: {"memory_store": stored_in_memory(world.generation)},
+    **{f"event {kind}": _event(kind) for kind in EVENT_FIELDS},
+}
+#: What is about the sender's server alone, whatever it says.
+OF_ITS_SERVER: dict[str, dict[str, Any]] = {
+    "inventory": {"inventory": {"gpus": [{"index": 0, "kind": "emulated-other"}], "hostname": "new"}},
+    "link_load": {"link_load": {"network": {"state": 12_345.0}}},
+    "memory_store": {"memory_store": stored_in_memory()},
+}
+DOWNLOADS: dict[str, Callable[[World], str]] = {
+    "bundle": lambda world: f"functions/{world.job.function_version.bundle_id}",
+    "environment": lambda world: f"environments/{ENVIRONMENT}",
+}
+
+
+def everything_of(job: Job) -> dict[str, Any]:
+    """All rows of a job that an agent's message may change."""
+    of_job = {"job": job}
+    rows: dict[str, Any] = {
+        model.__name__: list(model.objects.filter(**where).order_by("pk").values())
+        for model, where in (
+            (Job, {"pk": job.pk}),
+            (Generation, of_job),
+            (Assignment, of_job),
+            (Worker, {"generation__job": job}),
+            (JobMetric, of_job),
+            (LogChunk, of_job),
+            (JobEvent, of_job),
+            (Checkpoint, of_job),
+            (Artifact, of_job),
+            (StateShard, {"checkpoint__job": job}),
+            (Recovery, of_job),
+            (JobProtection, of_job),
+            (ScalingCurve, {"pk": job.curve_id}),
+            (CurveLevel, {"curve_id": job.curve_id}),
+        )
+    }
+    stores = Agent.objects.order_by("pk").values_list("memory_store", flat=True)
+    held = [entry for store in stores for entry in store.get("holdings", []) if entry["job"] == job.pk]
+    return {**rows, "in memory": held}
+
+
+def servers_but(sender: Sender) -> list[dict[str, Any]]:
+    """What is known of all servers but the sender's own."""
+    others = [(Server, "pk"), (Agent, "server"), (Gpu, "server")]
+    return [
+        row
+        for model, server in others
+        for row in model._default_manager.exclude(
+            **{server: sender.pk if isinstance(sender, Server) and sender.name != "revoked" else 0}
+        )
+        .order_by("pk")
+        .values()
+    ]
+
+
+@pytest.mark.parametrize("message", ITEMS)
+def test_the_server_that_holds_the_work_is_heard(world: World, message: str) -> None:
+    before = everything_of(world.job)
+    answer = send(world.holder, ITEMS[message](world))
+    assert answer.status_code == 200
+    assert answer.json()["refused"] == []
+    assert everything_of(world.job) != before
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+def test_nobody_else_is(world: World, who: str) -> None:
+    sender = world.senders[who]
+    before = everything_of(world.job)
+    for message, make in ITEMS.items():
+        report = make(world)
+        answer = send(sender, report)
+        assert everything_of(world.job) == before, message
+        if isinstance(sender, Server) and sender is not world.revoked:
+            assert [item["part"] for item in answer.json()["refused"]] == [next(iter(report))], message
+        else:
+            assert answer.status_code == 401, message
+            assert "lease_seconds" not in answer.json()
+
+
+def test_what_rank_0_alone_can_say_is_not_taken_from_rank_1s_server(world: World) -> None:
+    before = everything_of(world.job)
+    before.pop("JobEvent")
+    kinds = [f"event {kind}" for kind in EVENT_FIELDS if kind not in ("failed", "refused")]
+    for number, message in enumerate(("metrics", "memory_store", *kinds), start=1):
+        answer = send(world.second, ITEMS[message](world))
+        assert len(answer.json()["refused"]) == 1, message
+        after = everything_of(world.job)
+        told = after.pop("JobEvent")
+        assert after == before, message
+        refusals = [line["kind"] for line in told]
+        assert refusals == ["report_refused"] * number, "it is the job's business all the same"
+
+
+@pytest.mark.parametrize("download", DOWNLOADS)
+def test_functions_and_environments_are_for_those_who_run_them(world: World, download: str) -> None:
+    path = DOWNLOADS[download](world)
+    assert fetch(world.holder, path).status_code == 200
+    for who in OUTSIDERS:
+        refused = fetch(world.senders[who], path)
+        assert refused.status_code in (401, 404), who
+        assert refused.headers["Content-Type"] == "application/problem+json"
+
+
+def test_the_desired_state_names_a_servers_own_work_alone(world: World) -> None:
+    own = fetch(world.holder, "desired").json()["generations"]
+    assert [entry["job"] for entry in own] == [world.job.pk] * 2
+    for who in OUTSIDERS:
+        told = fetch(world.senders[who], "desired")
+        assert told.status_code in (200, 401), who
+        assert world.job.pk not in told.content.decode(), who
+        assert world.generation.secret not in told.content.decode(), who
+
+
+def test_an_event_cannot_be_used_up_by_another_agent(world: World) -> None:
+    done = event(world.generation, "completed")
+    send(world.neighbour, {"events": [done]})
+    assert AppliedEvent.objects.exists()
+    send(world.holder, {"events": [done]})
+    world.job.refresh_from_db()
+    assert world.job.state == "completed"
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///etc/passwd", "s3://other/state.pt", "file://{store}/jobs/other/checkpoints/1-9.pt"]
+)
+def test_a_checkpoint_is_looked_for_in_the_jobs_own_folder_whatever_its_agent_says(
+    world: World, settings: Any, uri: str
+) -> None:
+    told = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
+    send(world.holder, {"events": [event(world.generation, "shard_stored", uri=told)]})
+    artifact = {"name": "weights.pt", "uri": told, "bytes": 4, "sha256": "0" * 64}
+    send(world.holder, {"events": [event(world.generation, "completed", artifacts=[artifact])]})
+    folder = f"{settings.CHECKPOINT_URL}/jobs/{world.job.pk}"
+    assert StateShard.objects.get().uri == f"{folder}/checkpoints/1-9/0.pt"
+    assert Artifact.objects.get().uri == f"{folder}/artifacts/1/weights.pt"
+
+
+@pytest.mark.parametrize("who", ["the server that holds the work", *OUTSIDERS])
+def test_what_is_about_a_server_is_believed_of_the_senders_own_alone(world: World, who: str) -> None:
+    sender = world.senders.get(who, world.holder)
+    before = servers_but(sender)
+    expected = {"inventory": "new", "link_load": {"network": {"state": 12_345.0}}, "memory_store": 10_000}
+    for message, report in OF_ITS_SERVER.items():
+        answer = send(sender, report)
+        assert servers_but(sender) == before, message
+        if not isinstance(sender, Server) or sender is world.revoked:
+            assert answer.status_code == 401, message
+            continue
+        assert answer.status_code == 200, message
+        agent = Agent.objects.select_related("server").get(server=sender)
+        told = {
+            "inventory": agent.server.hostname,
+            "link_load": agent.link_load,
+            "memory_store": agent.memory_store.get("limit_bytes"),
+        }
+        assert told[message] == expected[message]
+
+
+def test_no_agent_becomes_another_server_by_enrolling(world: World) -> None:
+    """Whoever holds a token that names no server, or another one."""
+    before = servers_but(None)
+    for who, server_name in itertools.product(OUTSIDERS, ("", "neighbour")):
+        token = enrolment_token_create(created_by=None, cluster=world.holder.cluster, server_name=server_name)
+        body = {
+            "token": token,
+            "name": "holder",
+            "address": "203.0.113.66",
+            "port_range": [20_000, 20_100],
+            "inventory": {"gpus": [{"index": 0, "kind": "emulated-other"}]},
+        }
+        answer = Client().post(
+            "/agent/v1/enrol",
+            json.dumps(body),
+            content_type="application/json",
+            headers=authorization(world.senders[who]),
+        )
+        assert (answer.status_code, answer.json()["code"]) == (401, "enrolment_refused")
+        assert world.generation.secret not in answer.content.decode()
+    assert servers_but(None) == before

@@ -1,0 +1,286 @@
+"""Links between servers: which are measured when, what is kept of it, and what plans are made with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.link_pairs import MOST_WITH_ALL_PAIRS, apart, pairs_of
+from cluster.models import Agent, Gpu, Server, ServerLink
+from communication.profiles.link import LinkRate
+from scheduling.choices import AssignmentState, GenerationState
+from scheduling.link_drift import link_moved
+from scheduling.models import Assignment
+from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.selectors.network.link_matrix import link_matrix
+from scheduling.selectors.network.link_profiles import known_links
+from scheduling.selectors.network.network import DEFAULT_RATE, network_of
+from scheduling.services.agents.link_probes import MEASURE_AGAIN, PROBE_LASTS, TRY_AGAIN, ask_for_measurements
+from scheduling.services.generations.server_ports import take_ports
+from tests.control_plane.agent_api import busy_server, send
+from tests.factories import GenerationFactory, JobFactory
+from workers.agent.orders.desired_state import parse_desired_state
+from workers.links.rates import DEFAULT_LINKS, ServerLinks
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+KIND = "emulated-a100"
+FIGURES = {"latency_seconds": 2e-4, "bytes_per_second": 1e9}
+
+
+@pytest.fixture
+def servers() -> list[Server]:
+    made = [busy_server(name) for name in ("node-a", "node-b", "node-c")]
+    heard()
+    return made
+
+
+def heard() -> None:
+    """All agents have just reported."""
+    Agent.objects.update(last_report_at=timezone.now())
+
+
+def tells(server: Server, about: ServerLink, **changes: Any) -> list[dict[str, Any]]:
+    """That agent tells what it measured; returns what is refused of it."""
+    told = {"link": about.pk, "number": about.number, **FIGURES, **changes}
+    answer = send(server, {"link_probe": told})
+    assert answer.status_code == 200
+    refused: list[dict[str, Any]] = answer.json()["refused"]
+    return refused
+
+
+def measured(server: Server, **changes: Any) -> ServerLink:
+    """One link of the server, measured."""
+    ask_for_measurements()
+    link = ServerLink.objects.get(first=server, asked_at__isnull=False)
+    assert tells(server, link, **changes) == []
+    link.refresh_from_db()
+    return link
+
+
+def spread_job(*servers: Server) -> Any:
+    """A job with a worker on each of these."""
+    gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
+    return GenerationFactory.create(
+        job=JobFactory.create(cluster=servers[0].cluster), master_server=servers[0], gpus=gpus
+    )
+
+
+def later(age: timedelta) -> None:
+    """So much time passes."""
+    for name in ("asked_at", "tried_at", "measured_at"):
+        for link in ServerLink.objects.filter(**{f"{name}__isnull": False}):
+            setattr(link, name, getattr(link, name) - age)
+            link.save(update_fields=[name])
+    heard()
+
+
+def test_two_idle_servers_are_told_to_measure_their_link(servers: list[Server]) -> None:
+    first, second, third = servers
+    before = Server.objects.get(pk=first.pk).desired_version
+    assert ask_for_measurements() == 1
+    link = ServerLink.objects.get()
+    assert (link.first, link.second) == (first, second)
+    calls = parse_desired_state(desired_state(first.pk)).link_probe
+    answers = parse_desired_state(desired_state(second.pk)).link_probe
+    assert calls is not None
+    assert answers is not None
+    assert (calls.calls, answers.calls) == (True, False)
+    assert (calls.server, calls.here, calls.address) == ("node-b", "node-a", second.address)
+    assert calls.key == answers.key
+    assert calls.secret == answers.secret
+    assert calls.port == answers.port
+    assert second.port_first <= calls.port <= second.port_last
+    assert desired_state(third.pk)["link_probe"] is None
+    assert Server.objects.get(pk=first.pk).desired_version > before
+    assert ask_for_measurements() == 0, "a server measures one link at a time"
+
+
+def test_no_worker_gets_the_port_on_which_a_link_is_measured(servers: list[Server]) -> None:
+    ask_for_measurements()
+    link = ServerLink.objects.get()
+    Server.objects.filter(pk=link.second_id).update(port_next=link.port)
+    (taken,) = take_ports([[link.second_id]])
+    assert taken != [link.port]
+
+
+def test_what_was_measured_is_kept_and_measured_again_after_a_while(servers: list[Server]) -> None:
+    link = measured(servers[0])
+    assert (link.latency_seconds, link.bytes_per_second) == (2e-4, 1e9)
+    assert (link.asked_at, link.secret, link.problem, link.emulated) == (None, "", "", False)
+    assert desired_state(servers[0].pk)["link_probe"] is None
+    while ask_for_measurements():
+        current = ServerLink.objects.select_related("first").get(asked_at__isnull=False)
+        assert current.pk != link.pk, "all others first"
+        tells(current.first, current)
+    assert ServerLink.objects.filter(measured_at__isnull=False).count() == 3
+    later(MEASURE_AGAIN + timedelta(seconds=1))
+    assert ask_for_measurements() == 1
+    link.refresh_from_db()
+    assert link.number == 2
+
+
+@pytest.mark.parametrize(
+    ("spread", "asked"), [((0, 1), 0), ((1, 2), 0), ((0,), 1)], ids=["both", "one", "within a server"]
+)
+def test_links_that_a_job_uses_are_left_alone(
+    servers: list[Server], spread: tuple[int, ...], asked: int
+) -> None:
+    Server.objects.filter(pk=servers[2].pk).update(drain="drained")
+    generation = spread_job(*(servers[place] for place in spread))
+    assert ask_for_measurements() == asked
+    Assignment.objects.filter(generation=generation).update(
+        state=AssignmentState.RELEASED, released_at=timezone.now()
+    )
+    assert ask_for_measurements() == 1 - asked
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_was_measured_beside_a_job_is_not_used(servers: list[Server], ended: bool) -> None:
+    before = measured(servers[0])
+    later(MEASURE_AGAIN + timedelta(seconds=1))
+    Server.objects.filter(pk=servers[2].pk).update(drain="drained")
+    ask_for_measurements()
+    generation = spread_job(*servers[:2])
+    if ended:
+        generation.assignments.update(state=AssignmentState.RELEASED, released_at=timezone.now())
+    link = ServerLink.objects.get(asked_at__isnull=False)
+    assert tells(servers[0], link, bytes_per_second=5.0) == []
+    link.refresh_from_db()
+    assert link.bytes_per_second == before.bytes_per_second
+    assert "jobs used" in link.problem
+    assert link.asked_at is None
+
+
+def test_a_measurement_without_result_is_tried_again(servers: list[Server]) -> None:
+    Server.objects.filter(pk=servers[2].pk).update(drain="drained")
+    ask_for_measurements()
+    link = ServerLink.objects.get()
+    tells(servers[0], link, problem="no route", latency_seconds=None, bytes_per_second=None)
+    link.refresh_from_db()
+    assert (link.problem, link.measured_at) == ("no route", None)
+    assert ask_for_measurements() == 0
+    later(TRY_AGAIN + timedelta(seconds=1))
+    assert ask_for_measurements() == 1
+    later(PROBE_LASTS + timedelta(seconds=1))
+    assert ask_for_measurements() == 0
+    link.refresh_from_db()
+    assert "did not answer" in link.problem
+    assert link.asked_at is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sender", "refused"),
+    [
+        ({}, 1, True),
+        ({}, 2, True),
+        ({"link": 10**6}, 0, True),
+        ({"bytes_per_second": 0}, 0, True),
+        ({"bytes_per_second": 1e300}, 0, True),
+        ({"latency_seconds": -1}, 0, True),
+        ({"latency_seconds": None}, 0, True),
+        ({"bytes_per_second": "fast"}, 0, True),
+        ({"number": 9}, 0, False),
+    ],
+)
+def test_only_what_was_asked_for_is_taken_and_from_whom(
+    servers: list[Server], changes: dict[str, Any], sender: int, refused: bool
+) -> None:
+    ask_for_measurements()
+    link = ServerLink.objects.get()
+    answer = tells(servers[sender], link, **changes)
+    assert [one["part"] for one in answer] == (["link_probe"] if refused else [])
+    link.refresh_from_db()
+    assert link.measured_at is None
+    assert link.asked_at is not None
+
+
+@pytest.mark.parametrize("silent", ["fenced", "silent", "down"])
+def test_servers_that_are_not_heard_of_measure_nothing(servers: list[Server], silent: str) -> None:
+    Server.objects.filter(pk=servers[2].pk).update(drain="drained")
+    agents = Agent.objects.filter(server=servers[0])
+    if silent == "fenced":
+        agents.update(fenced_at=timezone.now())
+    elif silent == "silent":
+        agents.update(last_report_at=timezone.now() - timedelta(hours=1))
+    else:
+        Server.objects.filter(pk=servers[0].pk).update(state="down")
+    assert ask_for_measurements() == 0
+
+
+def test_plans_are_made_for_the_slowest_link(servers: list[Server]) -> None:
+    assert known_links(KIND).source == "default"
+    assert known_links(KIND).profile.between == DEFAULT_RATE
+    measured(servers[0])
+    rates = {servers[1].pk: 5e8, servers[2].pk: 2e9}
+    while ask_for_measurements():
+        link = ServerLink.objects.select_related("first").get(asked_at__isnull=False)
+        tells(link.first, link, bytes_per_second=rates[link.second_id], latency_seconds=1e-4)
+    known = known_links(KIND)
+    assert (known.source, known.emulated) == ("measured", False)
+    assert known.profile.between == LinkRate(2e-4, 1e9)
+    network = network_of(servers)
+    assert network.slowest([servers[1].pk, servers[2].pk]).rate == LinkRate(1e-4, 2e9)
+
+
+def test_emulated_links_are_labelled_and_told_until_they_are_measured(servers: list[Server]) -> None:
+    told = ServerLinks.from_message(DEFAULT_LINKS).to_message()
+    Server.objects.update(links=told)
+    known = known_links(KIND)
+    assert (known.source, known.emulated) == ("emulated", True)
+    assert known.profile.between.bytes_per_second == 1e9
+    measured(servers[0], bytes_per_second=9e8)
+    matrix = link_matrix(timezone.now())
+    assert matrix.servers == ("node-a", "node-b", "node-c")
+    links = {(link.first, link.second): link for link in matrix.links}
+    assert links["node-a", "node-b"].source == "measured"
+    assert links["node-a", "node-b"].emulated
+    assert links["node-a", "node-c"].source == "emulated"
+
+
+def test_a_link_of_a_server_that_others_measured_is_taken_for_what_is_usual_there() -> None:
+    many = [busy_server(f"n{number}") for number in range(4)]
+    ids = [server.pk for server in many]
+    for other, rate in ((1, 1e9), (2, 3e9)):
+        ServerLink.objects.create(
+            first=many[0], second=many[other], latency_seconds=1e-4, bytes_per_second=rate,
+            measured_at=timezone.now(),
+        )  # fmt: skip
+    network = network_of(many)
+    assert network.rate(ids[1], ids[2]).rate.bytes_per_second == 1e9
+    assert network.rate(ids[0], ids[3]).source == "default"
+
+
+def test_links_move_by_a_fifth() -> None:
+    planned = LinkRate(1e-3, 1e9)
+    for rate, moved in (((1e-3, 1.19e9), False), ((1e-3, 1.21e9), True), ((1e-3, 0.84e9), False),
+                        ((1e-3, 0.82e9), True), ((1.25e-3, 1e9), False), ((1.4e-3, 1e9), True)):  # fmt: skip
+        assert link_moved(planned, LinkRate(*rate)) == moved
+        assert link_moved(LinkRate(*rate), planned) == moved
+
+
+def test_all_pairs_of_a_few_servers_and_some_of_many() -> None:
+    assert pairs_of([3, 1, 2]) == [(1, 2), (1, 3), (2, 3)]
+    assert pairs_of([1]) == []
+    assert len(pairs_of(range(MOST_WITH_ALL_PAIRS))) == 120
+    for count in (MOST_WITH_ALL_PAIRS + 1, 64, 1000):
+        pairs = pairs_of(range(count))
+        assert len(pairs) <= count * count.bit_length()
+        assert {one for pair in pairs for one in pair} == set(range(count))
+        assert all(first < second for first, second in pairs)
+    chosen = apart(pairs_of(range(64)), 8)
+    assert len(chosen) == 8
+    assert len({one for pair in chosen for one in pair}) == 16
+
+
+def test_a_generation_that_is_over_uses_no_link(servers: list[Server]) -> None:
+    generation = spread_job(*servers)
+    generation.assignments.update(
+        state=AssignmentState.RELEASED, released_at=timezone.now() - timedelta(hours=1)
+    )
+    generation.state = GenerationState.RETIRED
+    generation.save()
+    assert measured(servers[0]).problem == ""

@@ -1,0 +1,167 @@
+"""Which ends of generations count as failures of their job, and how a job ends that fails repeatedly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from scheduling.choices import GenerationState, Goal, JobState, RetireReason
+from scheduling.life_cycle import events, steps
+from scheduling.life_cycle import instructions as to_do
+from scheduling.life_cycle.facts import GenerationFacts, JobFacts
+from scheduling.life_cycle.instructions import Fail, Instruction
+from tests.control_plane.generations.test_life_cycle import (
+    BOUNDS,
+    NOW,
+    carried_out,
+    coming,
+    running,
+    settled,
+    training,
+)
+
+
+def counted(found: list[Instruction]) -> list[tuple[int, int, str]]:
+    """Failures so far, the furthest iteration, and the reason."""
+    return [(one.failures, one.iteration, one.reason) for one in found if isinstance(one, to_do.CountFailure)]
+
+
+REASONS = ["start_failed", "plan_refused", "storage_failed", "killed"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("was_live", [False, True])
+def test_what_ends_a_generation_on_servers_that_stay_counts(reason: str, was_live: bool) -> None:
+    number = 2
+    one = training(number, "failed") if was_live else coming(number, "failed", goal=Goal.TRAIN)
+    job = running(live=one) if was_live else running(coming=one)
+    job = replace(job, failures=1, failed_at_iteration=70)
+    found = events.worker_failed(job, one, Fail(reason, "it ended"))
+    assert counted(found) == [(2, 70, reason)]
+    assert not any(isinstance(each, Fail) for each in found), "whether a server has failed is seen later"
+    after = carried_out(job, found)
+    assert (after.state, after.live, after.coming) == (JobState.SUSPENDED, None, None)
+
+
+def test_only_passing_the_furthest_iteration_is_progress() -> None:
+    live = training(2, "failed")
+    job = running(live=live, iterations_done=65, failures=2, failed_at_iteration=70)
+    fault = Fail("killed", "by signal 11")
+    assert counted(events.worker_failed(job, live, fault, reached=66)) == [(3, 70, "killed")]
+    assert counted(events.worker_failed(job, live, fault, reached=71)) == [(1, 71, "killed")]
+    further = replace(job, iterations_done=80)
+    assert counted(events.worker_failed(further, live, fault)) == [(1, 80, "killed")]
+
+
+def test_a_lost_peer_counts_only_for_ranks_on_one_server() -> None:
+    live = training(2, "failed", "training")
+    job = running(live=live)
+    fault = Fail("peer_lost", "another worker is gone")
+    assert counted(events.worker_failed(job, live, fault)) == []
+    alone = replace(live, on_one_server=True)
+    assert counted(events.worker_failed(job, alone, fault)) == [(1, 70, "peer_lost")]
+
+
+@pytest.mark.parametrize("reason", ["killed", "function_error"])
+def test_who_says_why_replaces_a_lost_peer_as_the_cause(reason: str) -> None:
+    lost = training(
+        2, "failed", state=GenerationState.RETIRED, retired_because=RetireReason.LOST,
+        failure_reason="peer_lost", on_one_server=True,
+    )  # fmt: skip
+    job = running(state=JobState.SUSPENDED, failures=2, failed_at_iteration=70)
+    fault = Fail(reason, "division by zero")
+    assert counted(events.worker_failed(job, lost, fault)) == [(2, 70, reason)], "it is the same failure"
+    said = replace(lost, failure_reason=reason)
+    if reason == "killed":
+        assert events.worker_failed(job, said, fault) == []
+    assert counted(events.worker_failed(job, said, Fail("peer_lost", "reset"))) == []
+
+
+@pytest.mark.parametrize(
+    "because", [RetireReason.TAKEN_OVER, RetireReason.SUSPENDED, RetireReason.LET_GO], ids=str
+)
+def test_workers_that_are_stopped_do_not_fail_their_job(because: RetireReason) -> None:
+    gone = training(2, "failed", state=GenerationState.RETIRED, retired_because=because)
+    assert events.worker_failed(running(), gone, Fail("killed", "by signal 9")) == []
+
+
+def test_a_report_after_its_generations_end_still_counts() -> None:
+    """The step that misses a worker comes before the event that says why it is gone."""
+    gone = training(2, "failed", state=GenerationState.RETIRED, retired_because=RetireReason.LOST)
+    job = running(state=JobState.SUSPENDED, last_generation=2)
+    assert events.worker_failed(job, gone, Fail("killed", "by signal 11"), reached=71) == [
+        to_do.CountFailure(2, 1, 71, "killed", "by signal 11")
+    ]
+
+
+def test_a_successor_failing_beside_its_predecessor_is_harmless() -> None:
+    one = coming(3, "failed")
+    beside = running(live=training(2, "training"), coming=one)
+    assert counted(events.worker_failed(beside, one, Fail("start_failed", "no port"))) == []
+    stopped = running(live=training(2, "training", goal=Goal.HAND_OVER), coming=one)
+    assert counted(events.worker_failed(stopped, one, Fail("start_failed", "no port"))) == [
+        (1, 70, "start_failed")
+    ]
+
+
+def test_a_lease_that_ended_excuses_what_was_counted() -> None:
+    live = training(2, "failed", failure_reason="peer_lost")
+    job = running(live=live, failures=3, failed_at_iteration=70)
+    found = events.worker_failed(job, live, Fail("lease_ended", "its lease ended"))
+    assert to_do.ExcuseFailure(2) in found
+    assert counted(found) == []
+
+
+@pytest.mark.parametrize(
+    ("phases", "counts"),
+    [
+        (["starting"], 0), (["ready"], 0), (["preparing"], 1), (["loading"], 1), (["training"], 1),
+        (["preparing", "starting"], 0), (["loading", "ready"], 0), (["loading", "training"], 1),
+    ],
+)  # fmt: skip
+def test_a_start_that_takes_too_long_counts_where_functions_run(phases: list[str], counts: int) -> None:
+    late = NOW - timedelta(seconds=1)
+    one = coming(2, *phases, goal=Goal.TRAIN, step_expires_at=late)
+    assert len(counted(steps.next_steps(running(coming=one), BOUNDS, NOW))) == counts
+
+
+def test_an_endless_iteration_counts_and_a_slow_store_does_not() -> None:
+    told = NOW - timedelta(seconds=BOUNDS.suspend_seconds + 1)
+    stuck = training(
+        2, "training", goal=Goal.SUSPEND, iterations_per_second=2.0,
+        step_expires_at=told + timedelta(seconds=BOUNDS.suspend_seconds + 5),
+    )  # fmt: skip
+    assert counted(steps.next_steps(running(live=stuck), BOUNDS, NOW)) == [(1, 70, "timed_out")]
+    storing = replace(stuck, step_expires_at=NOW - timedelta(seconds=1))
+    assert counted(steps.next_steps(running(live=storing), BOUNDS, NOW)) == []
+
+
+def _failed_often(**facts: object) -> JobFacts:
+    fault = Fail("start_failed", "no port is free")
+    made = running(
+        state=JobState.SUSPENDED, iterations_done=50, failures=3, failed_at_iteration=70, last_failure=fault
+    )
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [JobState.ADMITTED, JobState.RUNNING, JobState.SUSPENDED])
+def test_a_job_that_failed_too_often_ends_with_the_cause(state: JobState) -> None:
+    generation: GenerationFacts = coming(4, "loading", goal=Goal.TRAIN)
+    job = _failed_often(state=state, coming=generation)
+    (ends,) = steps.next_steps(job, BOUNDS, NOW)
+    assert ends == Fail(
+        "start_failed",
+        "it failed 3 times without passing iteration 70, the last time because: no port is free",
+    )
+    assert settled(job).state == JobState.FAILED
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"last_failure": None}, {"failures": 2}, {"iterations_done": 71}, {"state": JobState.COMPLETED}],
+    ids=["a server may have failed", "excused", "it got further", "it has ended"],
+)
+def test_a_job_goes_on_where_its_failures_say_too_little(facts: dict[str, object]) -> None:
+    assert steps.next_steps(_failed_often(**facts), BOUNDS, NOW) == []

@@ -1,0 +1,95 @@
+"""A server that has no port left stops the job that needs one there, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.models import Cluster, Server
+from scheduling.choices import JobState
+from scheduling.models import Generation, Incident, Job
+from scheduling.services.requests.jobs import job_cancel
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.factories import FunctionVersionFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+def give_ports(name: str, count: int) -> None:
+    """Let the server have so many ports for workers."""
+    server = Server.objects.get(name=name)
+    Server.objects.filter(pk=server.pk).update(port_last=server.port_first + count - 1, port_next=0)
+
+
+def states(jobs: list[Job]) -> dict[str, str]:
+    return {job.pk: Job.objects.get(pk=job.pk).state for job in jobs}
+
+
+def measured(submit: Submit, *agents: SimulatedAgent) -> None:
+    """Let the speed of the function be known, and nobody run."""
+    job = submit("best_effort")
+    settle(*agents)
+    job_cancel(job=Job.objects.get(pk=job.pk), actor=job.owner)
+    settle(*agents)
+
+
+def test_a_job_without_a_port_stays_as_it_is_and_the_others_go_on(cluster: Cluster, submit: Submit) -> None:
+    agents = [SimulatedAgent.enrol(name, 1, SPEED) for name in ("node-1", "node-2")]
+    measured(submit, *agents)
+    give_ports("node-1", 1)  # one to meet at, and none to hand a state over
+    jobs = [submit("best_effort", iterations=100_000) for _ in range(2)]
+    settle(*agents)
+
+    running = [pk for pk, state in states(jobs).items() if state == JobState.RUNNING]
+    (waiting,) = (job for job in jobs if job.pk not in running)
+    assert len(running) == 1
+    incident = Incident.objects.get()
+    assert (incident.kind, incident.job_id, incident.resolved_at) == (Incident.Kind.NO_PORT, waiting.pk, None)
+    assert "node-1 has too few free ports" in incident.message
+    assert waiting.events.filter(kind="no_port").count() == 1
+    assert not Generation.objects.filter(job=waiting, purpose="training").exists()
+    assert Job.objects.get(pk=waiting.pk).last_generation == 0, "what could not be made has no number"
+
+    give_ports("node-1", 20)
+    Cluster.objects.update(planned_version=0)
+    settle(*agents)
+    assert set(states(jobs).values()) == {JobState.RUNNING}
+    incident.refresh_from_db()
+    assert incident.resolved_at is not None
+
+
+def test_a_port_that_one_job_cannot_use_is_left_to_the_next(cluster: Cluster, submit: Submit) -> None:
+    """Two ports: too few for a job on two GPUs, enough for one on one."""
+    agent = SimulatedAgent.enrol("node-1", 2, SPEED)
+    measured(submit, agent)
+    give_ports("node-1", 2)
+    wide = submit("best_effort", iterations=100_000)
+    settle(agent)
+    assert states([wide]) == {wide.pk: JobState.ADMITTED}
+    narrow = submit("best_effort", iterations=100_000)
+    settle(agent)
+    assert sorted(states([wide, narrow]).values()) == [JobState.ADMITTED, JobState.RUNNING]
+    assert not Incident.objects.filter(kind=Incident.Kind.PASS_FAILED).exists()
+
+
+def test_a_function_is_measured_once_a_port_is_free(cluster: Cluster, submit: Submit) -> None:
+    agent = SimulatedAgent.enrol("node-1", 2, SPEED)
+    first = submit("best_effort", iterations=100_000, batch=1)
+    settle(agent)
+    taken = Generation.objects.get(job=first, purpose="training").master_port
+    Server.objects.update(port_first=taken, port_last=taken)
+    job = submit(
+        "best_effort", iterations=100_000, batch=1, version=FunctionVersionFactory.create(), measured=False
+    )
+    settle(agent)
+    assert Incident.objects.get().kind == Incident.Kind.NO_PORT
+    assert states([first, job]) == {first.pk: JobState.RUNNING, job.pk: JobState.SUBMITTED}
+    give_ports("node-1", 20)
+    Incident.objects.update(last_at="2020-01-01T00:00Z")  # long ago
+    settle(agent)
+    assert states([job]) == {job.pk: JobState.RUNNING}
+    assert not Incident.objects.filter(resolved_at=None).exists()

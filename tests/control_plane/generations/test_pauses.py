@@ -1,0 +1,287 @@
+"""Jobs that their owners pause, at any moment: they leave their GPUs, nobody counts on these before, and a
+promise comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from unittest.mock import patch
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome
+from scheduling.models import Assignment, Generation, Job, JobEvent
+from scheduling.services.agents.leases import reconcile
+from scheduling.services.generations.generations import create_generation
+from scheduling.services.planning import planning
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.requests.deciding_again import store_plans
+from scheduling.services.requests.jobs import job_pause, job_resume
+from scheduling.services.rows.plan_json import plan_from_json, same_plan
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.snapshots.snapshots import pool_snapshot
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle, settle_through_slots
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> SimulatedAgent:
+    return SimulatedAgent.enrol("node-1", 4, SPEED)
+
+
+def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
+    """A job whose generation has been told to hand over to a smaller one, which takes over with the next look
+    of the agent."""
+    job = submit("best_effort", iterations=100_000)
+    settle(node)
+    with transaction.atomic():
+        lock_cluster(cluster.pk)
+        job.refresh_from_db()
+        live = job.generations.get(state=GenerationState.LIVE)
+        gpus = [each.gpu for each in live.assignments.filter(rank__lt=2).select_related("gpu__server")]
+        create_generation(job, gpus, epoch=1, reason="test")
+    node.obey()
+    node.report()
+    live.refresh_from_db()
+    assert live.goal == Goal.HAND_OVER
+    job.refresh_from_db()
+    return job
+
+
+def unreleased(job: Job) -> int:
+    return Assignment.objects.filter(job=job).exclude(state=AssignmentState.RELEASED).count()
+
+
+def look_and_report(node: SimulatedAgent, times: int = 4) -> None:
+    for _ in range(times):
+        node.obey()
+        node.report()
+
+
+def test_a_job_paused_in_the_middle_of_a_handover_gives_its_gpus_up(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit
+) -> None:
+    job = in_handover(cluster, node, submit)
+    job_pause(job=job, actor=job.owner)
+    look_and_report(node)
+    job.refresh_from_db()
+    assert unreleased(job) == 0
+    assert (job.state, job.checkpoint is not None) == (JobState.SUSPENDED, True)
+
+
+def test_gpus_of_a_job_paused_in_a_handover_are_planned_for_nobody_while_it_may_hold_them(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit
+) -> None:
+    job = in_handover(cluster, node, submit)
+    job_pause(job=job, actor=job.owner)
+    now = timezone.now()
+    snapshot = pool_snapshot(Cluster.objects.get(), KIND, now).snapshot
+    assert {address for block in snapshot.blocked for address in block.addresses} == {0, 1, 2, 3}
+    step_ends_at = job.generations.get(state=GenerationState.HANDOVER).step_expires_at
+    assert step_ends_at is not None
+    may_last_until = step_ends_at.timestamp() + cluster.suspend_timeout_seconds
+    assert all(block.until >= may_last_until for block in snapshot.blocked)
+    look_and_report(node)
+    assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
+
+
+def test_a_promise_is_not_made_on_gpus_that_a_paused_job_still_holds(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = in_handover(cluster, node, submit)
+    job_pause(job=job, actor=job.owner)
+    newcomer = submit(seconds=60, iterations=1000)
+    run_planner("test")
+    newcomer.refresh_from_db()
+    assert newcomer.state == JobState.DECLINED, "its GPUs may be held for longer than the newcomer has time"
+    look_and_report(node)
+    later = submit(seconds=60, iterations=1000)
+    run_planner("test")
+    later.refresh_from_db()
+    assert later.promised
+
+
+def test_a_promise_void_by_a_pause_is_restored_when_the_job_is_resumed(
+    node: SimulatedAgent, submit: Submit
+) -> None:
+    job = submit(seconds=600)
+    settle(node)
+    job.refresh_from_db()
+    job_pause(job=job, actor=job.owner)
+    job.refresh_from_db()
+    assert (job.promised, job.promise_outcome, job.void_reason) == (
+        False,
+        PromiseOutcome.VOID,
+        "paused_by_owner",
+    )
+    # Resumed before its state is stored: it is decided on when it has left its GPUs.
+    job_resume(job=job, actor=job.owner)
+    settle(node)
+    job.refresh_from_db()
+    assert (job.state, job.promised, job.promise_outcome, job.void_reason) == (
+        JobState.RUNNING,
+        True,
+        PromiseOutcome.OPEN,
+        "",
+    )
+    assert job.verdict is not None
+    assert "after its pause" in job.verdict["reason"]
+    assert job.verdict["slack_seconds"] > 0
+    node.complete(job.pk)
+    node.report()
+    job.refresh_from_db()
+    assert job.promise_outcome == PromiseOutcome.MET
+
+
+def test_resumed_jobs_are_decided_as_far_as_a_pass_has_time_for_them(
+    node: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [submit(seconds=36_000, iterations=10) for _ in range(3)]
+    settle(node)
+    for job in jobs:
+        job.refresh_from_db()
+        job_pause(job=job, actor=job.owner)
+    look_and_report(node)
+    for job in jobs:
+        job_resume(job=job, actor=job.owner)
+    monkeypatch.setattr(planning, "DECIDING_AGAIN_SECONDS", 0.0)
+    for left in (2, 1, 0):
+        look_and_report(node)  # who was given GPUs meanwhile trains
+        with patch.object(planning, "wake") as woken:
+            run_planner("test")
+        assert Job.objects.filter(promise_asked_again=True).count() == left
+        asked = [call.kwargs.get("trigger") for call in woken.call_args_list]
+        assert ("resumed jobs wait" in asked) == bool(left)
+    assert Job.objects.filter(promised=True).count() == 3
+
+
+def test_plans_that_moved_for_a_promise_are_stored_in_one_statement(
+    node: SimulatedAgent, submit: Submit
+) -> None:
+    jobs = [submit(seconds=36_000, iterations=10) for _ in range(4)]
+    settle(node)
+    plan = plan_from_json(Job.objects.get(pk=jobs[0].pk).plan)
+    assert plan is not None
+    moved = replace(plan, finish_at=plan.finish_at + 1.0)
+    with CaptureQueriesContext(connection) as captured:
+        store_plans({job.pk: moved for job in jobs})
+    assert len(captured) == 2
+    for job in jobs:
+        assert same_plan(plan_from_json(Job.objects.get(pk=job.pk).plan), moved)
+
+
+def test_a_promise_that_cannot_be_kept_any_more_stays_void_and_the_verdict_says_so(
+    node: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = submit(seconds=600)
+    settle_through_slots(node)
+    job_pause(job=job, actor=job.owner)
+    settle_through_slots(node)
+    other = submit(seconds=32, iterations=1000)
+    settle_through_slots(node)
+    other.refresh_from_db()
+    assert other.promised
+    Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + timedelta(seconds=35))
+    job_resume(job=job, actor=job.owner)
+    settle_through_slots(node)
+    job.refresh_from_db()
+    other.refresh_from_db()
+    assert (job.promised, job.promise_outcome, job.void_reason) == (
+        False,
+        PromiseOutcome.VOID,
+        "paused_by_owner",
+    )
+    assert job.verdict is not None
+    assert job.verdict["reason_code"] == "promise_not_restored"
+    assert other.promised
+    assert not other.at_risk
+
+
+def test_a_lost_successor_leaves_the_old_generation_training(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit
+) -> None:
+    job = submit("best_effort", iterations=100_000)
+    settle(node)
+    with transaction.atomic():
+        lock_cluster(cluster.pk)
+        job.refresh_from_db()
+        live = job.generations.get(state=GenerationState.LIVE)
+        successor = create_generation(job, [live.assignments.get(rank=0).gpu], epoch=1, reason="test")
+        assert isinstance(successor, Generation)
+    node.obey()
+    worker = node.workers[(job.pk, successor.number, 0)]
+    worker.phase = "preparing"
+    node.event(worker, "failed", reason="peer_lost", message="connection reset", traceback="")
+    node.report()
+    job.refresh_from_db()
+    live.refresh_from_db()
+    assert (live.state, live.goal) == (GenerationState.LIVE, Goal.TRAIN)
+    assert job.state == JobState.RUNNING, "it trains on, and is called so"
+
+
+def far_back(job: Job, seconds: float) -> None:
+    at = timezone.now() - timedelta(seconds=seconds)
+    JobEvent.objects.filter(job=job).update(happened_at=at)
+    Generation.objects.filter(job=job).update(created_at=at)
+
+
+@pytest.mark.parametrize("difference", ["paused", "stopped_for_nobody", "waits", "not_running", "unnoticed"])
+def test_what_differs_from_what_is_wanted_is_put_right(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit, difference: str
+) -> None:
+    """Each difference is written into the rows as if a step had been forgotten; the next looks end it."""
+    job = submit("best_effort", iterations=100_000)
+    settle(node)
+    live = job.generations.get(state=GenerationState.LIVE)
+    if difference == "paused":
+        # Told to suspend with no time-out, and the workers never do.
+        job_pause(job=job, actor=job.owner)
+        Generation.objects.filter(pk=live.pk).update(step_expires_at=None)
+        far_back(job, 3600)
+        reconcile()
+        live.refresh_from_db()
+        assert live.state == GenerationState.RETIRED
+        look_and_report(node)
+        assert unreleased(job) == 0
+    elif difference == "stopped_for_nobody":
+        Generation.objects.filter(pk=live.pk).update(goal=Goal.HAND_OVER)
+        reconcile()
+        settle(node)
+        assert job.generations.get(state=GenerationState.LIVE).goal == Goal.TRAIN
+    elif difference == "waits":
+        other = submit("best_effort", iterations=10)
+        with transaction.atomic():
+            lock_cluster(cluster.pk)
+            gpu = live.assignments.get(rank=0).gpu
+            waiting = create_generation(Job.objects.get(pk=other.pk), [gpu], epoch=1, reason="test")
+            assert isinstance(waiting, Generation)
+        reconcile()
+        waiting.refresh_from_db()
+        assert waiting.state == GenerationState.PREPARING, "others may still leave"
+        far_back(other, 3600)
+        reconcile()
+        waiting.refresh_from_db()
+        assert waiting.state == GenerationState.RETIRED
+    elif difference == "not_running":
+        with transaction.atomic():
+            lock_cluster(cluster.pk)
+            Generation.objects.filter(pk=live.pk).update(state=GenerationState.RETIRED, goal=Goal.STOP)
+        reconcile()
+        assert Job.objects.get(pk=job.pk).state == JobState.SUSPENDED
+        look_and_report(node)
+        assert not Assignment.objects.filter(generation=live, state=AssignmentState.HELD).exists()
+    else:
+        Job.objects.filter(pk=job.pk).update(state=JobState.SUSPENDED)
+        reconcile()
+        assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
+    assert JobEvent.objects.filter(kind="reconciled").exists()

@@ -1,0 +1,355 @@
+"""Where copies of a state are kept in memory, who is told of it, and what starts from a peer's memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.choices import DrainState, ServerState
+from cluster.models import Agent, Cluster, Gpu, Server
+from scheduling.choices import GenerationState, RecoveryKind, RecoveryOutcome, RetireReason, StateSource
+from scheduling.models import Generation, Recovery
+from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.selectors.recovery.memory_points import PointsInMemory
+from scheduling.selectors.recovery.memory_states import memory_state
+from scheduling.services.agents.leases import fence_server
+from scheduling.services.agents.recovering import advance_recoveries
+from scheduling.services.generations.generations import create_generation, retire
+from scheduling.services.generations.lifecycle import lose_generation
+from scheduling.services.generations.protection import Stores
+from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.control_plane.generations.test_memory_points import hold, holding, job_of
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+LIMIT_BYTES = 1_000_000
+
+
+def with_store(name: str, rack: str = "", limit_bytes: int = LIMIT_BYTES) -> Server:
+    """A server whose agent has said what its store may take."""
+    server = busy_server(name)
+    Server.objects.filter(pk=server.pk).update(memory_store_bytes=limit_bytes, rack=rack)
+    server.refresh_from_db()
+    return server
+
+
+@pytest.fixture
+def servers() -> tuple[Server, ...]:
+    return tuple(with_store(name) for name in ("node-a", "node-b", "node-c"))
+
+
+def start(servers: tuple[Server, ...], of: Generation | None = None) -> Generation:
+    """A job begins, or goes on, with a rank on each of these servers."""
+    if of is None:
+        job, first = training_job(servers[0])
+        first.assignments.all().delete()
+        first.delete()
+    else:
+        job = job_of(of)
+    gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
+    made = create_generation(job, gpus, epoch=1, reason="test")
+    assert isinstance(made, Generation)
+    made.state = GenerationState.LIVE
+    made.live_at = timezone.now()
+    made.save()
+    return made
+
+
+def group(server: Server, generation: Generation) -> dict[str, Any]:
+    """What a server's store is told of a generation."""
+    found = [
+        one
+        for one in desired_state(server.pk)["memory"]["groups"]
+        if (one["job"], one["generation"]) == (generation.job_id, generation.number)
+    ]
+    return found[0] if found else {}
+
+
+def lose(server: Server) -> None:
+    """The server is silent for so long that it is given up."""
+    agent = Agent.objects.get(server=server)
+    Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now() - timedelta(days=1))
+    fence_server(agent, Cluster.objects.get(pk=server.cluster_id))
+    server.refresh_from_db()
+    assert server.state == ServerState.DOWN
+
+
+def test_an_agent_says_what_its_store_may_take() -> None:
+    server = busy_server("node-a")
+    assert not server.store_port
+    send(server, {"inventory": {"gpus": [], "memory_store_bytes": LIMIT_BYTES}})
+    server.refresh_from_db()
+    assert (server.memory_store_bytes, server.store_port) == (LIMIT_BYTES, server.port_last)
+
+
+def test_servers_of_a_job_keep_each_others_shards(servers: tuple[Server, ...]) -> None:
+    before = {server.pk: server.desired_version for server in servers}
+    generation = start(servers[:2])
+    assert (generation.protection["replicas"], generation.protection["reason"]) == (2, "")
+    first, second = (group(server, generation) for server in servers[:2])
+    assert (first["keep"], second["keep"]) == ([1], [0])
+    where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
+    assert first["send"] == [{"rank": 0, "peers": [where]}]
+    assert [one["rank"] for one in second["send"]] == [1]
+    assert first["secret"] == second["secret"] == generation.store_secret
+    assert len(generation.store_secret) == 64
+    assert group(servers[2], generation) == {}
+    assert desired_state(servers[2].pk)["memory"]["port"] == servers[2].port_last
+    told = Server.objects.get(pk=servers[1].pk)
+    assert told.desired_version > before[servers[1].pk]
+
+
+def test_workers_are_not_told_the_stores_secret(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    state = desired_state(servers[0].pk)
+    assert generation.store_secret not in str(state["generations"])
+
+
+def test_a_job_on_one_server_keeps_its_copy_on_one_that_has_nothing_else_of_it() -> None:
+    home, beside = with_store("node-a", "rack-1"), with_store("node-b", "rack-1")
+    far = with_store("node-c", "rack-2")
+    before = far.desired_version
+    generation = start((home,))
+    assert generation.protection["holders"] == [[home.pk, far.pk]]
+    assert group(far, generation)["keep"] == [0]
+    assert group(beside, generation) == {}
+    far.refresh_from_db()
+    assert far.desired_version > before, "its agent hears of it"
+
+
+def test_copies_lie_in_another_power_domain_too() -> None:
+    home, beside, far = (with_store(name, "rack-1") for name in ("node-a", "node-b", "node-c"))
+    Server.objects.filter(pk__in=[home.pk, beside.pk]).update(power_domain="feed-a")
+    Server.objects.filter(pk=far.pk).update(power_domain="feed-b")
+    assert start((home,)).protection["holders"] == [[home.pk, far.pk]]
+    four = [with_store(f"node-{number}") for number in range(4)]
+    for number, server in enumerate(four):
+        Server.objects.filter(pk=server.pk).update(power_domain=f"feed-{number // 2}")
+    stores = Stores([home.cluster_id])
+    granted = stores.grant("wide", [server.pk for server in four], 1_000)
+    feeds = {server.pk: number // 2 for number, server in enumerate(four)}
+    assert granted["fatal_domains"] == []
+    assert all(feeds[one] != feeds[other] for one, other in granted["holders"])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "a_day", "replicas"), [(0.0, 0.015, 2), (0.01, 0.015, 2), (1e-6, 0.015, 3), (0.9, 0.015, 1)]
+)
+def test_there_are_as_many_copies_as_an_operators_target_takes(
+    servers: tuple[Server, ...], accepted: float, a_day: float, replicas: int
+) -> None:
+    """On two servers; a third one, which has nothing else of the job, keeps the third copies."""
+    Cluster.objects.update(
+        accepted_fallbacks_a_month=accepted, failures_per_server_day=a_day, fence_seconds=60.0,
+        replacement_seconds=360.0,
+    )  # fmt: skip
+    granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk, servers[1].pk], 1_000)
+    assert (granted["wanted"], granted["replicas"], granted["reason"]) == (replicas, replicas, "")
+    assert all(len(held) == replicas for held in granted["holders"])
+    assert {held[0] for held in granted["holders"]} == {servers[0].pk, servers[1].pk}
+
+
+def test_a_lax_target_takes_no_copy_that_a_promise_counts_on(servers: tuple[Server, ...]) -> None:
+    Cluster.objects.update(accepted_fallbacks_a_month=0.9)
+    pks = [servers[0].pk, servers[1].pk]
+    assert Stores([servers[0].cluster_id]).grant("job", pks, 1_000, promised=2)["replicas"] == 2
+
+
+def test_a_target_that_no_number_of_copies_reaches_is_told(servers: tuple[Server, ...]) -> None:
+    Cluster.objects.update(accepted_fallbacks_a_month=1e-4, failures_per_rack_day=1.0)
+    Server.objects.update(rack="the only one")
+    granted = Stores([servers[0].cluster_id]).grant("job", [servers[0].pk], 1_000)
+    assert "a month sees a fall-back to durable storage" in granted["reason"]
+    assert granted["fatal_domains"] == ["rack the only one"]
+
+
+def test_a_standby_server_keeps_copies_and_one_that_is_drained_does_not() -> None:
+    """So a lost server's jobs go on from what the server that takes its place has."""
+    home, beside = with_store("node-a"), with_store("node-b")
+    Server.objects.filter(pk=beside.pk).update(standby=True)
+    assert start((home,)).protection["holders"] == [[home.pk, beside.pk]]
+    Server.objects.filter(pk=beside.pk).update(drain=DrainState.DRAINING)
+    assert Stores([home.cluster_id]).grant("another", [home.pk], 1_000)["replicas"] == 1
+
+
+def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() -> None:
+    generation = start((with_store("node-a"),))
+    assert generation.protection["replicas"] == 1
+    assert "the job runs on one machine: one replica is kept" in generation.protection["reason"]
+
+
+def test_memory_for_copies_is_set_aside_before_a_jobs_own_state_was_seen(servers: tuple[Server, ...]) -> None:
+    """Two jobs of one function: 2 slots of 2 shards of 200 kB for each are 1.6 MB, of 1 MB."""
+    earlier = job_of(start(servers[2:]))
+    assert earlier.curve is not None
+    earlier.curve.state_bytes = 400_000
+    earlier.curve.save()
+    granted = []
+    for index in range(2):
+        job, first = training_job(servers[0], index=index + 2)
+        first.assignments.all().delete()
+        first.delete()
+        job.curve = earlier.curve
+        job.save()
+        gpus = [Gpu.objects.get(server=server, index=index) for server in servers[:2]]
+        made = create_generation(job, gpus, epoch=1, reason="test")
+        assert isinstance(made, Generation)
+        granted.append(made.protection)
+    assert (granted[0]["replicas"], granted[0]["memory_bytes"][0][1]) == (2, 800_000)
+    assert granted[1]["replicas"] == 0
+    assert "has 0.0 GB of host memory free" in granted[1]["reason"]
+
+
+def test_memory_is_never_granted_twice(servers: tuple[Server, ...]) -> None:
+    # Each of two servers keeps 2 slots of 2 shards of 200 kB: 800 kB of the 1 MB that it has.
+    first = Stores([servers[0].cluster_id])
+    granted = first.grant("one", [servers[0].pk, servers[1].pk], 400_000)
+    assert granted["replicas"] == 2
+    assert granted["memory_bytes"] == [[servers[0].pk, 800_000], [servers[1].pk, 800_000]]
+    refused = first.grant("two", [servers[0].pk, servers[1].pk], 400_000)
+    assert refused["replicas"] == 0
+    assert "nothing is kept in memory" in refused["reason"]
+    # A third server has room for the copy of a small job; the two that are full have not.
+    small = first.grant("three", [servers[0].pk], 80_000)
+    assert small["holders"] == [[servers[0].pk, servers[2].pk]]
+
+
+def test_the_port_of_the_store_is_given_to_no_worker(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[0].pk).update(port_first=30_000, port_last=30_002, port_next=30_002)
+    generation = start(servers[:1])
+    ports = {generation.master_port, *generation.assignments.values_list("handover_port", flat=True)}
+    assert ports == {30_000, 30_001}
+
+
+def test_a_job_whose_server_died_goes_on_elsewhere_from_its_peers_memory(
+    servers: tuple[Server, ...],
+) -> None:
+    generation = start(servers[:2])
+    hold(servers[0], holding(generation, 0, 41), holding(generation, 1, 41))
+    assert hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41)) == []
+    lose(servers[0])
+    # One rank where its state is, one on a server that has nothing of it.
+    again = start((servers[2], servers[1]), of=generation)
+    assert again.start is not None
+    named = (again.start["from"], again.start["generation"], again.start["iteration"])
+    assert named == ("memory", generation.number, 41)
+    shards = again.start["shards"]
+    assert [[one["server"] for one in shard["holders"]] for shard in shards] == [[servers[1].pk]] * 2
+    assert all(shard["reader"] == 1 for shard in shards), "what lies beside a rank is not sent"
+
+
+def test_a_server_that_holds_nothing_is_told_from_whom_to_fetch(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    again = start((servers[2],), of=generation)
+    assert again.start is not None
+    assert again.start["from"] == "memory"
+    found = group(servers[2], generation)
+    where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
+    assert found["fetch"] == [{"rank": rank, "peers": [where]} for rank in range(2)]
+    assert found["secret"] == generation.store_secret
+    # What it has fetched is its to report; another generation's is not.
+    assert hold(servers[2], holding(generation, 0, 41), holding(again, 0, 43)) == []
+    assert hold(servers[0], holding(again, 0, 43))[0]["reason"].endswith("was not given to this server")
+
+
+def test_a_holder_may_speak_of_the_ranks_that_it_keeps_and_of_no_others(servers: tuple[Server, ...]) -> None:
+    generation = start(servers)
+    keeps = {rank for rank, held in enumerate(generation.protection["holders"]) if servers[0].pk in held}
+    assert len(keeps) == 2
+    refused = hold(servers[0], *(holding(generation, rank, 41) for rank in range(3)))
+    assert [item["index"] for item in refused] == [rank for rank in range(3) if rank not in keeps]
+    assert len(hold(servers[0], holding(generation, 3, 41))) == 1
+
+
+def test_a_job_whose_copy_is_lost_gets_another_one_while_it_trains_on(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:1])
+    for left in (1, 0):
+        ((own, holder),) = generation.protection["holders"]
+        before = Server.objects.get(pk=own).desired_version
+        lose(Server.objects.get(pk=holder))
+        generation.refresh_from_db()
+        assert generation.state == GenerationState.LIVE
+        (found,) = group(servers[0], generation)["send"]
+        assert len(found["peers"]) == left
+        if left:
+            assert group(Server.objects.get(name=found["peers"][0]["server"]), generation)["keep"] == [0]
+        assert Server.objects.get(pk=own).desired_version > before, "its agent hears of it"
+    assert "the job runs on one machine" in generation.protection["reason"]
+
+
+def test_a_server_that_is_being_emptied_keeps_no_copies_for_others(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[1].pk).update(drain=DrainState.DRAINING)
+    Server.objects.filter(pk=servers[2].pk).update(available_until=timezone.now() + timedelta(days=1))
+    assert start(servers[:1]).protection["replicas"] == 1
+
+
+def test_a_retired_generation_sends_no_copies(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    retire(generation, RetireReason.LOST, "test")
+    assert group(servers[0], generation) == {}
+
+
+def test_a_start_that_a_dying_server_broke_off_is_tried_again_and_a_failed_one_is_not(
+    servers: tuple[Server, ...],
+) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    cluster = Cluster.objects.get(pk=servers[0].cluster_id)
+    for _ in range(2):
+        again = start((servers[2],), of=generation)
+        Generation.objects.filter(pk=again.pk).update(live_at=None, state=GenerationState.HANDOVER)
+        again.refresh_from_db()
+        lose_generation(job_of(again), again, "a server died", cluster)
+        again.refresh_from_db()
+        assert again.state == GenerationState.RETIRED
+        assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is not None
+    third = start((servers[2],), of=generation)
+    Generation.objects.filter(pk=third.pk).update(live_at=None, state=GenerationState.HANDOVER)
+    wrong = event(third, "failed", rank=0, reason="start_failed", message="not there", traceback="")
+    send(servers[2], {"events": [wrong]})
+    assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is None
+
+
+def test_what_only_an_old_agent_holds_is_read_where_it_is(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[0].pk).update(memory_store_bytes=0)
+    generation = start(servers[:1])
+    assert generation.protection == {}
+    hold(servers[0], holding(generation, 0, 41))
+    points = PointsInMemory([job_of(generation)])
+    assert points.newest(job_of(generation), [servers[0].pk]) is not None
+    assert points.newest(job_of(generation), [servers[1].pk]) is None
+
+
+def test_people_are_told_why_there_are_fewer_copies(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    problem = "server node-b keeps no copy: it takes too long"
+    report = {"used_bytes": 0, "limit_bytes": LIMIT_BYTES, "holdings": [], "problem": problem}
+    send(servers[0], {"memory_store": report})
+    state = memory_state(job_of(generation))
+    assert state is not None
+    assert state.reason == problem
+    alone = start((with_store("node-z", limit_bytes=1),))
+    alone.protection["reason"] = "there is no room"
+    alone.save()
+    state = memory_state(job_of(alone))
+    assert state is not None
+    assert state.reason == "there is no room"
+
+
+def test_a_recovery_from_a_peers_memory_is_told_as_one(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    again = start((servers[2],), of=generation)
+    Generation.objects.filter(pk=again.pk).update(start_iteration=41)
+    advance_recoveries(Cluster.objects.get(pk=servers[0].cluster_id))
+    recovery = Recovery.objects.get(job=generation.job_id)
+    assert (recovery.kind, recovery.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    assert (recovery.source, recovery.iteration_resumed) == (StateSource.PEER_MEMORY, 41)
+    assert recovery.sources[0]["holders"] == [servers[1].pk]

@@ -1,0 +1,378 @@
+"""Gradients that workers measured, the plans made of them, and which generations follow them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cluster.models import Gpu, Server
+from communication.library.codec_names import FAITHFUL, LOSSY
+from communication.plan import content_digest
+from scheduling.choices import CurveState, Purpose
+from scheduling.core.runtime_plans.plan import PlanFamily, family_name
+from scheduling.curve_keys import function_key_on
+from scheduling.models import Generation, GradientPlan, GradientProfile, Job, ScalingCurve
+from scheduling.selectors.jobs.scaling_curve import curve as curve_of_page
+from scheduling.services.generations.generations import create_generation
+from scheduling.services.gradients.families import family_of_newcomer
+from scheduling.services.gradients.gradient_plans import COMMON_FAMILIES, make_plans, shape_of_level
+from scheduling.services.requests.jobs import curve_for, request_of
+from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.control_plane.simulated_time import SimulatedTime
+from workers.runtime.synchronisation.kinds import KINDS
+from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+#: Kinds of synchronisers without a plan.
+USUAL = ["expert_parallel", "sparse", "dense"]
+
+#: One tensor that is long on its way, and many that are not: fusing and compressing both pay.
+TENSORS = [
+    {"name": f"layer{number}.weight", "elements": 40_000_000 if number == 3 else 2_000, "gap_seconds": 5e-4}
+    for number in range(40)
+]
+
+
+@pytest.fixture
+def servers() -> tuple[Server, Server]:
+    return busy_server("node-a"), busy_server("node-b")
+
+
+def told(generation: Generation, gpus: int, **fields: Any) -> dict[str, Any]:
+    """What rank 0 measured of its gradients on so many GPUs."""
+    fields = {"iterations": 8, "tensors": TENSORS, "sparse": [], "other_seconds": 0.01, **fields}
+    head = event(generation, "first_iteration")
+    return {**head, "kind": "communication_profile", "gpus": gpus, **fields}
+
+
+def measured(server: Server, *levels: int, **fields: Any) -> tuple[Job, Generation]:
+    """A job whose gradients were measured at these levels."""
+    job, generation = training_job(server)
+    Generation.objects.filter(pk=generation.pk).update(
+        purpose=Purpose.PROFILING, profile={"levels": list(levels)}, world_size=max(levels)
+    )
+    generation.refresh_from_db()
+    answer = send(server, {"events": [told(generation, gpus, **fields) for gpus in levels]})
+    assert answer.status_code == 200
+    return job, generation
+
+
+def on_family(job: Job, family: str) -> Job:
+    """The job with a curve of that family."""
+    assert job.curve is not None
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(plan_family=family)
+    job.refresh_from_db()
+    return job
+
+
+def successor(job: Job, *gpus: tuple[Server, int], **fields: Any) -> Generation:
+    rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
+    made = create_generation(job, rows, epoch=1, reason="test", **fields)
+    assert isinstance(made, Generation)
+    return made
+
+
+def test_a_profile_is_kept_for_a_function_and_its_hyperparameters(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    key = function_key_on(job, "emulated-a100")
+    assert list(GradientProfile.objects.values_list("key", "gpus")) == [(key, 1), (key, 2)]
+    job.hyperparameters = {**job.hyperparameters, "hidden": 512}
+    assert function_key_on(job, "emulated-a100") != key
+
+
+@pytest.mark.parametrize(
+    ("fields", "replaced"),
+    [
+        ({"other_seconds": 0.011}, False),
+        ({"tensors": [{**each, "gap_seconds": 5.7e-4} for each in TENSORS]}, False),
+        ({"tensors": [{**each, "gap_seconds": 6.25e-4} for each in TENSORS]}, True),
+        ({"other_seconds": 0.05}, True),
+        ({"tensors": TENSORS[:-1]}, True),
+        ({"tensors": TENSORS[::-1]}, True),
+    ],
+)
+def test_a_profile_is_replaced_where_it_moved_by_more_than_a_fifth(
+    servers: tuple[Server, Server], clock: SimulatedTime, fields: dict[str, Any], replaced: bool
+) -> None:
+    _, generation = measured(servers[0], 2)
+    make_plans(9)
+    before = GradientProfile.objects.get()
+    clock.turn(1.0)
+    send(servers[0], {"events": [told(generation, 2, **fields)]})
+    after = GradientProfile.objects.get()
+    assert after.confirmed_at > before.confirmed_at
+    assert (after.content != before.content) == (after.planned_from == "") == replaced
+    assert (after.measured_at > before.measured_at) == replaced
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "word"),
+    [
+        (3, {}, "trains on 2"),
+        (2, {"sparse": [{"name": "layer3.weight", "width": 64, "density": 0.5, "beta": 0.5, "skew": 0.1,
+                         "sums": [{"workers": 2, "density": 0.1}]}]}, "the sum of 2 workers"),
+    ],
+)  # fmt: skip
+def test_records_that_cannot_be_are_refused(
+    servers: tuple[Server, Server], gpus: int, fields: dict[str, Any], word: str
+) -> None:
+    job, generation = measured(servers[0], 2)
+    answer = send(servers[0], {"events": [told(generation, gpus, **fields)]})
+    assert answer.status_code == 200
+    assert GradientProfile.objects.get().content["sparse"] == []
+    assert word in job.events.get(kind="report_refused").message
+
+
+def test_buffers_have_the_memory_that_the_function_leaves(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 2)
+    device = 4 << 30
+    Gpu.objects.update(memory_bytes=device)
+    make_plans(9)
+    plan = GradientPlan.objects.get(family="lossy")
+    buffers = plan.chosen["buffer_bytes"]
+    assert 0 < buffers < device
+    dense = asked(job)
+    dense.levels.all().delete()
+    dense.levels.create(gpus=2, iterations_per_second=1.0, memory_bytes=device - buffers // 2)
+    assert make_plans(9) == 1
+    plan.refresh_from_db()
+    assert plan.chosen["buffer_bytes"] <= buffers // 2
+    dense.levels.update(memory_bytes=device - buffers // 2 + 10)
+    assert make_plans(9) == 0, "a little more is no reason to plan anew"
+
+
+def test_plans_are_made_once_for_the_same_inputs(servers: tuple[Server, Server]) -> None:
+    measured(servers[0], 1, 2)
+    assert make_plans(9) == 2
+    assert make_plans(9) == 0
+    plans = GradientPlan.objects.order_by("profile__gpus", "family")
+    assert [(one.profile.gpus, one.family) for one in plans] == [
+        (gpus, family) for gpus in (1, 2) for family in COMMON_FAMILIES
+    ]
+    alone = [one for one in plans if one.profile.gpus == 1]
+    assert {one.planner for one in alone} == {"dense"}
+    lossy = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossy")
+    assert (lossy.servers, lossy.gpus_per_server) == (1, 2)
+    assert lossy.codec != "none"
+    assert lossy.speedup > 1.3
+    everyone = {lossy.planner, *(one["planner"] for one in lossy.beaten)}
+    assert everyone == {"dense", "cupcake", "espresso", "combined"}
+    lossless = next(one for one in plans if one.profile.gpus == 2 and one.family == "lossless")
+    assert lossless.codec == "none"
+    Server.objects.update(links={
+        name: {"bytes_per_second": 1e12, "latency_seconds": 0.0}
+        for name in ("within_server", "network", "spine", "host_to_device", "disk")
+    })  # fmt: skip
+    assert make_plans(9) == 2
+    assert GradientPlan.objects.get(pk=lossy.pk).speedup < 1.1
+
+
+def test_gradients_that_no_plan_could_carry_get_none(servers: tuple[Server, Server]) -> None:
+    """Those of FP64."""
+    measured(servers[0], 2, bytes_per_element=8)
+    assert make_plans(9) == 1
+    assert not GradientPlan.objects.exists()
+
+
+def test_levels_are_placed_on_one_server_or_on_whole_ones() -> None:
+    shapes = {gpus: shape_of_level(gpus, 4) for gpus in (1, 4, 6, 8)}
+    assert {gpus: shape and (shape.servers, shape.gpus_per_server) for gpus, shape in shapes.items()} == {
+        1: (1, 1), 4: (1, 4), 6: None, 8: (2, 4),
+    }  # fmt: skip
+    assert shape_of_level(1, 0) is None
+
+
+def test_a_generation_follows_the_plan_of_its_family_and_placement(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    on_family(job, "lossy")
+    plan = GradientPlan.objects.get(family="lossy", servers=1, gpus_per_server=2)
+    made = successor(job, (servers[0], 1), (servers[0], 2))
+    assert made.runtime_plan["family"] == "lossy"
+    experts, sparse, compressed = made.runtime_plan["synchronisers"]
+    assert [each["kind"] for each in (experts, sparse)] == ["expert_parallel", "sparse"]
+    assert compressed["kind"] == "compressed"
+    assert compressed["choices"]["plan"] == plan.messages["rest"]
+    assert compressed["choices"]["plan"]["digest"] == content_digest(compressed["choices"]["plan"])
+    assert compressed["choices"]["gradients"] == [each["name"] for each in TENSORS]
+    assert made.communication["chosen"]["planner"] == plan.planner
+    assert made.communication["beaten"] == plan.beaten
+    assert made.curve == job.curve
+    # As it is predicted: the last span ends where the iteration does, and 10 ms are spent on other things.
+    seconds = 0.01 + max(span["end_seconds"] for span in plan.spans)
+    assert seconds == pytest.approx(plan.chosen["predicted"]["iteration_seconds"], rel=1e-6)
+    read = PlanOfAWorker.from_message(made.runtime_plan)
+    for one in read.synchronisers:
+        KINDS[one.kind](one.choices)
+
+
+@pytest.mark.parametrize("places", [((0, 1), (1, 1)), ((0, 1),), ((0, 1), (0, 2), (0, 3))])
+def test_without_a_plan_for_its_placement_a_generation_does_as_without_any(
+    servers: tuple[Server, Server], places: tuple[tuple[int, int], ...]
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    on_family(job, "lossy")
+    made = successor(job, *((servers[which], index) for which, index in places))
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
+    assert made.communication == {}
+
+
+def test_jobs_of_no_plan_stay_without_one(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    made = successor(job, (servers[0], 1), (servers[0], 2))
+    assert (made.runtime_plan["family"], made.communication) == ("dense", {})
+
+
+def test_a_plan_that_was_given_up_is_not_followed_but_its_family_is_kept(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    GradientPlan.objects.update(given_up="it lost")
+    made = successor(on_family(job, "lossy"), (servers[0], 1), (servers[0], 2))
+    assert (made.runtime_plan["family"], made.communication) == ("lossy", {})
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == USUAL
+
+
+def test_each_level_of_a_measurement_has_its_own_plan(servers: tuple[Server, Server]) -> None:
+    job, generation = measured(servers[0], 1, 2)
+    make_plans(9)
+    generation.delete()
+    made = successor(
+        on_family(job, "lossy"), (servers[0], 1), (servers[0], 2),
+        purpose=Purpose.PROFILING, profile={"levels": [1, 2]},
+    )  # fmt: skip
+    read = PlanOfAWorker.from_message(made.runtime_plan)
+    assert [one.kind for one in read.at(1).synchronisers] == USUAL
+    assert [one.kind for one in read.at(2).synchronisers] == ["expert_parallel", "sparse", "compressed"]
+    assert made.curve == job.curve
+
+
+def test_zens_plan_takes_its_tensors_before_the_others_do(servers: tuple[Server, Server]) -> None:
+    """A table that is nearly all zeros, and nothing else that is worth a plan."""
+    tensors = [
+        {"name": "table.weight", "elements": 64_000_000, "gap_seconds": 0.001},
+        {"name": "head.weight", "elements": 640, "gap_seconds": 0.001},
+    ]
+    sums = [{"workers": 2, "density": 0.012}, {"workers": 4, "density": 0.015}]
+    table = {"name": "table.weight", "width": 64, "density": 0.01, "beta": 0.3, "sums": sums, "skew": 0.5}
+    job, _ = measured(servers[0], 4, tensors=tensors, sparse=[table])
+    make_plans(9)
+    plan = GradientPlan.objects.get(family="lossless")
+    assert plan.planner in ("zen", "combined")
+    made = successor(on_family(job, "lossless"), *((servers[0], index) for index in range(4)))
+    zen, experts, sparse, *_ = PlanOfAWorker.from_message(made.runtime_plan).synchronisers
+    assert (zen.kind, experts.kind, sparse.kind) == ("zen", "expert_parallel", "sparse")
+    assert zen.choices["plan"] == plan.messages["sparse"]
+    for one in PlanOfAWorker.from_message(made.runtime_plan).synchronisers:
+        KINDS[one.kind](one.choices)
+
+
+def asked(job: Job, **fields: Any) -> ScalingCurve:
+    """The curve on which a submission like the job's would be decided."""
+    return curve_for(replace(request_of(job), **fields), "emulated-a100")
+
+
+def test_a_newcomer_is_asked_about_on_the_best_family_that_it_allows(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    refused, allowed = asked(job), asked(job, lossy="allowed")
+    # Nothing was planned yet.
+    assert refused == allowed
+    assert refused.plan_family == PlanFamily.DENSE
+    make_plans(9)
+    assert asked(job) == refused
+    lossy = asked(job, lossy="allowed")
+    assert (lossy.plan_family, lossy.state) == ("lossy", CurveState.UNKNOWN)
+    assert lossy.key != refused.key
+
+
+def test_a_lossless_plan_that_wins_is_for_everybody(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    GradientPlan.objects.filter(family="lossless", profile__gpus=2).update(planner="cupcake", speedup=1.2)
+    assert asked(job).plan_family == "lossless"
+
+
+def test_named_codecs_are_a_family_of_their_own(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == PlanFamily.DENSE
+    # Who asked has them planned.
+    make_plans(9)
+    plan = GradientPlan.objects.get(family="lossy(random-k)", profile__gpus=2)
+    assert plan.codec in ("random-k", "none")
+    assert asked(job, lossy="allowed", codecs=("random-k",)).plan_family == "lossy(random-k)"
+
+
+def test_who_names_the_codecs_that_are_used_anyhow_has_the_same_family(
+    servers: tuple[Server, Server],
+) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    unnamed = asked(job, lossy="allowed")
+    assert (unnamed.plan_family, asked(job, lossy="allowed", codecs=FAITHFUL)) == ("lossy", unnamed)
+    assert not any(GradientProfile.objects.values_list("families", flat=True))
+
+
+def test_codecs_that_change_what_optimizers_see_are_for_those_who_name_them(
+    servers: tuple[Server, Server],
+) -> None:
+    """Random-k is far faster on these gradients."""
+    job, _ = measured(servers[0], 1, 2)
+    make_plans(9)
+    assert asked(job, lossy="allowed").plan_family == "lossy"
+    asked(job, lossy="allowed", codecs=LOSSY)
+    make_plans(9)
+    everything = family_name(lossy=True, codecs=LOSSY)
+    plans = {one.family: one for one in GradientPlan.objects.filter(profile__gpus=2)}
+    assert plans["lossy"].codec in FAITHFUL
+    assert {one["codec"] for one in plans["lossy"].beaten} <= {"none", *FAITHFUL}
+    assert plans[everything].codec == "random-k"
+    assert plans[everything].speedup > 1.05 * plans["lossy"].speedup > 1.05
+    assert asked(job, lossy="allowed", codecs=LOSSY).plan_family == everything
+
+
+def test_a_family_that_was_measured_slower_is_not_taken(servers: tuple[Server, Server]) -> None:
+    job, _ = measured(servers[0], 1, 2)
+    dense = asked(job)
+    make_plans(9)
+    lossy = asked(job, lossy="allowed")
+    for curve, rate in ((dense, 5.0), (lossy, 4.0)):
+        curve.levels.all().delete()
+        curve.levels.create(gpus=2, iterations_per_second=rate)
+        ScalingCurve.objects.filter(pk=curve.pk).update(state=CurveState.READY)
+    assert asked(job, lossy="allowed") == dense
+    # Void ones say nothing, whichever they are.
+    for curve in (dense, lossy):
+        curve.levels.update(overrun=0.06)
+        assert asked(job, lossy="allowed") == lossy
+        curve.levels.update(overrun=0.04)
+        assert asked(job, lossy="allowed") == dense
+    lossy.levels.update(iterations_per_second=6.0)
+    assert asked(job, lossy="allowed") == lossy
+    # Both are on the job's page.
+    job.refresh_from_db()
+    job.lossy, job.curve = "allowed", lossy
+    shown = curve_of_page(job)
+    assert shown is not None
+    assert [level.iterations_per_second for level in shown.levels] == [6.0]
+    assert {family: [one.iterations_per_second for one in each] for family, each in shown.others.items()} == {
+        "dense": [5.0]
+    }
+    # How fast more GPUs are without a plan says nothing of the plan.
+    dense.levels.create(gpus=4, iterations_per_second=9.0)
+    assert asked(job, lossy="allowed") == lossy
+
+
+def test_where_nothing_was_measured_one_query_is_all_it_costs(
+    servers: tuple[Server, Server], django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(1):
+        assert family_of_newcomer("0" * 64, "dense", lossy=True, codecs=("fp16",)) == PlanFamily.DENSE

@@ -1,0 +1,243 @@
+"""Jobs that began without a plan: their family's curve is measured beside them, and taken where it wins."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster, Server
+from scheduling.choices import CurveState, Purpose
+from scheduling.models import CurveLevel, Generation, GradientPlan, Job, ScalingCurve
+from scheduling.services.gradients.gradient_plans import make_plans
+from scheduling.services.measuring.better_plans import (
+    follow_newer_plans,
+    measurement_of_better_plan,
+    take_up_better_plans,
+)
+from scheduling.services.measuring.profiling import settle_broken_off, start_measurement
+from scheduling.services.measuring.room_to_measure import RoomToMeasure
+from scheduling.services.snapshots.snapshots import cluster_policy
+from tests.control_plane.agent_api import busy_server, event, send
+from tests.control_plane.gradients.test_gradient_plans import asked, measured, successor
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+DENSE = {1: 3.0, 2: 5.0}
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def servers() -> tuple[Server, Server]:
+    return busy_server("node-a"), busy_server("node-b")
+
+
+def trains_without_plan(servers: tuple[Server, Server], **fields: Any) -> tuple[Job, Generation]:
+    """A job on two GPUs that allows lossy codecs and follows no plan, though one is predicted to win."""
+    job, profiling = measured(servers[0], 1, 2)
+    profiling.delete()
+    make_plans(9)
+    Job.objects.filter(pk=job.pk).update(lossy="allowed", **fields)
+    curve = asked(job)
+    set_levels(curve, DENSE)
+    Job.objects.filter(pk=job.pk).update(curve=curve)
+    job = Job.objects.select_related("curve", "function_version", "project").get(pk=job.pk)
+    generation = successor(job, (servers[0], 1), (servers[0], 2))
+    Generation.objects.filter(pk=generation.pk).update(state="live", goal="train", live_at=timezone.now())
+    generation.assignments.update(state="held")
+    return job, generation
+
+
+def set_levels(curve: ScalingCurve, rates: dict[int, float], state: str = CurveState.READY) -> None:
+    curve.levels.all().delete()
+    for gpus, rate in rates.items():
+        curve.levels.create(gpus=gpus, iterations_per_second=rate, pause_seconds=2.0)
+    ScalingCurve.objects.filter(pk=curve.pk).update(state=state, complete=True)
+
+
+def found(servers: tuple[Server, Server]) -> Any:
+    cluster = Cluster.objects.get(pk=servers[0].cluster_id)
+    return measurement_of_better_plan(RoomToMeasure(cluster, cluster_policy(cluster), timezone.now()))
+
+
+def test_the_familys_curve_is_measured_beside_the_job_under_its_plans(servers: tuple[Server, Server]) -> None:
+    job, training = trains_without_plan(servers)
+    measurement = found(servers)
+    assert measurement is not None
+    assert (measurement.job.pk, measurement.curve.plan_family) == (job.pk, "lossy")
+    assert measurement.displaced == ()
+    made = start_measurement(measurement, Cluster.objects.get(pk=job.cluster_id), epoch=1)
+    assert made is not None
+    assert made.purpose == Purpose.PROFILING
+    assert made.curve == measurement.curve
+    assert made.runtime_plan["family"] == "lossy"
+    assert "2" in made.runtime_plan["at_levels"]
+    held = set(training.assignments.values_list("gpu", flat=True))
+    assert held.isdisjoint(made.assignments.values_list("gpu", flat=True))
+    assert found(servers) is None, "one measurement at a time"
+    Generation.objects.filter(pk=made.pk).update(held_at=timezone.now(), state="live")
+    made.assignments.update(state="held")
+    made.refresh_from_db()
+    head = event(made, "first_iteration")
+    level = {
+        **head, "kind": "profile_level", "gpus": 2, "iterations_per_second": 8.0, "train_seconds": 0.1,
+        "pause_seconds": 1.0, "memory_bytes": 1, "host_memory_bytes": 1, "state_bytes": 1,
+    }  # fmt: skip
+    sender = made.assignments.get(rank=0).gpu.server
+    assert send(sender, {"events": [level]}).json()["refused"] == []
+    assert measurement.curve.levels.get(gpus=2).iterations_per_second == 8.0
+    assert job.curve is not None
+    assert job.curve.levels.get(gpus=2).iterations_per_second == 5.0
+
+
+@pytest.mark.parametrize("rates", [{}, {1: 3.0}], ids=["nothing was measured", "one level was"])
+def test_a_familys_measurement_that_ends_early_is_settled(
+    servers: tuple[Server, Server], rates: dict[int, float]
+) -> None:
+    job, _ = trains_without_plan(servers)
+    measurement = found(servers)
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    made = start_measurement(measurement, cluster, epoch=1)
+    assert made is not None
+    set_levels(measurement.curve, rates, CurveState.MEASURING)
+    assert settle_broken_off(cluster) == 0, "it goes on"
+    Generation.objects.filter(pk=made.pk).update(state="retired", retired_at=timezone.now())
+    assert settle_broken_off(cluster) == 1
+    measurement.curve.refresh_from_db()
+    assert measurement.curve.state == (CurveState.READY if rates else CurveState.UNKNOWN)
+
+
+def test_a_job_with_a_promise_is_left_as_it_is(servers: tuple[Server, Server]) -> None:
+    job, _ = trains_without_plan(servers, promised=True, deadline_at=LATER)
+    assert found(servers) is None
+    set_levels(asked(job, lossy="allowed"), {1: 3.0, 2: 9.0})
+    assert take_up_better_plans() == 0
+    assert Job.objects.get(pk=job.pk).curve == job.curve
+
+
+def test_nothing_is_measured_for_a_plan_that_is_not_to_win(servers: tuple[Server, Server]) -> None:
+    trains_without_plan(servers)
+    GradientPlan.objects.update(given_up="it lost")
+    assert found(servers) is None
+
+
+def test_a_job_goes_on_under_a_plan_that_was_measured_to_win(servers: tuple[Server, Server]) -> None:
+    job, training = trains_without_plan(servers)
+    curve = asked(job, lossy="allowed")
+    assert take_up_better_plans() == 0, "it was not measured"
+    set_levels(curve, {1: 3.0, 2: 8.0})
+    assert take_up_better_plans() == 1
+    job.refresh_from_db()
+    assert job.curve == curve
+    new = job.generations.get(number=training.number + 1)
+    assert new.runtime_plan["family"] == "lossy"
+    assert new.communication["plan"]
+    gpus = [list(one.assignments.order_by("rank").values_list("gpu", flat=True)) for one in (training, new)]
+    assert gpus[0] == gpus[1]
+    assert take_up_better_plans() == 0
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [{2: 8.0}, {1: 2.0, 2: 8.0}, {1: 3.0, 2: 5.1}],
+    ids=["a level is missing", "one is slower", "none is faster"],
+)
+def test_a_curve_that_does_not_win_everywhere_is_not_taken(
+    servers: tuple[Server, Server], rates: dict[int, float]
+) -> None:
+    job, _ = trains_without_plan(servers)
+    set_levels(asked(job, lossy="allowed"), rates)
+    assert take_up_better_plans() == 0
+    assert Job.objects.get(pk=job.pk).curve == job.curve
+
+
+@pytest.mark.parametrize("family", ["dense", "lossy"])
+@pytest.mark.parametrize(("overrun", "taken"), [(0.06, 0), (0.04, 1)])
+def test_levels_that_are_void_decide_nothing(
+    servers: tuple[Server, Server], family: str, overrun: float, taken: int
+) -> None:
+    """On a machine too slow for the emulated devices any curve may seem to win."""
+    job, _ = trains_without_plan(servers)
+    curve = asked(job, lossy="allowed")
+    set_levels(curve, {1: 3.0, 2: 8.0})
+    CurveLevel.objects.filter(curve__plan_family=family, gpus=1).update(overrun=overrun)
+    assert take_up_better_plans() == taken
+
+
+def test_a_job_that_is_almost_done_follows_from_its_next_change_on(servers: tuple[Server, Server]) -> None:
+    job, training = trains_without_plan(servers)
+    Job.objects.filter(pk=job.pk).update(iterations_done=job.max_iterations - 10)
+    curve = asked(job, lossy="allowed")
+    set_levels(curve, {1: 3.0, 2: 8.0})
+    assert take_up_better_plans() == 1
+    job.refresh_from_db()
+    assert job.curve == curve
+    assert job.last_generation == training.number
+
+
+def follows_a_plan(servers: tuple[Server, Server], seconds: float, **fields: Any) -> tuple[Job, Generation]:
+    """A job that trains under a plan on two GPUs, with iterations that take so long."""
+    job, training = trains_without_plan(servers, **fields)
+    curve = asked(job, lossy="allowed")
+    set_levels(curve, {1: 3.0, 2: 8.0})
+    training.delete()
+    Job.objects.filter(pk=job.pk).update(curve=curve)
+    job.refresh_from_db()
+    generation = successor(job, (servers[0], 1), (servers[0], 2))
+    Generation.objects.filter(pk=generation.pk).update(
+        state="live", goal="train", live_at=timezone.now(),
+        communication_window={"iteration_seconds": [seconds] * 9},
+    )  # fmt: skip
+    generation.assignments.update(state="held")
+    return job, Generation.objects.get(pk=generation.pk)
+
+
+def made_anew(generation: Generation, *, other: bool = True) -> GradientPlan:
+    """Its plan is made again, and asks ranks for something else, or for the same."""
+    plan = GradientPlan.objects.get(pk=generation.communication["plan"])
+    plan.made_at = timezone.now()
+    if other:
+        plan.messages = {**plan.messages, "gradients": plan.messages["gradients"][::-1]}
+    plan.save()
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("seconds", "other", "fields", "renewed"),
+    [
+        (9.0, True, {}, 1),
+        (9.0, False, {}, 0),
+        (1e-9, True, {}, 0),
+        (9.0, True, {"promised": True, "deadline_at": LATER}, 0),
+    ],
+    ids=["it moved", "ranks would do the same", "it would save nothing", "promised"],
+)
+def test_a_plan_that_was_made_anew_is_followed_where_it_pays(
+    servers: tuple[Server, Server],
+    clock: SimulatedTime,
+    seconds: float,
+    other: bool,
+    fields: dict[str, Any],
+    renewed: int,
+) -> None:
+    job, generation = follows_a_plan(servers, seconds, **fields)
+    assert follow_newer_plans() == 0, "it follows the newest"
+    clock.turn(1.0)
+    made_anew(generation, other=other)
+    assert follow_newer_plans() == renewed
+    assert job.generations.count() == 1 + renewed
+    assert follow_newer_plans() == 0
+
+
+def test_where_no_plan_is_to_win_one_query_is_all_it_costs(
+    servers: tuple[Server, Server], django_assert_num_queries: Any
+) -> None:
+    room = cast(RoomToMeasure, SimpleNamespace(cluster=servers[0].cluster))
+    with django_assert_num_queries(1):
+        assert measurement_of_better_plan(room) is None
+    with django_assert_num_queries(1):
+        assert take_up_better_plans() == 0

@@ -1,0 +1,226 @@
+"""A measurement ends within one bound, and promises are made on that bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster, Gpu
+from scheduling.choices import CurveState, GenerationState, JobState, Purpose
+from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services.agents.leases import reconcile
+from scheduling.services.generations.blocking import release_bounds
+from scheduling.services.planning import planning
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.snapshots.snapshots import pool_snapshot
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, SimulatedWorker, settle
+from tests.factories import FunctionVersionFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def curves_known() -> bool:
+    return False
+
+
+class HangingAgent(SimulatedAgent):
+    """Its workers hang while they import the function; nothing is ever measured."""
+
+    def _profile(self, worker: SimulatedWorker) -> None:
+        worker.phase = "preparing"
+
+    def kill_measurement(self) -> None:
+        """What the agent does when the time to measure is up."""
+        for worker in self.workers.values():
+            if worker.entry["purpose"] == "profiling" and worker.phase != "exited":
+                worker.phase = "exited"
+                self.event(
+                    worker, "failed", rank=worker.rank, reason="measuring_timeout",
+                    message="measuring took longer than 60 s", traceback="",
+                )  # fmt: skip
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> HangingAgent:
+    made = HangingAgent.enrol("node-1", 4, SPEED)
+    assert isinstance(made, HangingAgent)
+    return made
+
+
+def measurements() -> list[Generation]:
+    return list(Generation.objects.filter(purpose=Purpose.PROFILING).order_by("pk"))
+
+
+def hang(node: HangingAgent) -> None:
+    """A measurement is begun, and its worker is killed because its time is up; nobody was told yet."""
+    run_planner("test")
+    node.obey()
+    node.report()
+    node.kill_measurement()
+
+
+def tell(node: HangingAgent) -> None:
+    node.report()
+    node.obey()
+    node.report()
+
+
+def hang_twice(node: HangingAgent) -> None:
+    """Two measurements are begun and ended because their time is up."""
+    for _ in range(2):
+        hang(node)
+        tell(node)
+
+
+def test_gpus_being_measured_on_are_blocked_until_the_measurement_can_have_been_killed(
+    cluster: Cluster, node: HangingAgent, submit: Submit
+) -> None:
+    submit(seconds=6000)
+    run_planner("test")
+    node.obey()
+    node.report()
+    (measuring,) = measurements()
+    assert measuring.held_at is not None
+    assert measuring.step_expires_at is not None
+    (block,) = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked
+    bounds = release_bounds(cluster)
+    killed_by = measuring.held_at.timestamp() + bounds.report_seconds + cluster.profile_maximum_seconds
+    assert block.until > killed_by
+    assert block.until >= measuring.step_expires_at.timestamp(), "also when its agent does not end it"
+    # What the workers say meanwhile makes it no longer.
+    for worker in node.workers.values():
+        worker.phase = "profiling"
+    node.report()
+    (later,) = measurements()
+    assert later.state == GenerationState.LIVE
+    assert later.step_expires_at == measuring.step_expires_at
+
+
+def test_a_measurement_that_nobody_ends_is_given_up_at_its_bound(
+    cluster: Cluster, node: HangingAgent, submit: Submit
+) -> None:
+    submit(seconds=6000)
+    run_planner("test")
+    node.obey()
+    node.report()
+    Generation.objects.update(step_expires_at=timezone.now() - timedelta(seconds=1))
+    reconcile()
+    (measuring,) = measurements()
+    assert measuring.state == GenerationState.RETIRED
+
+
+def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAgent, submit: Submit) -> None:
+    job = submit(seconds=6000)
+    twin = submit(seconds=6000)
+    hang_twice(node)
+    settle(node)
+    for each in (job, twin):
+        each.refresh_from_db()
+        assert each.state == JobState.FAILED
+        assert each.failure is not None
+        assert "took longer than 60 s" in each.failure["message"]
+    assert len(measurements()) == 2, "once more for luck, and not again for every job of the function"
+    assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
+
+
+def test_what_hung_twice_is_not_measured_again_where_a_pass_hears_of_it_halfway(
+    node: HangingAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report comes in after a pass has settled what is given up, and before it looks for a measurement."""
+    submit(seconds=6000)
+    hang(node)
+    tell(node)
+    hang(node)
+    settle_time = planning._settle_time
+
+    def settled_before_the_report(cluster: Cluster, epoch: int, now: datetime) -> int:
+        changed = settle_time(cluster, epoch, now)
+        tell(node)
+        return changed
+
+    monkeypatch.setattr(planning, "_settle_time", settled_before_the_report)
+    run_planner("test")
+    assert [each.retired_because for each in measurements()] == ["measuring_timeout"] * 2
+
+
+def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_long(
+    node: HangingAgent, submit: Submit
+) -> None:
+    first = submit(seconds=6000)
+    hang_twice(node)
+    # As if both had been for levels beyond those that are known.
+    assert first.curve is not None
+    CurveLevel.objects.create(
+        curve=first.curve, gpus=1, iterations_per_second=10.0, train_seconds=0.1, pause_seconds=0.1
+    )
+    ScalingCurve.objects.update(state=CurveState.READY, complete=True)
+    newcomer = submit(seconds=6000)
+    assert newcomer.curve == first.curve
+    settle(node)
+    newcomer.refresh_from_db()
+    assert newcomer.state != JobState.FAILED
+
+
+def test_levels_measured_before_the_time_was_up_count(node: HangingAgent, submit: Submit) -> None:
+    job = submit(seconds=6000)
+    run_planner("test")
+    node.obey()
+    worker = next(iter(node.workers.values()))
+    node.event(
+        worker,
+        "profile_level",
+        rank=0,
+        gpus=1,
+        iterations_per_second=10.0,
+        train_seconds=0.1,
+        pause_seconds=0.1,
+    )
+    node.report()
+    node.kill_measurement()
+    node.report()
+    job.refresh_from_db()
+    assert job.curve is not None
+    assert job.curve.state == CurveState.READY
+
+
+def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
+    cluster: Cluster, node: HangingAgent, submit: Submit
+) -> None:
+    """With 60 s to measure, a promise that needs the GPUs after 64 s would rest on luck."""
+    known = FunctionVersionFactory.create()
+    quick = SimulatedAgent(node.agent, SPEED, sequence=node.sequence, desired_version=node.desired_version)
+    first = submit("best_effort", iterations=10, version=known)
+    settle(quick)
+    quick.complete(first.pk)
+    quick.report()
+    settle(quick)
+    node.sequence, node.desired_version, node.workers = quick.sequence, quick.desired_version, quick.workers
+    submit(seconds=6000)
+    settle(node, rounds=2)
+    assert [each.state for each in measurements()][-1] != GenerationState.RETIRED
+    # 1000 iterations take 29 s on all four GPUs: due long after 60 s, and before what measuring may really
+    # take.
+    bounds = release_bounds(cluster)
+    tight = submit(seconds=60 + 29.5 + 1, iterations=1000, version=known)
+    roomy = submit(seconds=bounds.measurement_seconds + 29.5 + 30, iterations=1000, version=known)
+    run_planner("test")
+    tight.refresh_from_db()
+    roomy.refresh_from_db()
+    assert (tight.promised, roomy.promised) == (False, True)
+
+
+def test_a_broken_gpu_is_planned_for_nobody(cluster: Cluster, submit: Submit) -> None:
+    agent = SimulatedAgent.enrol("node-2", 4, SPEED)
+    Gpu.objects.filter(index=3).update(healthy=False)
+    job = submit("best_effort", iterations=100_000)
+    settle(agent)
+    job.refresh_from_db()
+    assert job.state == JobState.RUNNING
+    assert set(job.assignments.filter(state="held").values_list("gpu__index", flat=True)) <= {0, 1, 2}

@@ -1,0 +1,25 @@
+"""The cluster's rule for newcomers as the planner gets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduling.core.question.snapshot import AGEING_WEIGHT, Newcomers
+from scheduling.services.snapshots.planner_settings import planner_settings
+from tests.factories import ClusterFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("rule", list(Newcomers))
+def test_the_planner_heeds_the_cluster_s_rule_for_newcomers(rule: Newcomers) -> None:
+    assert planner_settings(ClusterFactory.create(newcomers=rule.value)).newcomers is rule
+
+
+def test_a_cluster_is_open_unless_its_operator_says_otherwise() -> None:
+    assert planner_settings(ClusterFactory.create()).newcomers is Newcomers.OPEN
+
+
+def test_the_planner_lets_jobs_age_as_the_operator_says() -> None:
+    assert planner_settings(ClusterFactory.create()).ageing_weight == AGEING_WEIGHT
+    assert planner_settings(ClusterFactory.create(name="ageless", ageing_weight=0.0)).ageing_weight == 0.0

@@ -1,0 +1,115 @@
+"""GPUs on their way from one job to another are in a snapshot once: with whoever gets them, for as long as
+they will be had."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Server
+from scheduling.choices import GenerationState, JobState, Purpose
+from scheduling.core.problem.problem import build_problem
+from scheduling.models import Generation, Job
+from scheduling.services.agents.leases import reconcile
+from scheduling.services.generations.generations import create_generation
+from scheduling.services.generations.lifecycle import suspend
+from scheduling.services.rows.records import lock_cluster
+from scheduling.services.snapshots.snapshots import Pool, pool_snapshot
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> SimulatedAgent:
+    return SimulatedAgent.enrol("node-1", 4, SPEED)
+
+
+def pool() -> Pool:
+    return pool_snapshot(Cluster.objects.get(), KIND, timezone.now())
+
+
+def make_room(leaving: Job, coming: Job, *, measuring: bool = False) -> None:
+    """Suspend one job and give its GPUs to another, or to the measurement of its function."""
+    with transaction.atomic():
+        lock_cluster(leaving.cluster_id)
+        live = leaving.generations.get(state=GenerationState.LIVE)
+        gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
+        suspend(leaving, "makes room")
+        create_generation(
+            coming, gpus, epoch=1, reason="takes over",
+            purpose=Purpose.PROFILING if measuring else Purpose.TRAINING,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def leaving(node: SimulatedAgent, submit: Submit) -> Job:
+    job = submit("best_effort", iterations=100_000)
+    settle(node)
+    job.refresh_from_db()
+    return job
+
+
+def test_gpus_that_another_job_waits_for_are_counted_once(leaving: Job, submit: Submit) -> None:
+    coming = submit("best_effort", iterations=100_000)
+    Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
+    make_room(leaving, coming)
+    seen = pool()
+    held = Counter(address for job in seen.snapshot.jobs for address in job.placement)
+    assert held
+    assert max(held.values()) == 1
+    by_id = {job.id: job for job in seen.snapshot.jobs}
+    assert by_id[coming.pk].gpus_now == len(held)
+    assert (by_id[leaving.pk].gpus_now, by_id[leaving.pk].locked) == (0, True), (
+        "it can be planned when it has left"
+    )
+    assert build_problem(seen.snapshot).open_timeline().free[0, 0] == 4 - len(held)
+    assert {seen.claims[address] for address in held} == {coming.pk}
+
+
+def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Job, submit: Submit) -> None:
+    """Not for a slot alone, as those of the job that leaves would be."""
+    measured = submit(seconds=6000)
+    make_room(leaving, measured, measuring=True)
+    measuring = Generation.objects.get(purpose=Purpose.PROFILING, state=GenerationState.PREPARING)
+    addresses = set(range(measuring.assignments.count()))
+    problem = build_problem(pool().snapshot)
+    assert set(problem.blocked.tolist()) == addresses
+    longest = Cluster.objects.get().profile_maximum_seconds
+    assert problem.blocked_until.min() >= longest
+
+
+def test_who_waits_for_a_job_that_stays_on_a_silent_server_gets_other_gpus(
+    leaving: Job, submit: Submit, node: SimulatedAgent
+) -> None:
+    """Its holder was to leave, and then did not: nobody moves a job whose server is silent."""
+    coming = submit("best_effort", iterations=100_000)
+    Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
+    with transaction.atomic():
+        lock_cluster(leaving.cluster_id)
+        live = leaving.generations.get(state=GenerationState.LIVE)
+        gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
+        create_generation(coming, gpus, epoch=1, reason="takes over")
+    waiting = coming.generations.get(state=GenerationState.PREPARING)
+    assert waiting.held_at is None
+
+    reconcile()
+    waiting.refresh_from_db()
+    assert waiting.state == GenerationState.PREPARING, "the next plan may move the other job"
+
+    Server.objects.filter(pk=node.agent.server_id).update(state=ServerState.SUSPECT)
+    reconcile()
+    waiting.refresh_from_db()
+    assert waiting.state == GenerationState.RETIRED
+    assert coming.events.filter(kind="reconciled").exists()
+    by_id = {job.id: job for job in pool().snapshot.jobs}
+    assert (by_id[coming.pk].placement, by_id[coming.pk].locked) == ((), False)
+    assert by_id[leaving.pk].gpus_now == live.world_size

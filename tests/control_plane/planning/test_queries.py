@@ -1,0 +1,166 @@
+"""What is looked at every second asks the database little, and no more for many jobs than for few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from cluster.models import Cluster
+from scheduling.core.question.snapshot import Snapshot
+from scheduling.models import Job, ScalingCurve
+from scheduling.policies import Policy
+from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.services.agents.leases import reconcile
+from scheduling.services.measuring.room_to_measure import RoomToMeasure
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.rows import pass_lengths
+from scheduling.services.snapshots import planner_lease
+from scheduling.services.snapshots.snapshots import cluster_policy
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.factories import FunctionVersionFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+def queries(action: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        action()
+    return len(captured)
+
+
+@pytest.fixture
+def running(owned: SimulatedAgent, submit: Submit) -> Callable[[int], None]:
+    """Submits so many jobs and lets them train, each on a GPU of its own."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            submit("best_effort", iterations=1_000_000)
+        settle(owned)
+
+    return run
+
+
+def test_a_pass_with_nothing_to_decide_asks_little(
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A pass that only looks is written down where it took long, which a busy machine may make it.
+    monkeypatch.setattr(pass_lengths, "LOOKING_SECONDS", float("inf"))
+    # So is the planner's lease, now and then.
+    monkeypatch.setattr(planner_lease, "RENEWED_AFTER", planner_lease.LEASE)
+
+    def in_the_middle_of_a_slot() -> int:
+        ScalingCurve.objects.update(complete=True)
+        Cluster.objects.update(next_slot_at=timezone.now() + timedelta(hours=1), next_wake_at=None)
+        return queries(run_planner)
+
+    running(1)
+    few = in_the_middle_of_a_slot()
+    running(3)
+    assert in_the_middle_of_a_slot() == few
+    assert few <= 22
+
+
+def test_a_function_measured_on_as_many_gpus_as_there_are_needs_no_snapshot(
+    running: Callable[[int], None],
+) -> None:
+    running(1)
+    job = Job.objects.select_related("cluster", "curve", "function_version").get()
+    assert job.curve is not None
+    room = RoomToMeasure(job.cluster, cluster_policy(job.cluster), timezone.now())
+    assert queries(lambda: room.block_for(job, above=4)) <= 3
+    assert queries(lambda: room.block_for(job, above=2)) > 3
+    assert queries(lambda: room.block_for(job, above=2)) <= 3, "the pool has been read"
+
+
+@dataclass
+class HarmedByEverything:
+    """A policy under which whatever is measured takes what a promise stands on."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def replan(self, snapshot: Snapshot) -> SimpleNamespace:
+        self.asked.append(len(snapshot.blocked))
+        return SimpleNamespace(at_risk=("a promise",) * len(snapshot.blocked))
+
+
+def test_where_nobody_finds_room_each_block_is_asked_about_once(running: Callable[[int], None]) -> None:
+    running(2)
+    jobs = list(Job.objects.select_related("cluster", "curve", "function_version"))
+    policy = HarmedByEverything()
+    room = RoomToMeasure(jobs[0].cluster, cast(Policy, policy), timezone.now())
+    assert [room.block_for(job, above=0) for job in jobs * 2] == [None] * 4
+    assert policy.asked == [0, 1, 1, 1], "as things are, and once for blocks of 4, 2 and 1"
+
+
+def test_what_is_read_of_many_jobs_leaves_the_files_of_their_functions_out(
+    owned: SimulatedAgent, submit: Submit, running: Callable[[int], None]
+) -> None:
+    """A bundle may have a thousand files with long paths: every job's row would carry them."""
+    running(1)
+    job = Job.objects.get()
+    unknown = FunctionVersionFactory.create(function__project=job.project)
+    submit("best_effort", iterations=10)
+    submit("slo", seconds=3_600.0, iterations=10, version=unknown)
+    api, person = APIClient(), Client()
+    api.force_authenticate(job.owner)
+    person.force_login(job.owner)
+    with CaptureQueriesContext(connection) as captured:
+        run_planner("test")
+        desired_state(owned.agent.server_id)
+        for answer in (
+            api.get("/api/v1/jobs/"),
+            api.get("/api/v1/functions/"),
+            api.get(f"/api/v1/functions/{unknown.function_id}/versions/"),
+            person.get("/jobs/"),
+        ):
+            assert answer.status_code == 200
+    assert len(captured) > 20
+    of_many = [query["sql"] for query in captured if not query["sql"].endswith("LIMIT 1")]
+    assert [sql for sql in of_many if '"files"' in sql] == []
+    assert "files" not in api.get("/api/v1/functions/").json()["results"][0]
+    assert "files" in api.get(f"/api/v1/functions/{unknown.function_id}/").json()
+
+
+def test_what_a_server_shall_do_is_read_in_as_many_queries_for_many_jobs(
+    owned: SimulatedAgent, running: Callable[[int], None]
+) -> None:
+    running(1)
+    server = owned.agent.server_id
+    few = queries(lambda: desired_state(server))
+    running(3)
+    assert len(desired_state(server)["generations"]) == 4
+    assert queries(lambda: desired_state(server)) == few
+
+
+def test_a_look_at_jobs_that_are_as_they_should_be_asks_little(running: Callable[[int], None]) -> None:
+    running(1)
+    reconcile()  # it notes since when the job is protected as it is
+    few = queries(reconcile)
+    assert few <= 20
+    running(3)
+    reconcile()
+    assert queries(reconcile) == few
+
+
+def test_a_report_that_tells_nothing_new_asks_little(
+    owned: SimulatedAgent, running: Callable[[int], None]
+) -> None:
+    running(1)
+    owned.report()
+    few = queries(owned.report)
+    assert few <= 14, "one of them is the stand-in's own"
+    running(2)
+    owned.report()
+    assert queries(owned.report) == few

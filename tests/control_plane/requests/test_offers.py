@@ -1,0 +1,155 @@
+"""The deadline of an offer counts from its acceptance; its hold costs nobody time on an idle cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import CurveState, JobState, Lossy, OfferState
+from scheduling.models import CurveLevel, Job, Offer, ScalingCurve
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.requests.accepting import job_accept_offer
+from scheduling.services.requests.declining_offers import job_decline_offer
+from scheduling.services.requests.jobs import request_of
+from scheduling.services.requests.what_if import what_if
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+#: Of the cluster of these tests.
+HOLD_SECONDS = 60.0
+#: 3,400 iterations on four GPUs, with a start and with time to tell of the end.
+WORK_SECONDS = 100.0
+MORE_SECONDS = 5.0
+
+
+@pytest.fixture
+def declined(owned: SimulatedAgent, submit: Submit, clock: SimulatedTime) -> Job:
+    """A job of a known function on an idle cluster, with far too early a deadline."""
+    job = submit(seconds=10, iterations=3400)
+    measured(job)
+    run_planner("test")
+    job.refresh_from_db()
+    assert job.state == JobState.DECLINED
+    return job
+
+
+def measured(job: Job) -> None:
+    assert job.curve is not None
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(state=CurveState.READY, complete=True)
+    for gpus, rate in {1: 10.0, 2: 19.0, 4: 34.0}.items():
+        CurveLevel.objects.get_or_create(
+            curve=job.curve, gpus=gpus, defaults={"iterations_per_second": rate, "pause_seconds": 1.0}
+        )
+
+
+def seconds_left(job: Job) -> float:
+    assert job.deadline_at is not None
+    return (job.deadline_at - timezone.now()).total_seconds()
+
+
+@pytest.mark.parametrize(
+    "after", [pytest.param(0.0, marks=pytest.mark.slow), pytest.param(30.0, marks=pytest.mark.slow), 55.0]
+)
+def test_who_accepts_is_promised_a_deadline_that_counts_from_then(
+    declined: Job, owned: SimulatedAgent, clock: SimulatedTime, after: float
+) -> None:
+    offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
+    assert declined.verdict is not None
+    told = declined.verdict["offer"]["deadline_seconds"]
+    assert WORK_SECONDS < told < WORK_SECONDS + MORE_SECONDS
+    clock.turn(after)
+    owned.report()
+    accepted = job_accept_offer(job=declined, actor=declined.owner)
+    assert accepted.promised
+    assert accepted.deadline_at is not None
+    assert accepted.deadline_at <= offer.deadline_at
+    assert WORK_SECONDS < seconds_left(accepted) <= told
+    settle(owned)
+    accepted.refresh_from_db()
+    assert (accepted.state, accepted.at_risk) == (JobState.RUNNING, False)
+
+
+def test_the_offered_deadline_holds_where_others_were_promised_the_time_before(
+    declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
+    rival = submit(seconds=56, iterations=34 * 50)
+    settle(owned)
+    rival.refresh_from_db()
+    assert rival.promised
+    accepted = job_accept_offer(job=declined, actor=declined.owner)
+    assert accepted.promised
+    assert accepted.deadline_at == offer.deadline_at
+    settle(owned)
+    for job in (accepted, rival):
+        job.refresh_from_db()
+        assert not job.at_risk
+
+
+@pytest.mark.parametrize("let_go", [False, True])
+def test_what_is_held_goes_to_others_once_the_offer_is_declined(
+    declined: Job, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, let_go: bool
+) -> None:
+    if let_go:
+        job_decline_offer(job=declined, actor=declined.owner)
+    rival = submit(seconds=WORK_SECONDS + MORE_SECONDS, iterations=3400)
+    settle(owned)
+    rival.refresh_from_db()
+    assert rival.promised == let_go
+
+
+def test_the_successor_sends_its_gradients_as_the_declined_job_would_have(
+    declined: Job, clock: SimulatedTime
+) -> None:
+    declined.lossy, declined.codecs = Lossy.ALLOWED, ["onebit"]
+    declined.save(update_fields=["lossy", "codecs"])
+    accepted = job_accept_offer(job=declined, actor=declined.owner)
+    assert (accepted.lossy, accepted.codecs) == (Lossy.ALLOWED, ["onebit"])
+
+
+def test_facts_that_move_while_a_better_deadline_is_sought_are_looked_at_again(
+    declined: Job,
+    owned: SimulatedAgent,
+    submit: Submit,
+    clock: SimulatedTime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from scheduling.services.requests import accepting
+
+    asked = 0
+    real = accepting._sooner
+
+    def with_a_newcomer(job: Job) -> accepting.OfferTerms | None:
+        nonlocal asked
+        asked += 1
+        terms = real(job)
+        if asked == 1:
+            submit(seconds=56, iterations=34 * 50)
+            settle(owned)
+        return terms
+
+    monkeypatch.setattr(accepting, "_sooner", with_a_newcomer)
+    offer = Offer.objects.get(job=declined, state=OfferState.OPEN)
+    accepted = job_accept_offer(job=declined, actor=declined.owner)
+    assert asked == 2
+    assert accepted.deadline_at == offer.deadline_at, "what was free the first time is promised by now"
+
+
+def test_what_if_offers_what_could_be_promised_at_once(declined: Job, clock: SimulatedTime) -> None:
+    job_hold = Offer.objects.get(job=declined)
+    job_hold.state = OfferState.EXPIRED
+    job_hold.save()
+    answer = what_if(project=declined.project, request=request_of(declined)).as_json()
+    assert answer["decision"] == "declined"
+    deadline_at = answer["offer"]["deadline_at"]
+    latest = timezone.now() + timedelta(seconds=WORK_SECONDS + MORE_SECONDS)
+    assert deadline_at < latest.isoformat()
+    assert answer["offer"]["deadline_seconds"] <= WORK_SECONDS + MORE_SECONDS
+    assert Cluster.objects.get().offer_hold_seconds == HOLD_SECONDS

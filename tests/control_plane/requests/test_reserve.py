@@ -1,0 +1,264 @@
+"""One server may be lost at the worst moment and every promise still stands: live services, simulated time,
+reserve 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster, Server
+from scheduling.models import Assignment, CurveLevel, Generation, Incident, Job, Offer, ScalingCurve
+from scheduling.services.agents.protection_watch import watch_protection
+from scheduling.services.generations.failure_charges import FailureCharges, counts_on_sentence
+from scheduling.services.snapshots.snapshots import pool_kinds, pool_snapshot
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+def test_a_promise_under_a_reserve_keeps_slack_for_work_lost_since_the_last_checkpoint(
+    cluster: Cluster,
+) -> None:
+    """Just before the next checkpoint a minute of work is lost, beside fence, margin and a start."""
+
+    def slack() -> float:
+        return FailureCharges(cluster).asked_for(None, None).slack_seconds
+
+    cluster.reserve_servers = 1
+    fence = cluster.fence_seconds + cluster.fence_margin_seconds
+    assert slack() >= fence + 60.0 + 2 * cluster.slot_seconds
+    cluster.reserve_servers = 2
+    assert slack() >= 2 * (fence + 60.0)
+    cluster.reserve_servers = 0
+    assert slack() == 0.0
+
+
+def test_workers_store_their_state_as_often_as_the_slack_rests_on(cluster: Cluster, submit: Submit) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    Cluster.objects.update(reserve_servers=1)
+    job = submit("best_effort", iterations=100_000, checkpoint_seconds=3600.0)
+    settle(*agents)
+    (told,) = {
+        worker.entry["checkpoint_seconds"]
+        for agent in agents
+        for worker in agent.workers.values()
+        if worker.entry["job"] == job.pk and worker.entry["purpose"] == "training"
+    }
+    assert told == 60.0
+
+
+def test_workers_are_sent_the_operators_failure_rate(cluster: Cluster, submit: Submit) -> None:
+    agent = SimulatedAgent.enrol("node-1", 4, SPEED)
+    Cluster.objects.update(failures_per_server_day=48.0)
+    submit("best_effort", iterations=100_000)
+    settle(agent)
+    assert {worker.entry["failures_per_server_day"] for worker in agent.workers.values()} == {48.0}
+
+
+def test_a_deadline_that_a_lost_server_would_break_is_not_promised(cluster: Cluster, submit: Submit) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    known = submit("best_effort", iterations=10)
+    settle(*agents)
+    next(agent for agent in agents if agent.rank_zero(known.pk)).complete(known.pk)
+    for agent in agents:
+        agent.report()
+    settle(*agents)
+    Cluster.objects.update(reserve_servers=1)
+    fence = cluster.fence_seconds + cluster.fence_margin_seconds
+    # 1000 iterations take 29 s on one server: there is time for a fence and a start, and none for a minute of
+    # lost work.
+    tight = submit(seconds=30 + fence + 20, iterations=1000)
+    settle(*agents, rounds=1)
+    tight.refresh_from_db()
+    assert not tight.promised
+    roomy = submit(seconds=30 + fence + 20 + 70, iterations=1000)
+    settle(*agents, rounds=1)
+    roomy.refresh_from_db()
+    assert roomy.promised
+    assert roomy.deadline_at is not None
+    assert roomy.deadline_at > timezone.now()
+
+
+def measured_once(submit: Submit, *agents: SimulatedAgent, **figures: float) -> None:
+    """A job of the same function has trained to its end, and stored its state on the way."""
+    known = submit("best_effort", iterations=10)
+    settle(*agents)
+    agent = next(agent for agent in agents if agent.rank_zero(known.pk))
+    for one in agents:
+        for worker in one.workers.values():
+            if figures and worker.entry["job"] == known.pk and worker.entry["purpose"] == "training":
+                one.event(worker, "shard_stored", **shard(worker, 5), **figures)
+        one.report()
+    agent.complete(known.pk)
+    for one in agents:
+        one.report()
+    settle(*agents)
+
+
+def shard(worker: SimulatedWorker, iteration: int) -> dict[str, Any]:
+    name = f"{worker.entry['job']}/checkpoints/{worker.entry['generation']}-{iteration}/{worker.rank}.pt"
+    return {
+        "rank": worker.rank, "iteration": iteration, "uri": f"memory://{name}", "bytes": 1000,
+        "sha256": "0" * 64, "reason": "periodic",
+    }  # fmt: skip
+
+
+def with_stores(*agents: SimulatedAgent) -> None:
+    """Their servers keep states in memory."""
+    for agent in agents:
+        Server.objects.filter(pk=agent.agent.server_id).update(memory_store_bytes=10**9)
+
+
+def test_a_deadline_that_durable_states_could_not_keep_is_promised_where_copies_in_memory_are(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """Once a state of the function was stored, a lost server costs a quarter of a minute, not a whole one."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents, copy_seconds=0.01, writing_seconds=0.05, store_seconds=0.05)
+    Cluster.objects.update(reserve_servers=1)
+    fence = cluster.fence_seconds + cluster.fence_margin_seconds
+    seconds = 30 + fence + 45
+
+    def asked() -> Job:
+        job = submit(seconds=seconds, iterations=1000)
+        settle(*agents, rounds=1)
+        job.refresh_from_db()
+        return job
+
+    refused = asked()
+    assert not refused.promised, "no server keeps anything in memory"
+    assert refused.protection_class["replicas"] == 1
+    with_stores(*agents)
+    promised = asked()
+    assert promised.promised
+    assert promised.protection_class["replicas"] == 2
+    assert promised.verdict is not None
+    assert "counts on one lost server" in promised.verdict["counts_on"]
+    assert "from a peer's memory" in promised.verdict["counts_on"]
+    settle(*agents)
+    told = [
+        worker.entry["safe_seconds"]
+        for agent in agents
+        for worker in agent.workers.values()
+        if worker.entry["job"] == promised.pk
+    ]
+    assert set(told) == {15.0}, "its workers keep what was promised"
+    # What was promised stays, whatever is there later.
+    Server.objects.update(memory_store_bytes=0)
+    Cluster.objects.update(reserve_servers=0)
+    settle(*agents)
+    told = [w.entry["safe_seconds"] for a in agents for w in a.workers.values()]
+    assert set(told) == {15.0}
+
+
+def test_a_function_of_which_no_state_was_stored_counts_on_durable_storage(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    with_stores(*agents)
+    Cluster.objects.update(reserve_servers=1)
+    job = submit(seconds=600, iterations=1000)
+    settle(*agents, rounds=1)
+    job.refresh_from_db()
+    assert job.promised
+    assert job.protection_class["replicas"] == 1
+    assert job.verdict is not None
+    assert "from durable storage" in job.verdict["counts_on"]
+
+
+def test_what_storing_takes_is_learnt_as_if_one_worker_had_it_all_and_forgotten_slowly(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents, copy_seconds=0.1, writing_seconds=0.2, store_seconds=0.3)
+    (curve,) = ScalingCurve.objects.all()
+    workers = Generation.objects.filter(purpose="training").latest("pk").world_size
+    assert curve.copy_seconds == pytest.approx(0.1 * workers)
+    assert curve.storing_seconds == pytest.approx(0.5 * workers)
+    assert curve.state_bytes == 1000 * workers
+    measured_once(submit, *agents, copy_seconds=0.0, writing_seconds=0.0, store_seconds=0.0)
+    curve.refresh_from_db()
+    assert curve.copy_seconds is not None
+    assert 0.0 < curve.copy_seconds < 0.1 * workers
+
+
+def test_operators_are_told_where_a_lost_server_would_cost_more_than_a_promise_counts_on(
+    cluster: Cluster, submit: Submit
+) -> None:
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    Cluster.objects.update(reserve_servers=1)
+    job = submit(seconds=3600, iterations=5000)
+    settle(*agents)
+    job.refresh_from_db()
+    assert job.promised
+    most = job.protection_class["lost_seconds"]
+    told = Incident.objects.filter(kind=Incident.Kind.TOO_OLD, resolved_at=None)
+    for lost_seconds, expected in ((most - 5.0, False), (most + 60.0, True)):
+        Job.objects.filter(pk=job.pk).update(
+            iterations_done=round(10 * lost_seconds), iterations_per_second=10.0
+        )
+        watch_protection(Cluster.objects.get(pk=cluster.pk), timezone.now())
+        assert told.exists() == expected
+
+
+def test_expected_failures_lower_what_may_be_promised(cluster: Cluster, submit: Submit) -> None:
+    """200 failures a day, each of some 2.5 minutes, take a third of a server's time."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    measured = {level.gpus: level.iterations_per_second for level in CurveLevel.objects.all()}
+    seconds, iterations = 1000.0, int(800 * max(measured.values()))
+
+    def asked() -> Job:
+        job = submit(seconds=seconds, iterations=iterations)
+        settle(*agents, rounds=1)
+        job.refresh_from_db()
+        return job
+
+    Cluster.objects.update(failures_per_server_day=200.0)
+    refused = asked()
+    assert not refused.promised
+    assert {level.gpus: level.iterations_per_second for level in CurveLevel.objects.all()} == measured
+    Offer.objects.all().delete()
+    Cluster.objects.update(failures_per_server_day=20.0)
+    promised = asked()
+    assert promised.promised
+    assert promised.verdict is not None
+    assert "Failures of servers are expected to take up to" in promised.verdict["counts_on"]
+    assert "expected" not in counts_on_sentence_at(0.0, promised)
+
+
+def counts_on_sentence_at(failures_per_server_day: float, job: Job) -> str:
+    Cluster.objects.update(failures_per_server_day=failures_per_server_day)
+    return counts_on_sentence(job)
+
+
+def test_progress_is_believed_however_often_servers_fail(cluster: Cluster, submit: Submit) -> None:
+    """What failures are expected to take is no bound of what a job can have done."""
+    agents = [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+    measured_once(submit, *agents)
+    Cluster.objects.update(failures_per_server_day=200.0)
+    job = submit(seconds=36_000, iterations=100_000)
+    settle(*agents)
+    job.refresh_from_db()
+    assert job.promised
+    generation = Generation.objects.get(job=job, live_at__isnull=False)
+    held = Assignment.objects.filter(generation=generation).count()
+    rate = CurveLevel.objects.get(gpus=held).iterations_per_second
+    now = timezone.now()
+    Generation.objects.filter(pk=generation.pk).update(live_at=now - timedelta(seconds=1000))
+    Assignment.objects.filter(job=job).update(held_at=now - timedelta(seconds=1000))
+    done = round(1000 * rate)
+    Job.objects.filter(pk=job.pk).update(iterations_done=done, iterations_reported_at=now)
+    (seen,) = [
+        one for one in pool_snapshot(cluster, pool_kinds(cluster)[0], now).snapshot.jobs if one.id == job.pk
+    ]
+    assert seen.remaining_iterations == pytest.approx(100_000 - done, abs=rate)

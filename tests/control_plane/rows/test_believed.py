@@ -1,0 +1,103 @@
+"""What user code says of a job's progress is believed as far as the job's speed allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState
+from scheduling.core.question.snapshot import JobSnapshot
+from scheduling.models import Generation, Job
+from scheduling.services.planning.planning import run_planner
+from scheduling.services.rows.believed import FASTER, UNCOUNTED
+from scheduling.services.snapshots.snapshots import pool_snapshot
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: A thousand seconds on the four GPUs.
+ITERATIONS = 34_000
+
+
+@pytest.fixture
+def promised(owned: SimulatedAgent, submit: Callable[..., Job], clock: SimulatedTime) -> Job:
+    """A promised job that has just begun to train, on all GPUs."""
+    job = submit("slo", seconds=1_100.0, iterations=ITERATIONS)
+    for _ in range(6):
+        settle(owned, rounds=1)
+        clock.turn(0.1)
+    job.refresh_from_db()
+    assert job.promised
+    return job
+
+
+def says(agent: SimulatedAgent, job: Job, iteration: int) -> None:
+    """The job's code reports this iteration."""
+    generation = job.generations.get(state=GenerationState.LIVE).number
+    item: dict[str, Any] = {
+        "job": job.pk,
+        "generation": generation,
+        "iteration": iteration,
+        "values": {},
+        "iterations_per_second": SPEED[4],
+        "train_seconds": 0.01,
+        "age_seconds": 0.0,
+    }
+    assert agent.report(metrics=[item]).refused == []
+    assert Job.objects.get(pk=job.pk).iterations_done == iteration, "people are told what was reported"
+
+
+def seen(job: Job) -> JobSnapshot:
+    """The job as it is planned."""
+    snapshot = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot
+    return next(each for each in snapshot.jobs if each.id == job.pk)
+
+
+def test_who_claims_to_be_nearly_done_has_nothing_promised_away_that_it_holds(
+    owned: SimulatedAgent, submit: Callable[..., Job], promised: Job, clock: SimulatedTime
+) -> None:
+    says(owned, promised, ITERATIONS - 1)
+    assert seen(promised).remaining_iterations > 0.9 * ITERATIONS
+    newcomer = submit("slo", seconds=300.0, iterations=34 * 200)
+    run_planner("test")
+    newcomer.refresh_from_db()
+    assert not newcomer.promised
+
+
+def test_nor_is_it_believed_when_its_next_generation_goes_on_from_there(
+    owned: SimulatedAgent, promised: Job
+) -> None:
+    says(owned, promised, ITERATIONS - 1)
+    Generation.objects.filter(job=promised, state=GenerationState.LIVE).update(
+        start_iteration=ITERATIONS - 1, live_at=timezone.now()
+    )
+    assert seen(promised).remaining_iterations > 0.9 * ITERATIONS
+
+
+@pytest.mark.parametrize("faster", [pytest.param(1.0, marks=pytest.mark.slow), 1.2])
+def test_who_trains_as_fast_as_measured_or_a_little_faster_is_believed(
+    owned: SimulatedAgent, promised: Job, clock: SimulatedTime, faster: float
+) -> None:
+    gpus = seen(promised).gpus_now
+    for _ in range(100):
+        clock.turn(1.0)
+        owned.report()
+    done = int(100 * SPEED[gpus] * faster)
+    says(owned, promised, done)
+    assert faster < FASTER
+    assert seen(promised).remaining_iterations == pytest.approx(ITERATIONS - done, abs=UNCOUNTED)
+
+
+def test_a_job_without_a_promise_may_be_as_far_as_it_says(
+    owned: SimulatedAgent, submit: Callable[..., Job]
+) -> None:
+    job = submit("best_effort", iterations=ITERATIONS)
+    settle(owned)
+    says(owned, job, ITERATIONS - 1)
+    assert seen(job).remaining_iterations == 1.0

@@ -1,0 +1,61 @@
+"""Waking the planner: at once, once, and never too rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from scheduling.services.rows import wakeups
+from scheduling.services.rows.wakeups import planner_begins, wake
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Messages that reach the broker, by their topics."""
+    topics: list[str] = []
+
+    def deliver(topic: str, payload: dict[str, Any]) -> bool:
+        topics.append(topic)
+        return True
+
+    monkeypatch.setattr(wakeups, "_deliver_or_log", deliver)
+    planner_begins()
+    yield topics
+    planner_begins()
+
+
+def test_a_burst_wakes_the_planner_once_until_it_begins(sent: list[str]) -> None:
+    for _ in range(50):
+        wake("plan", trigger="submitted")
+    assert sent == ["plan"]
+    planner_begins()
+    wake("plan", trigger="submitted")
+    assert sent == ["plan", "plan"], "what is committed after it began may not be seen by its pass"
+
+
+def test_nobody_is_woken_for_what_is_not_committed(sent: list[str]) -> None:
+    with transaction.atomic():
+        wake("plan", trigger="submitted")
+        transaction.set_rollback(True)
+    assert sent == []
+    wake("plan", trigger="submitted")
+    assert sent == ["plan"], "the one that was rolled back holds nobody back"
+
+
+def test_without_redis_nothing_fails(sent: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner looks by itself every second."""
+
+    class Away:
+        def __getattr__(self, name: str) -> Any:
+            raise ConnectionError("Redis is away")
+
+    with monkeypatch.context() as gone:
+        gone.setattr(wakeups, "redis_client", Away)
+        wake("plan", trigger="submitted")
+        planner_begins()
+    assert sent == []

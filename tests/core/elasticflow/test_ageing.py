@@ -1,0 +1,116 @@
+"""Waiting counts under `punctual`: a long job without a deadline is served in a bounded time, whatever short
+ones keep coming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings
+from simulation.policies import policy_named
+from tests.core.building import job, servers
+from tests.core.executing import Cluster
+from tests.plugins.examples import examples
+
+SLOT = 60.0
+GPUS = 4
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A long job, short ones that need all GPUs for as long as they come, and some with deadlines."""
+
+    long: JobSnapshot
+    gpus: int
+    short: list[JobSnapshot]
+    short_gpus: dict[str, int]
+    promised: list[JobSnapshot]
+
+    def served_by(self, weight: float) -> float:
+        """When the long job has ended at the latest.
+
+        While it waits at least ``GPUS - gpus + 1`` GPUs do work that comes before it: promises, and short
+        jobs that were submitted before waiting has made up for the long one's running time.
+        """
+        until = self.long.remaining_iterations / weight
+        before = [each for each in self.short if each.submitted_at <= until]
+        seconds = sum(self.short_gpus[each.id] * each.remaining_iterations for each in before)
+        seconds += sum(each.remaining_iterations for each in self.promised)
+        return seconds / (GPUS - self.gpus + 1) + self.long.remaining_iterations
+
+
+def stream(seed: int, weight: float) -> Stream:
+    """A random one. Everything takes whole slots."""
+    draw = Random(seed)
+    gpus = draw.choice([1, 2, 4])
+    length = draw.randint(4, 7)
+    long = job("long", length * SLOT, measured={gpus: 1.0})
+    short: list[JobSnapshot] = []
+    sizes: dict[str, int] = {}
+
+    def add(slot: int) -> None:
+        left = GPUS
+        while left:
+            size = draw.choice([size for size in (1, 2, 4) if size <= left])
+            left -= size
+            work = SLOT * draw.choice([1, 1, 2])
+            each = job(f"short{len(short):04d}", work, measured={size: 1.0}, submitted_at=slot * SLOT)
+            sizes[each.id] = size
+            short.append(each)
+
+    promised = [
+        job(
+            f"promised{number}", work * SLOT, (at + work + draw.randint(0, 4)) * SLOT, {1: 1.0},
+            submitted_at=at * SLOT,
+        )
+        for number, at, work in (
+            (number, draw.randint(0, 10), draw.randint(1, 5)) for number in range(draw.randint(0, 3))
+        )
+    ]  # fmt: skip
+    slot = 0
+    while True:
+        add(slot)
+        slot += 1
+        so_far = Stream(long, gpus, short, sizes, promised)
+        # They keep coming until well after the long job must have been served.
+        if slot * SLOT > long.remaining_iterations / weight and slot * SLOT > so_far.served_by(weight) + SLOT:
+            return so_far
+
+
+def executed(work: Stream, weight: float) -> Cluster:
+    rules = PlannerSettings(slot_seconds=SLOT, ageing_weight=weight)
+    cluster = Cluster(servers(GPUS), rules, policy=policy_named("punctual"))
+    last = max(each.submitted_at for each in work.short)
+    cluster.run([work.long, *work.short, *work.promised], until=last)
+    return cluster
+
+
+@settings(max_examples=examples(0.4))
+@given(seed=st.integers(min_value=0, max_value=2**32 - 1), weight=st.sampled_from([0.5, 1.0, 2.0]))
+def test_a_long_job_is_served_in_a_bounded_time_and_no_promise_suffers(seed: int, weight: float) -> None:
+    work = stream(seed, weight)
+    cluster = executed(work, weight)
+    assert cluster.completed_at["long"] <= work.served_by(weight) + 1e-6
+    assert cluster.late() == {}
+    assert cluster.at_risk == set()
+
+
+def test_without_ageing_it_waits_for_as_long_as_short_ones_come() -> None:
+    work = stream(3, 1.0)
+    assert "long" in executed(work, 1.0).completed_at
+    assert "long" not in executed(work, 0.0).completed_at
+
+
+@pytest.mark.parametrize(("policy", "first"), [("punctual", "long"), ("elasticflow", "short")])
+def test_published_policies_stay_as_published(policy: str, first: str) -> None:
+    """The long job has waited for more than its own running time, the short one has just come."""
+    rules = PlannerSettings(slot_seconds=SLOT, ageing_weight=1.0)
+    waited = job("long", 1000.0, measured={4: 1.0}, newcomer=False, submitted_at=-2000.0)
+    short = job("short", 100.0, measured={4: 1.0}, submitted_at=0.0)
+    cluster = Cluster(servers(GPUS), rules, policy=policy_named(policy))
+    decision = policy_named(policy).replan(cluster.snapshot((waited, short), 0.0))
+    assert [name for name, gpus in decision.placements.items() if gpus] == [first]

@@ -1,0 +1,84 @@
+"""Each job's promise keeps the slack of its own failures: no other job's, and never less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.decide import admit, find_offer
+from scheduling.core.question.decision import ReasonCode
+from scheduling.core.question.snapshot import Fill, PlannerSettings
+from simulation.policies import policy_named
+from tests.core.building import job, snapshot
+from tests.core.elasticflow.test_bursts import cluster, decided, random_newcomers, same_plan
+
+ONE_IN_RESERVE = PlannerSettings(slot_seconds=1.0, reserve_servers=1)
+
+
+def test_two_jobs_alike_but_for_what_a_failure_costs_them_get_different_answers() -> None:
+    """20 s of work, 30 s of time: a lost server that costs 5 s is borne, one that costs 12 s is not."""
+    cheap = job("cheap", 20, 30.0, {1: 1.0}, failure_slack_seconds=5.0)
+    dear = job("dear", 20, 30.0, {1: 1.0}, failure_slack_seconds=12.0)
+    verdicts = admit(snapshot((1, 1, 1), cheap, dear, settings=ONE_IN_RESERVE)).verdicts
+    assert [(each.job_id, each.promised) for each in verdicts] == [("cheap", True), ("dear", False)]
+    assert verdicts[1].reason_code == ReasonCode.TOO_SLOW_ALONE
+    without = replace(ONE_IN_RESERVE, reserve_servers=0)
+    assert all(each.promised for each in admit(snapshot((1, 1, 1), cheap, dear, settings=without)).verdicts)
+
+
+def test_what_a_job_needs_in_deadline_order_counts_the_slack_of_those_before_it() -> None:
+    """One GPU backs promises. First 10 s of work, then 10 s more by 25 s: 5 s are left, which are one's
+    slack and not the other's."""
+    first = job("first", 10, 14.0, {1: 1.0}, failure_slack_seconds=4.0)
+    fits = job("second", 10, 25.0, {1: 1.0}, failure_slack_seconds=5.0)
+    lacks = job("second", 10, 25.0, {1: 1.0}, failure_slack_seconds=6.0)
+    for second, promised in ((fits, True), (lacks, False)):
+        verdicts = admit(snapshot((1, 1), first, second, settings=ONE_IN_RESERVE)).verdicts
+        assert [each.promised for each in verdicts] == [True, promised]
+
+
+def test_an_offer_leaves_its_own_jobs_slack() -> None:
+    settings = replace(ONE_IN_RESERVE, offer_hold_seconds=0.0)
+    asking = [job("asks", 20, 5.0, {1: 1.0}, failure_slack_seconds=slack) for slack in (3.0, 11.0)]
+    offers = [find_offer(snapshot((1, 1), settings=settings), each) for each in asking]
+    assert [offer.deadline_at for offer in offers if offer is not None] == [23.0, 31.0]
+
+
+@given(
+    seed=st.integers(0, 10_000), slacks=st.lists(st.floats(0.0, 60.0), min_size=30, max_size=30),
+    pauses=st.booleans(), policy=st.sampled_from(["punctual", "elasticflow"]),
+    fill=st.sampled_from(list(Fill)), reallocating=st.booleans(),
+)  # fmt: skip
+def test_a_new_promise_keeps_at_least_its_own_slack(
+    seed: int, slacks: list[float], pauses: bool, policy: str, fill: Fill, reallocating: bool
+) -> None:
+    newcomers = [
+        replace(each, failure_slack_seconds=slack)
+        for each, slack in zip(random_newcomers(seed, 30, pauses=pauses), slacks, strict=True)
+    ]
+    asked = replace(cluster(3, fill=fill, reserve_servers=1), jobs=tuple(newcomers))
+    chosen = policy_named(policy)
+    decision = chosen.replan(asked) if reallocating else chosen.admit(asked)
+    promised = {verdict.job_id for verdict in decision.verdicts if verdict.promised}
+    for each in newcomers:
+        if each.id in promised:
+            stored_at = decision.plans[each.id].finish_at + each.finishing_seconds
+            assert stored_at + each.failure_slack_seconds <= each.deadline_at + 1e-4
+
+
+@pytest.mark.parametrize("policy", ["punctual", "elasticflow"])
+def test_the_same_slack_for_every_job_is_the_slack_of_the_settings(policy: str) -> None:
+    newcomers = random_newcomers(7, 36, pauses=True)
+    by_settings = cluster(3, reserve_servers=1, reserve_slack_seconds=6.0)
+    by_job = cluster(3, reserve_servers=1)
+    each = tuple(replace(one, failure_slack_seconds=6.0) for one in newcomers)
+    verdicts, plans = decided(by_settings, newcomers, [9] * 4, policy)
+    same_verdicts, same_plans = decided(by_job, each, [9] * 4, policy)
+    assert [(one.promised, one.reason) for one in same_verdicts] == [
+        (one.promised, one.reason) for one in verdicts
+    ]
+    assert plans.keys() == same_plans.keys()
+    assert all(same_plan(plans[one], same_plans[one]) for one in plans)

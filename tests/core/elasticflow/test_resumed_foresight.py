@@ -1,0 +1,289 @@
+"""Forecasts that go on from a kept state find exactly what a forecast from the beginning does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from scheduling.core.elasticflow import offers
+from scheduling.core.kernels import YES
+from scheduling.core.placement import resumed_foresight
+from scheduling.core.placement.foresight import (
+    Script,
+    Stage,
+    fixed_at_first,
+    foresee_moves,
+    planned_events,
+)
+from scheduling.core.placement.repacking import Seating
+from scheduling.core.placement.resumed_foresight import ForesightFromNow
+from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, slack_of
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
+    BlockedGpus,
+    Fill,
+    HeldOffer,
+    IntArray,
+    JobSnapshot,
+    PlannerSettings,
+    Snapshot,
+)
+from simulation.policies import policy_named
+from tests.core import building
+from tests.core.building import servers, snapshot
+from tests.core.elasticflow.test_bursts import random_newcomers
+
+SHAPES = ((4, 4, 4), (8, 8), (6, 6, 6), (8, 6, 2), (4, 2, 4, 2), (2, 2, 2, 2, 2, 2))
+
+
+class Compared:
+    """Sets every forecast that is kept from the one before it beside one from the beginning."""
+
+    def __init__(self) -> None:
+        self.resumed = 0
+        self.with_moves_before = 0
+        self._original = ForesightFromNow.moves
+
+    def moves(self, foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
+        feasible, moves = self._original(foresight, script, rows)
+        expected = whole_forecast(foresight, script, rows)
+        assert feasible == expected[0]
+        if feasible:
+            for one, other in zip(moves, expected[1], strict=True):
+                assert np.array_equal(one, other)
+        self.resumed += foresight.spared > 0
+        if foresight.spared:
+            began = foresight._played.events.time[foresight.spared] if foresight._played else 0.0
+            self.with_moves_before += bool((moves.time < began).any())
+        return feasible, moves
+
+
+def whole_forecast(foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
+    """Every planned change of size played from the present placement on, those after which nobody is placed
+    too."""
+    stage, seating = foresight._stage, foresight._seating
+    slack = slack_of(stage.jobs, script.plans, rows, script.latest, NO_CHARGES)
+    occupancy = seating.fresh(slack)
+    homeless = seating.enter(occupancy, rows)
+    events = planned_events(script.plans, rows, occupancy.size, foresight._origin, YES)
+    fixed = fixed_at_first(stage.jobs, rows, events, foresight._origin)
+    return foresee_moves(stage, occupancy, script, NO_CHARGES, events, homeless, fixed)
+
+
+@pytest.fixture
+def compared() -> Compared:
+    return Compared()
+
+
+def random_life(chance: Random, steps: int) -> None:
+    """Bursts of newcomers to a running cluster, some of it locked, blocked, scattered or held for offers."""
+    shape = chance.choice(SHAPES)
+    settings = PlannerSettings(
+        slot_seconds=5.0, fill=chance.choice(list(Fill)), reserve_servers=chance.randrange(2),
+        reserve_slack_seconds=6.0,
+    )  # fmt: skip
+    cluster = Snapshot(0.0, 3.0, servers(*shape), (), settings=settings)
+    policy = policy_named(chance.choice(("punctual", "punctual", "elasticflow")))
+    for step in range(steps):
+        burst = random_newcomers(chance.randrange(10_000), chance.randint(8, 16), pauses=True)
+        coming = tuple(
+            replace(
+                job, id=f"{step}-{job.id}", submitted_at=cluster.now + job.submitted_at * 1e-3,
+                deadline_at=cluster.now + job.deadline_at,
+            )
+            for job in burst
+        )  # fmt: skip
+        cluster = disturbed(chance, replace(cluster, jobs=(*cluster.jobs, *coming)), sum(shape))
+        cluster = later(cluster, policy.admit(cluster), cluster.next_slot_at)
+        found = offers.find_offer(cluster, replace(coming[0], id="asks", deadline_at=cluster.now + 90.0))
+        held = (HeldOffer("held", found.plan, cluster.now + 120.0),) if found else ()
+        cluster = replace(cluster, held_offers=held)
+        cluster = later(cluster, policy.replan(cluster), cluster.now + 7.0)
+
+
+def disturbed(chance: Random, cluster: Snapshot, gpus: int) -> Snapshot:
+    """Some jobs locked, one on GPUs that are no aligned block, some GPUs blocked for a while."""
+    free = set(range(gpus)) - {address for job in cluster.jobs for address in job.placement}
+    jobs: list[JobSnapshot] = []
+    for job in cluster.jobs:
+        scattered = (
+            tuple(sorted(chance.sample(sorted(free), len(job.placement))))
+            if (job.placement and len(job.placement) <= len(free) and chance.random() < 0.2)
+            else ()
+        )
+        free -= set(scattered)
+        jobs.append(
+            replace(
+                job,
+                placement=scattered or job.placement,
+                locked=bool(job.placement) and chance.random() < 0.2,
+            )
+        )
+    blocked = tuple(
+        BlockedGpus((address,), cluster.now + chance.uniform(5.0, 40.0))
+        for address in sorted(free)
+        if chance.random() < 0.15
+    )
+    return replace(cluster, jobs=tuple(jobs), blocked=blocked)
+
+
+def later(cluster: Snapshot, decision: Decision, now: float) -> Snapshot:
+    """The cluster as the decision would have it, a little later."""
+    verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
+    jobs = []
+    for job in cluster.jobs:
+        verdict = verdicts.get(job.id)
+        if verdict is not None and not verdict.admitted or not job.placement and job.deadline_at < now:
+            continue
+        placement = decision.placements.get(job.id, job.placement)
+        jobs.append(
+            replace(
+                job, newcomer=False, promised=job.promised or bool(verdict and verdict.promised),
+                stored_plan=decision.plans.get(job.id, job.stored_plan), placement=placement,
+                gpus_now=len(placement), locked=False,
+                remaining_iterations=max(1.0, job.remaining_iterations - 5.0 * len(placement)),
+            )
+        )  # fmt: skip
+    return replace(
+        cluster, now=now, next_slot_at=now + 3.0, jobs=tuple(jobs), blocked=(), memory=decision.memory
+    )
+
+
+def test_in_bursts_to_a_running_cluster_every_forecast_is_the_whole_one(compared: Compared) -> None:
+    def moves(foresight: ForesightFromNow, *asked: Any) -> tuple[bool, Charges]:
+        return compared.moves(foresight, *asked)
+
+    with (
+        patch.object(ForesightFromNow, "moves", moves),
+        patch.object(resumed_foresight, "FROM_THE_BEGINNING", 1),
+        patch.object(resumed_foresight, "LEAST_BETWEEN", 1),
+    ):
+        for seed in range(8):
+            random_life(Random(seed), 4)
+    assert compared.resumed > 100
+    assert compared.with_moves_before > 4
+
+
+SLOTS = 24
+
+
+class RandomPlans:
+    """Plans of some jobs that never ask for more GPUs than there are, one job's changed at a time."""
+
+    def __init__(self, chance: Random) -> None:
+        self.chance = chance
+        shape = chance.choice(SHAPES)
+        self.gpus = sum(shape)
+        free = list(range(self.gpus))
+        jobs = [self._job(number, free) for number in range(chance.randint(6, 12))]
+        blocked = tuple(
+            BlockedGpus((free.pop(chance.randrange(len(free))),), 10.0 * chance.randint(1, SLOTS))
+            for _ in range(min(len(free) - 1, chance.randrange(3)))
+        )
+        settings = PlannerSettings(slot_seconds=10.0)
+        self.problem = build_problem(snapshot(shape, *jobs, settings=settings, blocked=blocked))
+        self.plans = no_plans(len(jobs))
+        self.latest = np.full(len(jobs), inf)
+        self.chosen = set(range(len(jobs)))
+        self.used = np.zeros(SLOTS, dtype=np.int64)
+        for until in self.problem.blocked_until:
+            self.used[: int(until / 10.0)] += 1
+        for row in range(len(jobs)):
+            self.plan(row, self.problem.jobs.gpus[row])
+
+    def _job(self, number: int, free: list[int]) -> JobSnapshot:
+        """Some run, on GPUs that may be no aligned block."""
+        chance = self.chance
+        size = min(chance.choice((0, 0, 1, 2, 4)), len(free))
+        size = size if size != 3 else 2
+        first = next(
+            (low for low in range(0, self.gpus, size or 1) if {*range(low, low + size)} <= {*free}), 0
+        )
+        aligned = tuple(range(first, first + size))
+        held = aligned if {*aligned} <= {*free} and chance.random() < 0.8 else tuple(sorted(free[:size]))
+        free[:] = [address for address in free if address not in held]
+        made = building.job(
+            f"job-{number:02d}", chance.uniform(20.0, 400.0), 1e4, {1: 1.0, 2: 1.8, 4: 3.2}, pause=3.0,
+            newcomer=not held, promised=bool(held), gpus_now=len(held), placement=held,
+            locked=bool(held) and chance.random() < 0.2,
+        )  # fmt: skip
+        return replace(made, submitted_at=float(number))
+
+    def change(self) -> None:
+        """Another plan, another latest end, in or out."""
+        row = self.chance.randrange(self.latest.size)
+        kind = self.chance.random()
+        if kind < 0.3:
+            self.judge(row)
+        elif kind < 0.45 and not self.problem.jobs.gpus[row]:
+            self.chosen ^= {row}
+        else:
+            self.plan(row, None)
+
+    def plan(self, row: int, head: int | None) -> None:
+        """New GPUs from a random slot on. ``head``: GPUs of the first slot."""
+        held = self._held(row)
+        self.used -= held
+        begin = 0 if head is not None else self.chance.randrange(SLOTS)
+        size = 0
+        for slot in range(begin, SLOTS):
+            room = self.gpus - int(self.used[slot])
+            if slot == 0 and (head is not None or self.problem.jobs.locked[row]):
+                size = int(self.problem.jobs.gpus[row])
+            elif self.chance.random() < 0.3 or size > room:
+                size = self.chance.choice([0, *(gpus for gpus in (1, 2, 4) if gpus <= room)])
+            held[slot] = size
+        self.used += held
+        starts = [0, *(slot for slot in range(1, SLOTS) if held[slot] != held[slot - 1]), SLOTS]
+        times = np.array([10.0 * slot for slot in starts])
+        sizes = np.array([*(held[slot] for slot in starts[:-1]), 0], dtype=np.int64)
+        self.plans = Plans(*set_plan(self.plans, row, Draft(times, sizes), times.size, inf, 0.0))
+        self.judge(row)
+
+    def judge(self, row: int) -> None:
+        """A latest end that leaves the job more or less than a move takes."""
+        nothing = NO_CHARGES
+        finish, _ = charged_finish(self.problem.jobs, self.plans, row, nothing.time, nothing.seconds)
+        self.latest[row] = min(finish, 1e4) + self.chance.choice((0.5, 2.0, 4.0, 7.0, inf))
+
+    def _held(self, row: int) -> IntArray:
+        held = np.zeros(SLOTS, dtype=np.int64)
+        for piece in range(self.plans.length[row]):
+            held[int(self.plans.time[row, piece] / 10.0) :] = self.plans.gpus[row, piece]
+        return held
+
+
+@pytest.mark.parametrize(("least_between", "most_states"), [(1, 32), (1, 3), (4, 5)])
+def test_a_forecast_that_goes_on_from_a_kept_state_is_the_whole_forecast(
+    compared: Compared, least_between: int, most_states: int
+) -> None:
+    with (
+        patch.object(resumed_foresight, "FROM_THE_BEGINNING", 1),
+        patch.object(resumed_foresight, "LEAST_BETWEEN", least_between),
+        patch.object(resumed_foresight, "MOST_STATES", most_states),
+    ):
+        for seed in range(100):
+            asked = RandomPlans(Random(seed))
+            problem = asked.problem
+            seating = Seating(problem.present_placement)
+            order = np.argsort(problem.blocked_until, kind="stable")
+            stage = Stage(
+                problem.blocks, problem.jobs, problem.by_submission, problem.blocked[order],
+                problem.blocked_until[order],
+            )  # fmt: skip
+            foresight = ForesightFromNow(seating, stage, 0.0)
+            suspension_order = np.arange(asked.latest.size)
+            for _ in range(12):
+                rows = np.array(sorted(asked.chosen), dtype=np.int64)
+                compared.moves(foresight, Script(asked.plans, asked.latest.copy(), suspension_order), rows)
+                asked.change()
+    assert compared.resumed > 300
+    assert compared.with_moves_before > 100

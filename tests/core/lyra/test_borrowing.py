@@ -1,0 +1,278 @@
+"""Snapshots with borrowed servers, decided by the default policy: who goes there, who stays, who comes
+back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from scheduling.core.question.decision import ChangeKind, Decision
+from scheduling.core.question.snapshot import (
+    BlockedGpus,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
+from simulation.policies import policy_named
+
+OWNED = tuple(range(4))  # addresses of the one owned server
+BORROWED = tuple(range(4, 8))
+
+
+def curve(*rates: float) -> ScalingCurve:
+    levels = 2 ** np.arange(len(rates))
+    return ScalingCurve(levels, np.array(rates), np.full(len(rates), 1.0))
+
+
+FAST, SLOW = curve(10.0, 19.0, 36.0), curve(3.0, 5.5, 10.0)
+
+
+def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:
+    return JobSnapshot(
+        id=name,
+        service_class=facts.pop("service_class", ServiceClass.BEST_EFFORT),
+        submitted_at=submitted_at,
+        deadline_at=facts.pop("deadline_at", float("inf")),
+        remaining_iterations=facts.pop("remaining_iterations", 10_000.0),
+        curve=FAST,
+        lent_curve=facts.pop("lent_curve", SLOW),
+        **facts,
+    )
+
+
+def promised(**facts) -> JobSnapshot:
+    """A newcomer that needs all four owned GPUs until shortly before its deadline."""
+    return job(
+        "promised",
+        service_class=ServiceClass.SLO,
+        deadline_at=300.0,
+        newcomer=True,
+        remaining_iterations=36.0 * 280,
+        **facts,
+    )
+
+
+def snapshot(*jobs: JobSnapshot, lent_usable: bool = True, blocked: tuple[BlockedGpus, ...] = ()) -> Snapshot:
+    return Snapshot(
+        now=0.0,
+        next_slot_at=0.0,
+        servers=(ServerSnapshot("owned", 4), ServerSnapshot("borrowed", 4, usable=lent_usable, on_loan=True)),
+        jobs=jobs,
+        blocked=blocked,
+        settings=PlannerSettings(slot_seconds=5.0),
+    )
+
+
+def decide(question: Snapshot) -> Decision:
+    return policy_named("punctual").replan(question)
+
+
+def test_work_that_promises_leave_no_room_for_runs_on_borrowed_servers() -> None:
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0)))
+    assert decision.placements["promised"] == OWNED
+    assert decision.placements["waiting"] == BORROWED
+    assert decision.flexible["waiting"] == (False, True, True, True), "beyond its lowest level it is flexible"
+
+
+def test_a_job_waits_for_owned_gpus_that_come_free_soon_enough() -> None:
+    """Two slow GPUs would take it longer than waiting for a fast one."""
+    measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0), blocked=(measuring,)))
+    assert not decision.placements["waiting"]
+
+
+def test_work_stays_on_owned_servers_where_it_ends_sooner_there() -> None:
+    decision = decide(snapshot(job("alone", newcomer=True)))
+    assert decision.placements["alone"] == OWNED
+
+
+def test_a_promise_never_rests_on_borrowed_servers() -> None:
+    first = decide(snapshot(promised()))
+    (verdict,) = first.verdicts
+    assert verdict.promised
+    second = replace(promised(), id="second", submitted_at=1.0)
+    decision = decide(snapshot(promised(), second))
+    assert [verdict.admitted for verdict in decision.verdicts] == [True, False]
+    assert not decision.placements.get("second")
+
+
+def test_a_job_never_measured_on_the_borrowed_kind_waits() -> None:
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0, lent_curve=None)))
+    assert not decision.placements["waiting"]
+
+
+def running_there(**facts) -> JobSnapshot:
+    held = facts.pop("placement", BORROWED)
+    return job("there", submitted_at=-10.0, gpus_now=len(held), placement=held, **facts)
+
+
+def test_what_runs_on_a_borrowed_server_stays_while_promises_fill_the_owned_ones() -> None:
+    decision = decide(snapshot(promised(), running_there()))
+    assert decision.placements["there"] == BORROWED
+    assert "there" not in {change.job_id for change in decision.changes}
+
+
+def test_a_job_comes_home_when_owned_servers_would_be_done_clearly_sooner() -> None:
+    decision = decide(snapshot(running_there()))
+    assert decision.placements["there"] == OWNED
+    (change,) = decision.changes
+    assert (change.kind, change.gpus_before, change.gpus_after) == (ChangeKind.MIGRATE, 4, 4)
+
+
+def test_a_job_is_suspended_when_its_borrowed_server_goes_back_and_nobody_has_room() -> None:
+    decision = decide(snapshot(promised(), running_there(), lent_usable=False))
+    (change,) = [change for change in decision.changes if change.job_id == "there"]
+    assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SUSPEND, 4, ())
+    assert not decision.placements["there"]
+
+
+def test_a_job_in_the_middle_of_a_change_keeps_its_borrowed_gpus() -> None:
+    decision = decide(snapshot(running_there(locked=True, placement=BORROWED[:2])))
+    assert decision.placements["there"] == BORROWED[:2]
+    assert not decision.changes
+
+
+def test_blocked_gpus_of_a_borrowed_server_are_left_alone() -> None:
+    measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
+    waiting = job("waiting", submitted_at=-1.0, remaining_iterations=1000.0)
+    decision = decide(snapshot(promised(), waiting, blocked=(measuring,)))
+    assert decision.placements["waiting"] == BORROWED[2:]
+
+
+def test_two_decisions_in_a_row_without_an_event_change_nothing() -> None:
+    question = snapshot(promised(), job("waiting", submitted_at=-1.0))
+    decision = decide(question)
+    later = replace(
+        question,
+        jobs=tuple(
+            replace(
+                one,
+                newcomer=False,
+                promised=one.id == "promised",
+                stored_plan=decision.plans.get(one.id),
+                gpus_now=len(decision.placements[one.id]),
+                placement=decision.placements[one.id],
+                flexible=decision.flexible[one.id],
+            )
+            for one in question.jobs
+        ),
+    )
+    assert decide(later).changes == ()
+
+
+def same_kind(*jobs: JobSnapshot, lent_usable: bool = True) -> Snapshot:
+    """The same cluster, but the borrowed server has the GPUs that the cluster itself has."""
+    question = snapshot(*jobs, lent_usable=lent_usable)
+    return replace(question, servers=(question.servers[0], replace(question.servers[1], same_kind=True)))
+
+
+LONGER = curve(10.0, 19.0, 36.0, 68.0)
+
+
+def test_a_job_grows_from_owned_onto_borrowed_servers_of_the_same_kind() -> None:
+    decision = decide(same_kind(job("growing", newcomer=True, lent_curve=LONGER)))
+    assert decision.placements["growing"] == OWNED + BORROWED
+    assert decision.flexible["growing"] == (False,) * 4 + (True,) * 4, "what is borrowed it can do without"
+
+
+def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> None:
+    grown = job(
+        "growing",
+        lent_curve=LONGER,
+        gpus_now=8,
+        placement=OWNED + BORROWED,
+        flexible=(False,) * 4 + (True,) * 4,
+    )
+    kept = decide(same_kind(grown))
+    assert kept.changes == ()
+    decision = decide(same_kind(grown, lent_usable=False))
+    (change,) = decision.changes
+    assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SHRINK, 8, OWNED)
+
+
+def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
+    """A promised job on the four owned GPUs that needs them for 197 s more, with some borrowed ones beside
+    them."""
+    held = OWNED + BORROWED[:borrowed]
+    ends_at = facts.get("deadline_at", 300.0)
+    lasts = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
+    return job(
+        "promised",
+        service_class=ServiceClass.SLO,
+        promised=True,
+        deadline_at=facts.pop("deadline_at", 300.0),
+        remaining_iterations=facts.pop("remaining_iterations", 36.0 * 197),
+        stored_plan=lasts,
+        gpus_now=len(held),
+        placement=held,
+        flexible=(False,) * 4 + (True,) * borrowed if borrowed else (),
+        lent_curve=facts.pop("lent_curve", LONGER),
+        **facts,
+    )
+
+
+def test_a_promised_job_grows_onto_borrowed_servers_of_its_own_kind() -> None:
+    decision = decide(same_kind(running_promise()))
+    assert decision.placements["promised"] == OWNED + BORROWED
+    assert decision.flexible["promised"] == (False,) * 4 + (True,) * 4
+    assert not decision.at_risk
+    plan = decision.plans["promised"]
+    assert plan.gpus.max() <= len(OWNED), "what it is promised rests on owned servers"
+
+
+def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
+    decision = decide(snapshot(running_promise(lent_curve=LONGER)))
+    assert decision.placements["promised"] == OWNED
+
+
+def test_a_promised_job_does_not_grow_where_it_could_not_bear_the_pauses_of_a_reclaim() -> None:
+    """It needs 197 s, and growing and shrinking again cost a second each."""
+    assert decide(same_kind(running_promise(deadline_at=198.5))).placements["promised"] == OWNED
+    assert decide(same_kind(running_promise(deadline_at=199.5))).placements["promised"] == OWNED + BORROWED
+
+
+def test_a_promised_job_that_holds_borrowed_gpus_keeps_them_while_it_bears_a_reclaim() -> None:
+    question = same_kind(running_promise(borrowed=4, deadline_at=198.5))
+    assert decide(question).changes == ()
+
+
+def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once() -> None:
+    grown = running_promise(borrowed=4, deadline_at=198.5)
+    decision = decide(same_kind(grown, lent_usable=False))
+    (change,) = decision.changes
+    assert (change.kind, change.addresses) == (ChangeKind.SHRINK, OWNED)
+    assert not decision.at_risk
+    assert decision.plans["promised"].finish_at <= 198.5
+
+
+def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its_plan() -> None:
+    """Its agent is silent, so it keeps what it holds until somebody can tell it otherwise."""
+    unreachable = running_promise(borrowed=4, locked=True)
+    newcomer = job("newcomer", newcomer=True, submitted_at=1.0)
+    question = replace(same_kind(unreachable, newcomer), next_slot_at=3.0)
+    answer = policy_named("punctual").decide_newcomers(policy_named("punctual").problem_of(question))
+    row = answer.problem.columns.ids.index("promised")
+    assert answer.plans.gpus[row, 0] == len(OWNED)
+    assert answer.placements.addresses.tolist() == [*OWNED, *BORROWED]
+
+
+def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
+    """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either
+    way."""
+    lent_curve = curve(10.0, 19.0, 20.0, 68.0)
+    one = job(
+        "waiting", placement=OWNED[:2], remaining_iterations=19.0 * 100, gpus_now=2, lent_curve=lent_curve
+    )
+    other = replace(
+        running_promise(deadline_at=1000.0, lent_curve=lent_curve), remaining_iterations=19.0 * 100,
+        gpus_now=2, placement=OWNED[2:],
+        stored_plan=StoredPlan(np.array([0.0]), np.array([1000.0]), np.array([2]), 1000.0),
+    )  # fmt: skip
+    decision = decide(same_kind(one, other))
+    assert set(BORROWED) & set(decision.placements["waiting"])
+    assert len(decision.placements["waiting"]) >= len(decision.placements["promised"])

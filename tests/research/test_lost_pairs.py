@@ -1,0 +1,78 @@
+"""Five servers keep each other's state in pairs: which two of them may be lost at once, with real stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from recovery.placement.strategies import Placement, place
+from research.gemini.points.versions import KeptState, Slot, recoverable_version
+from tests.recovery.test_peers import Server
+from tests.recovery.test_store import SECONDS, write
+
+MACHINES, REPLICAS, VERSION, BYTES = 5, 2, 7, 1000
+HOUR = 3600.0
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[Server]]:
+    made = [Server(tmp_path / f"node-{rank}", f"node-{rank}") for rank in range(MACHINES)]
+    yield made
+    for server in made:
+        server.end()
+
+
+def keep_a_point(servers: list[Server], placement: Placement) -> None:
+    """Rank r's worker, on server r, has a version that is whole there and at its peers."""
+    for rank, server in enumerate(servers):
+        peers = [servers[holder].as_peer for holder in placement.holders[rank][1:]]
+        keep = [owner for owner in range(MACHINES) if rank in placement.holders[owner][1:]]
+        server.join(send=[{"rank": rank, "peers": peers}], keep=keep)
+    for rank, server in enumerate(servers):
+        write(server.worker(rank=rank), VERSION, size=BYTES)
+
+
+def lose(servers: list[Server], seconds: float) -> None:
+    """Servers that are lost are fenced: their stores give nothing any more. Negative: they are back."""
+    for server in servers:
+        server.lease -= seconds
+        server.tell()
+
+
+def found_by(servers: list[Server], placement: Placement, lost: set[int], generation: int) -> list[set[int]]:
+    """What the ranks of a new generation find of each rank: at their own server, if it is there, or at the
+    holders that another one asks."""
+    there = [rank for rank in range(MACHINES) if rank not in lost]
+    found = []
+    for rank in range(MACHINES):
+        asked = servers[rank if rank in there else there[0]]
+        holders = [servers[holder] for holder in placement.holders[rank]]
+        peers = [holder.as_peer for holder in holders if holder is not asked]
+        asked.join(fetch=[{"rank": rank, "peers": peers}])
+        found.append(asked.worker(generation=generation, rank=rank).find(rank, 1, SECONDS))
+    return found
+
+
+def test_six_of_ten_pairs_of_servers_may_be_lost_and_every_single_one(servers: list[Server]) -> None:
+    """Two of a group keep each other's state, three are a ring: each pair within a group takes a state along.
+
+    What real stores answer is what placement says, for every loss of one and of two.
+    """
+    placement = place(MACHINES, REPLICAS)
+    keep_a_point(servers, placement)
+    kept = [KeptState(owner, holder, (Slot(VERSION, True), Slot()))
+            for owner in range(MACHINES) for holder in placement.holders[owner]]  # fmt: skip
+    recovered = {1: 0, 2: 0}
+    losses = [set(lost) for size in recovered for lost in combinations(range(MACHINES), size)]
+    for generation, lost in enumerate(losses, start=2):
+        lose([servers[one] for one in lost], HOUR)
+        found = found_by(servers, placement, lost, generation)
+        lose([servers[one] for one in lost], -HOUR)
+        is_whole = all(found)
+        assert is_whole == (recoverable_version(kept, MACHINES, lost) == VERSION)
+        assert all(one in (set(), {VERSION}) for one in found)
+        recovered[len(lost)] += is_whole
+    assert recovered == {1: 5, 2: 6}

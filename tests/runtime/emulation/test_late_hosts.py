@@ -1,0 +1,163 @@
+"""Threads of the host that come late change no emulated time, or what they lose is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from communication.library.codecs import WIRE_FORMATS
+from communication.profiles.codec import CodecProfile, Device
+from tests.runtime.emulation.test_device_models import FakeEmulation, FakeTime, _pace
+from workers.runtime.emulation import emulated_time
+from workers.runtime.emulation.emulated_codecs import EmulatedCourse
+from workers.runtime.emulation.emulated_time import EmulatedClock, Overrun
+
+#: A hundredth of a second to encode, a thousandth to decode, up to a hundred elements.
+CODECS_HERE = {
+    ("dgc", Device.GPU): CodecProfile(
+        "dgc", Device.GPU, WIRE_FORMATS["dgc"], np.array([100]), np.array([0.01]), np.array([0.001])
+    )
+}
+LAYER_SECONDS = 0.02
+LAYERS = 5
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    monkeypatch.setattr(emulated_time, "time", fake)
+    monkeypatch.setattr("workers.links.client.time", fake)
+    monkeypatch.setattr(emulated_time, "GRAIN_SECONDS", 0.0)
+    return fake
+
+
+@pytest.fixture
+def device(clock: FakeTime) -> EmulatedClock:
+    """Whose iteration has begun, in this thread."""
+    device = EmulatedClock()
+    device.begin(1.0)
+    return device
+
+
+def _beside(work: Callable[[], None]) -> None:
+    """In a thread of its own, as exchanges of several collectives are carried out."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def _decoded(device: EmulatedClock, came_at: float) -> float:
+    """When a thread beside the passes has decoded what came then; it decodes now."""
+    found: list[float] = []
+
+    def decode() -> None:
+        course = EmulatedCourse(device, CODECS_HERE)
+        course._at = came_at - 0.001
+        course.goes_on()
+        device.asks().ended_at = came_at
+        course.asked()
+        course.came()
+        course.coded("decode", "dgc", Device.GPU, 100)
+        found.append(course.at)
+
+    _beside(decode)
+    return found[0]
+
+
+@pytest.mark.parametrize("layers_done", range(1, LAYERS + 1))
+def test_a_thread_that_decodes_late_makes_nothing_longer(
+    device: EmulatedClock, clock: FakeTime, layers_done: int
+) -> None:
+    """What came in the middle of the first layer is decoded after it, though the host comes to it later."""
+    overrun, begun = Overrun(device), device.at
+    for _ in range(layers_done):
+        device.spend(LAYER_SECONDS)
+    assert _decoded(device, begun + 0.01) - begun == pytest.approx(LAYER_SECONDS + 0.001)
+    for _ in range(LAYERS - layers_done):
+        device.spend(LAYER_SECONDS)
+    device.reach(0.0)
+    assert overrun.elapsed_seconds() == pytest.approx(LAYERS * LAYER_SECONDS + 0.001)
+    assert overrun.share() == 0.0
+
+
+def test_threads_that_decode_in_another_order_take_as_long_together(device: EmulatedClock) -> None:
+    """Those that asked first in emulated time go first; the device still does one after the other."""
+    begun = device.at
+    for _ in range(LAYERS):
+        device.spend(LAYER_SECONDS)
+    assert _decoded(device, begun + 0.03) - begun == pytest.approx(0.041)
+    assert _decoded(device, begun + 0.025) - begun == pytest.approx(0.041)
+    assert _decoded(device, begun + 0.031) - begun == pytest.approx(0.043)
+    assert device.at - begun == pytest.approx(0.103)
+
+
+def test_passes_that_are_late_encode_when_their_gradient_is_ready(
+    device: EmulatedClock, clock: FakeTime
+) -> None:
+    """Another thread has decoded meanwhile what came later: that neither delays them nor takes their time."""
+    overrun, begun = Overrun(device), device.at
+    device.spend(LAYER_SECONDS)
+    clock.now += 0.4
+    assert _decoded(device, begun + 0.43) - begun == pytest.approx(0.431)
+    course = EmulatedCourse(device, CODECS_HERE)
+    course.goes_on()
+    course.coded("encode", "dgc", Device.GPU, 100)
+    assert course.at - begun == pytest.approx(LAYER_SECONDS + 0.01)
+    for _ in range(LAYERS - 1):
+        device.spend(LAYER_SECONDS)
+    assert device.at - begun == pytest.approx(LAYERS * LAYER_SECONDS + 0.01)
+    device.reach(0.0)
+    assert overrun.elapsed_seconds() == pytest.approx(0.431)
+    assert overrun.share() == 0.0
+
+
+def test_what_is_decoded_takes_the_time_of_the_layer_that_comes_to_it(
+    device: EmulatedClock, clock: FakeTime
+) -> None:
+    begun = device.at
+    clock.now += 0.03
+    _decoded(device, begun + 0.03)
+    ends = []
+    for _ in range(3):
+        device.spend(LAYER_SECONDS)
+        ends.append(device.at - begun)
+    assert ends == pytest.approx([0.02, 0.041, 0.061])
+    assert device.coded_seconds == pytest.approx(0.001)
+
+
+def test_passes_wait_for_no_exchange_that_is_over_only_because_they_are_late(clock: FakeTime) -> None:
+    """What follows on them begins when they are done; only what DDP has asked for it waits for itself."""
+    emulation = FakeEmulation()
+    device, paced = emulation.clock, _pace(emulation)
+    paced.begin()
+    begun = device.at
+    course = EmulatedCourse(device, CODECS_HERE)
+    asked = device.asks()
+    course.asked()
+    asked.ended_at = emulation.received_at = begun + 0.5
+    clock.now += 0.6
+    paced.forward_done()
+    paced.backward_begins()
+    paced.backward_done()
+    assert device.now() - begun == pytest.approx(0.1)
+    device.asks().ended_at = begun + 0.3
+    paced.backward_done()
+    assert device.now() - begun == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("waits", "lost_seconds"), [(False, 0.5), (True, 0.1)])
+def test_only_who_waited_for_a_collective_was_not_late_until_it_ended(
+    clock: FakeTime, waits: bool, lost_seconds: float
+) -> None:
+    device = EmulatedClock()
+    device.begin(0.05)
+    asked = device.asks()
+    asked.ended_at = device.at + 0.4
+    if waits:
+        device.waited(asked)
+    clock.now += 0.5
+    device.now()
+    assert device.lost_seconds == pytest.approx(lost_seconds)

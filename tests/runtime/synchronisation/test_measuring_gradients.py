@@ -1,0 +1,233 @@
+"""What profiling tells of gradients is what plans are made from, and the record is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from communication.hooks.codecs.names import CODECS
+from communication.hooks.measures import CommunicationMeasures
+from communication.zen.measuring import measured_profile
+from punctual.protocol import limits
+from punctual.protocol.communication import CommunicationProfile, CommunicationWindow
+from punctual.protocol.reports import check
+from tests.runtime.conftest import EXAMPLES, REGRESSION, emulated, regression
+from tests.runtime.synchronisation.test_zen_plans import PACKED, lossy_rest, recommender, zen
+from workers.runtime.at_home.local_agent import LocalAgent, runtime_plan
+from workers.runtime.measuring.gradient_densities import GradientDensities
+from workers.runtime.measuring.gradient_times import GradientTimes, IterationTimes, gaps
+from workers.runtime.measuring.records import profile_fields
+from workers.runtime.measuring.windows import CommunicationWindows
+
+PROFILE = {"levels": [1, 2], "seconds_per_level": 0.1, "max_seconds": 120}
+
+
+def told(agent: LocalAgent, source: Any, assignment: dict[str, Any]) -> list[dict[str, Any]]:
+    """The profiles of a measurement, checked as agents do."""
+    generation = agent.start_generation(source, assignment | {"purpose": "profiling", "profile": PROFILE}, 2)
+    generation.leader.wait_for_event("profile_done", 120)
+    told_of = generation.leader.of_kind("event")
+    events = [each for each in told_of if each["kind"] == "communication_profile"]
+    found = []
+    for event in events:
+        fields, problem = check(CommunicationProfile, event)
+        assert fields is not None, problem
+        found.append(fields)
+    return found
+
+
+@pytest.mark.live
+def test_profiling_tells_gradients_in_order_with_the_gaps_of_an_emulated_device(agent: LocalAgent) -> None:
+    profiles = told(agent, REGRESSION, regression(device=emulated(fixed_seconds=0.06)))
+    assert [each["gpus"] for each in profiles] == [1, 2]
+    for profile in profiles:
+        names = [each["name"] for each in profile["tensors"]]
+        assert (names[0].split(".")[0], names[-1].split(".")[0]) == ("3", "0")
+        elements = {each["name"]: each["elements"] for each in profile["tensors"]}
+        assert sum(elements.values()) == 289
+        backward = sum(each["gap_seconds"] for each in profile["tensors"])
+        for each in profile["tensors"]:
+            share = each["elements"] / 289
+            assert each["gap_seconds"] == pytest.approx(share * backward, rel=0.01, abs=1e-6)
+        # A third of the passes is the forward pass.
+        assert backward + profile["other_seconds"] == pytest.approx(0.06, rel=0.1)
+        assert {each["codec"] for each in profile["codecs"]} == set(CODECS) - {"none"}
+
+
+def test_profiling_tells_how_sparse_tables_are(agent: LocalAgent) -> None:
+    assignment = {
+        "function": {"entry": "recommender:Recommender"},
+        "hyperparameters": {"global_batch_size": 64, "rating_count": 4000},
+        "termination": {"max_iterations": 8, "target": None},
+        "seed": 1,
+    }
+    alone, pair = told(agent, EXAMPLES / "recommender.py", assignment)
+    (table,) = [each for each in alone["sparse"] if each["name"] == "user.weight"]
+    assert (table["width"], table["sums"]) == (16, [])
+    # 64 users of 2000, some twice.
+    assert 0.8 * 64 / 2000 < table["density"] <= 64 / 2000
+    (table,) = [each for each in pair["sparse"] if each["name"] == "user.weight"]
+    assert 0.8 * 32 / 2000 < table["density"] <= 32 / 2000
+    assert [each["workers"] for each in table["sums"]] == [2]
+    assert 1.8 * table["density"] < table["sums"][0]["density"] <= 2 * table["density"]
+    assert not any(each["name"].startswith("mix") for each in pair["sparse"])
+
+
+@pytest.mark.live
+def test_profiling_tells_what_links_carry(agent: LocalAgent) -> None:
+    """Between servers a call of four is two steps of messages, and ranks of a server share its network."""
+    device = emulated(fixed_seconds=0.02, latency_seconds=0.002, network=1e6, within_server=4e6)
+    places = {"servers": [0, 0, 1, 1], "racks": [0, 0, 0, 0]}
+    assignment = regression(device=device, places=places, purpose="profiling")
+    profile = {"levels": [2, 4], "seconds_per_level": 0.2, "max_seconds": 120}
+    generation = agent.start_generation(REGRESSION, {**assignment, "profile": profile}, 4)
+    generation.leader.wait_for_event("profile_done", 120)
+    told_of = generation.leader.of_kind("event")
+    pair, four = (each["links"] for each in told_of if each["kind"] == "communication_profile")
+    assert set(pair) == {"within"}
+    # Both send over the one link at once.
+    assert pair["within"]["bytes_per_second"] == pytest.approx(2e6, rel=0.1)
+    assert pair["within"]["latency_seconds"] == pytest.approx(0.002, rel=0.5)
+    assert four["between"]["bytes_per_second"] == pytest.approx(1e6, rel=0.1)
+    # Two pairs use the link at once: what one of them waits for the other hides.
+    assert 0.0 <= four["between"]["latency_seconds"] <= 0.0025
+
+
+def test_densities_are_those_of_the_rows_that_were_touched(alone: None) -> None:
+    model = nn.ModuleDict(
+        {
+            "rows": nn.Embedding(100, 3, sparse=True),
+            "table": nn.Embedding(100, 2),
+            "dense": nn.Linear(3, 100),
+            "unused": nn.Embedding(100, 2),
+            "small": nn.Embedding(10, 2),
+            "expert": nn.Embedding(100, 2),
+        }
+    )
+    densities = GradientDensities(model, {"expert.weight"})
+    touched = [[4, 4, 9], [1], [0, 99, 50]]
+    for watched, indices in zip((True, False, True), touched, strict=True):
+        densities.watching = watched
+        rows = model["rows"](torch.tensor(indices))
+        table = model["table"](torch.tensor(indices[:1]))
+        small = model["small"](torch.tensor([1])) + model["expert"](torch.tensor([1]))
+        (model["dense"](rows).sum() + table.sum() + small.sum()).backward()
+        if watched:
+            densities.iteration_done()
+    densities.close()
+    found = {each.tensor: each for each in densities.profiles(None)}
+    assert {name: each.rows for name, each in found.items()} == {"rows.weight": True, "table.weight": False}
+    seen = [[np.unique(touched[0]) + 1], [np.unique(touched[2]) + 1]]
+    assert found["rows.weight"] == replace(measured_profile("rows.weight", 300, 3, seen), rows=True)
+    assert not found["table.weight"].rows
+    assert found["table.weight"].densification.density == pytest.approx(0.01)
+
+
+def test_gaps_are_between_gradients_in_the_order_in_which_they_are_ready() -> None:
+    iterations = [
+        IterationTimes(1.0, (("b", 0.1), ("a", 0.3)), 0.5, 0.0),
+        IterationTimes(1.0, (("b", 0.1), ("a", 0.5)), 0.5, 0.0),
+        IterationTimes(1.0, (("a", 0.2), ("b", 0.4)), 0.5, 0.0),
+    ]
+    found = gaps(iterations, {"a": 1, "b": 1, "never": 1})
+    assert [name for name, _ in found] == ["b", "a", "never"]
+    assert [gap for _, gap in found] == pytest.approx([0.1, 0.2, 0.0])
+
+
+def test_times_are_of_watched_iterations_alone() -> None:
+    model = nn.Linear(2, 2)
+    times = GradientTimes(model, torch.device("cpu"), None)
+    for watching in (False, True):
+        times.watching = watching
+        times.begins()
+        loss = model(torch.ones(2)).sum()
+        times.backward_begins()
+        loss.backward()
+        times.synchronised()
+        times.ends()
+    times.close()
+    model(torch.ones(2)).sum().backward()
+    (found,) = times.iterations
+    assert sorted(name for name, _ in found.ready) == ["bias", "weight"]
+    assert 0.0 < found.ready[-1][1] <= found.seconds
+    assert found.other + found.exposed + found.ready[-1][1] == pytest.approx(found.seconds)
+
+
+def test_models_that_no_record_holds_are_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations = [IterationTimes(1.0, (), 0.5, 0.0)]
+
+    def fields(model: nn.Module) -> Any:
+        return profile_fields(model, iterations, gpus=1, sparse=[], codecs=[])
+
+    few = nn.Linear(2, 2)
+    assert [each["name"] for each in fields(few)["tensors"]] == ["weight", "bias"]
+    assert fields(nn.ModuleDict({"x" * 200: few})) is None
+    assert fields(nn.ModuleDict({"a\nb": few})) is None
+    assert fields(nn.Identity()) is None
+    for module, size in ((few, 4), (nn.Linear(2, 2).bfloat16(), 2), (nn.Linear(2, 2).double(), 8)):
+        assert fields(module)["bytes_per_element"] == size
+    assert fields(nn.Sequential(few, nn.Linear(2, 2).bfloat16()))["bytes_per_element"] == 4
+    monkeypatch.setattr(limits, "COMMUNICATION_RECORD_BYTES", 100)
+    assert fields(few) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "TENSORS_OF_A_MODEL", 1)
+    assert fields(few) is None
+
+
+def test_a_window_tells_what_became_of_a_plan(agent: LocalAgent) -> None:
+    """Zen's tables and compressed gradients in one: sizes, seconds and what is kept are those of both."""
+    zen_kind, rest = zen(PACKED, "zen"), lossy_rest(PACKED)
+    plan = runtime_plan(zen_kind, {"kind": "sparse", "choices": {}}, rest, family="lossy")
+    assignment = recommender(runtime_plan=plan, termination={"max_iterations": 30, "target": None})
+    generation = agent.start_generation(EXAMPLES / "recommender.py", assignment, 2).wait_until_ready()
+    generation.train_from_nothing().report()
+    (event,) = [each for each in generation.leader.of_kind("event") if each["kind"] == "communication_window"]
+    window, problem = check(CommunicationWindow, event)
+    assert window is not None, problem
+    assert (window["plan"], window["iteration"]) == (plan["digest"], 23)
+    assert len(window["iteration_seconds"]) == 20
+    assert 0.8 * 32 / 2000 < window["densities"][0]["density"] <= 32 / 2000
+    assert len(window["densities"]) == 1
+    assert 1.0 < window["push_imbalance"] <= 2.0
+    assert window["residual_norm"] > 0.0
+    # OneBit of 272 elements, gathered from one other rank; a row of a table is 17 words.
+    onebit = 2 * 8 + 256 // 8 + 16 // 8
+    assert onebit + 0.4 * 32 * 68 < window["received_bytes"] < onebit + 3 * 32 * 68 + 500
+    assert window["dense_bytes"] == 4 * 272 + 4 * 2000 * 16
+    for stage in ("encode", "exchange", "decode"):
+        assert 0.0 < window[f"{stage}_seconds"] < sum(window["iteration_seconds"])
+    assert window["spans"][0]["stage"] == "backward"
+    # Sparse gradients come first: what is not waiting for others is a rank's own part.
+    rows, others = ([each for each in window["spans"][1:] if each["group"] == group] for group in (0, 1))
+    assert [each["stage"] for each in rows[::2]] == ["encode"] * (len(rows) // 2) + ["decode"]
+    assert {each["stage"] for each in rows[1::2]} == {"exchange"}
+    assert [each["stage"] for each in others] == ["encode", "exchange", "decode"]
+    assert [each["resource"] for each in others] == ["gpu", "within", "gpu"]
+    assert all(each["begin_seconds"] <= each["end_seconds"] for each in window["spans"])
+
+
+def test_without_a_plan_there_are_no_windows(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(iterations=30), 2).wait_until_ready()
+    generation.train_from_nothing().report()
+    kinds = {each["kind"] for each in generation.leader.of_kind("event")}
+    assert "communication_window" not in kinds
+
+
+def test_windows_come_soon_and_then_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr("workers.runtime.measuring.windows.time.monotonic", lambda: now[0])
+    model = nn.Linear(2, 2)
+    times = GradientTimes(model, torch.device("cpu"), None)
+    windows = CommunicationWindows(CommunicationMeasures, times, "0" * 64, told.append)
+    for iteration in range(1, 701):
+        times.iterations.append(IterationTimes(0.1, (("bias", 0.01),), 0.02, 0.0))
+        now[0] += 0.1
+        windows.iteration_done(iteration)
+    assert [each["iteration"] for each in told] == [23, 329, 635]
+    assert [len(each["iteration_seconds"]) for each in told] == [20, 50, 50]

@@ -1,0 +1,1 @@
+"""What a worker may see and do."""

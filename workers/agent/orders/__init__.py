@@ -1,0 +1,1 @@
+"""What should be true on this server, and what was obeyed."""

@@ -1,0 +1,1 @@
+"""How workers are started and ended."""

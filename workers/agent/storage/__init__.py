@@ -1,0 +1,1 @@
+"""What is brought to workers, and kept of them."""

@@ -1,0 +1,1 @@
+"""What is said to the control plane, and heard from it."""

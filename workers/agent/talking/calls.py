@@ -1,0 +1,87 @@
+"""Questions to the control plane, asked in threads; whoever asks goes on in the main loop.
+
+What every answer may say is dealt with here once: that the control plane is away, that this server's work was
+given away, that the credential is revoked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from workers.agent.machine import clock
+from workers.agent.machine.main_loop import MainLoop
+from workers.agent.talking.control_plane import CredentialRevoked, Fenced, RequestRefused, Unreachable
+
+logger = logging.getLogger(__name__)
+
+
+class Calls:
+    """Asks in turn. ``fenced`` and ``revoked`` are told why, in the main loop."""
+
+    def __init__(self, loop: MainLoop, fenced: Callable[[str], None], revoked: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._fenced = fenced
+        self._revoked = revoked
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="control-plane")
+        self._outage_since: float | None = None
+
+    def ask(
+        self,
+        call: Callable[[], dict[str, Any]],
+        done: Callable[[dict[str, Any]], None],
+        failed: Callable[[], None],
+        refused: Callable[[RequestRefused], None] | None = None,
+    ) -> None:
+        """Ask in a thread. ``done`` gets the answer; ``failed`` is called whatever else became of it, and
+        ``refused`` beside it where the control plane refused."""
+
+        def run() -> None:
+            try:
+                answer = call()
+            except Unreachable as error:
+                reason = str(error)
+                self._loop.post(lambda: self._note_outage(reason))
+                self._loop.post(failed)
+            except Fenced as error:
+                reason = str(error)
+                self._loop.post(failed)
+                self._loop.post(lambda: self._fenced(reason))
+            except CredentialRevoked as error:
+                reason = str(error)
+                self._loop.post(failed)
+                self._loop.post(lambda: self._revoked(reason))
+            except RequestRefused as error:
+                refusal = error
+                self._loop.post(failed)
+                self._loop.post(
+                    lambda: refused(refusal) if refused else logger.error("control plane: %s", refusal)
+                )
+            except (
+                Exception
+            ):  # a fault of the agent's own: it must show, and must not stop the reports for ever
+                logger.exception("a call to the control plane failed")
+                self._loop.post(failed)
+            else:
+                self._loop.post(lambda: done(answer))
+
+        self._threads.submit(run)
+
+    def answered(self) -> None:
+        """The control plane has answered: an outage is over."""
+        if self._outage_since is not None:
+            seconds = clock.boot_time_seconds() - self._outage_since
+            logger.info("the control plane answers again after %.1f s", seconds)
+            self._outage_since = None
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _note_outage(self, reason: str) -> None:
+        """Say once that the control plane does not answer, not with every attempt."""
+        if self._outage_since is None:
+            self._outage_since = clock.boot_time_seconds()
+            logger.warning("the control plane does not answer: %s", reason)

@@ -1,0 +1,167 @@
+"""Measuring the links to other servers when the control plane asks for it (docs/protocols.md 2.9).
+
+It names the other server, who calls, and a secret; this server's agent calls or answers in threads of their
+own. What was found goes into the agent's next reports until one was answered.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from recovery.store import peer_wire
+from recovery.store.callers import Callers
+from recovery.store.peer_wire import Channel, Peer, PeerError
+from workers.agent.machine import clock
+from workers.agent.machine.main_loop import MainLoop
+from workers.agent.orders.desired_state import LinkProbe
+from workers.agent.talking.link_measuring import MOST_OVERRUN, Pace, Paces, answer, measure
+from workers.links.client import LinkClient
+from workers.links.rates import NETWORK, NETWORK_IN, SPINE, ServerLinks
+
+logger = logging.getLogger(__name__)
+
+#: The other agent may hear of it a little later.
+CALLING_SECONDS = 10.0
+_PAUSE_SECONDS = 0.25
+_PROBLEM_CHARACTERS = 100
+
+
+class LinkProbes:
+    """One measurement at a time, as the desired state names it. For the agent's main thread."""
+
+    def __init__(
+        self,
+        loop: MainLoop,
+        address: str,
+        emulated: tuple[ServerLinks, Path] | None,
+        changed: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            address: where it listens. emulated: this server's links where they are emulated, and the folder
+                in which they are served for the agent. changed: there is something to report.
+        """
+        self._loop = loop
+        self._address = address
+        self._client = None if emulated is None else LinkClient(*emulated)
+        self._changed = changed
+        self._begun: tuple[int, int] | None = None
+        self._callers: Callers | None = None
+        self._found: dict[str, Any] | None = None
+        self._lease_deadline = 0.0
+
+    def look(self, told: LinkProbe | None, lease_deadline: float) -> None:
+        """Begin what is asked for, once; end what is not asked for any more."""
+        self._lease_deadline = lease_deadline
+        if told is None or told.key != self._begun:
+            self._listen_no_more()
+        if told is None or told.key == self._begun or clock.boot_time_seconds() >= lease_deadline:
+            return
+        self._begun = told.key
+        if told.calls:
+            self._in_thread(lambda: self._call(told))
+        else:
+            self._listen(told)
+
+    def report(self) -> dict[str, Any] | None:
+        """What was found and has not been reported yet."""
+        return self._found
+
+    def reported(self, found: Mapping[str, Any] | None) -> None:
+        """The control plane has taken it."""
+        if found is self._found:
+            self._found = None
+
+    def close(self) -> None:
+        """End everything."""
+        self._listen_no_more()
+        if self._client is not None:
+            self._client.close()
+
+    def _paces(self, told: LinkProbe) -> Paces:
+        out = (NETWORK,) if told.same_rack else (NETWORK, SPINE)
+        return Paces(lambda: Pace(self._client, out), lambda: Pace(self._client, (NETWORK_IN,)))
+
+    def _check(self) -> None:
+        if clock.boot_time_seconds() >= self._lease_deadline:
+            raise PeerError("this server's lease is over")
+
+    # Whoever calls
+
+    def _call(self, told: LinkProbe) -> None:
+        """In a thread."""
+        peer = Peer(told.server, told.address, told.port)
+        found: dict[str, Any] = {"link": told.link, "number": told.number}
+        try:
+            self._wait_for(peer, told)
+            figures = measure(
+                lambda: peer_wire.call(peer, told.name, told.number, told.secret, self._check),
+                self._paces(told),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            logger.warning("the link to server %s was not measured: %s", told.server, error)
+            found["problem"] = (str(error) or type(error).__name__)[:_PROBLEM_CHARACTERS]
+        else:
+            found |= {
+                "latency_seconds": figures.latency_seconds,
+                "bytes_per_second": figures.bytes_per_second,
+            }
+            if figures.overrun > MOST_OVERRUN:
+                late = f"{figures.overrun:.0%} of the time"
+                found["problem"] = f"void: the machine was slower than its emulated links for {late}"
+        self._loop.post(lambda: self._keep(found))
+
+    def _wait_for(self, peer: Peer, told: LinkProbe) -> None:
+        """Until the other agent listens. Raises OSError."""
+        ends_at = time.monotonic() + CALLING_SECONDS
+        while True:
+            try:
+                peer_wire.call(peer, told.name, told.number, told.secret, self._check).close()
+                return
+            except OSError:
+                if time.monotonic() > ends_at:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+
+    def _keep(self, found: dict[str, Any]) -> None:
+        self._found = found
+        self._changed()
+
+    # Whoever answers
+
+    def _listen(self, told: LinkProbe) -> None:
+        def greet(connection: socket.socket) -> tuple[Channel, str, int]:
+            return peer_wire.answer(connection, told.here, secret_of, self._check)
+
+        def secret_of(name: str, number: int) -> str | None:
+            return told.secret if (name, number) == (told.name, told.number) else None
+
+        def serve(channel: Channel, _name: str, _number: int) -> None:
+            if answer(channel, self._paces(told)):
+                self._loop.post(lambda: self._done(told.key))
+
+        try:
+            self._callers = Callers(self._address, told.port, greet, serve)
+        except OSError as error:
+            logger.warning("nobody can measure the link to this server on port %d: %s", told.port, error)
+
+    def _done(self, key: tuple[int, int]) -> None:
+        if self._begun == key:
+            self._listen_no_more()
+
+    def _listen_no_more(self) -> None:
+        if self._callers is not None:
+            self._callers.close()
+            self._callers = None
+
+    def _in_thread(self, work: Callable[[], None]) -> None:
+        try:
+            threading.Thread(target=work, name="link-probe", daemon=True).start()
+        except RuntimeError as error:  # there are too many threads on this server
+            logger.warning("no link is measured: %s", error)

@@ -1,0 +1,1 @@
+"""A function tried on one machine, without a platform."""

@@ -1,0 +1,1 @@
+"""What a person's function builds and returns."""
