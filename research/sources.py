@@ -16,16 +16,18 @@ from pathlib import Path
 from simulation.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("communication", "moe", "recovery", "scheduling", "simulation")
+PACKAGES = ("communication", "moe", "recovery", "research", "scheduling", "simulation")
 ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {
         "scheduling.policies",
+        "simulation.baselines",
+        "simulation.policies",
         "simulation.engine.checks.invariants",
         "simulation.engine.checks.shared_invariants",
     }
 )
-"""The registry imports every policy, and the one that runs is given apart; checks of invariants only
+"""The registries import every policy, and the one that runs is given apart; checks of invariants only
 watch."""
 
 

@@ -35,6 +35,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "scheduling/core": ("core", "policies"),
     "scheduling/policies": ("policies", "core"),
+    "simulation/baselines": ("policies",),
     "scheduling": ("control_plane", "api"),
     "simulation": ("simulation",),
     "lending": ("lending",),

@@ -57,6 +57,8 @@ def test_another_policy_may_change_without_making_results_old():
         "simulation.baselines.against_elasticflow.tiresias",
         "simulation.baselines.against_elasticflow.gandiva",
         "scheduling.policies",
+        "simulation.policies",
+        "simulation.baselines",
     }
     assert "scheduling.core.elasticflow.minimum_satisfactory_share" in sources.imported_by(
         *sources.ENGINE, "scheduling.policies.elasticflow"

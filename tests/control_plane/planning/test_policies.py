@@ -1,4 +1,4 @@
-"""Every policy runs the live platform: the same files that the simulator asks."""
+"""Every policy of a live cluster runs it: the same files that the simulator asks."""
 
 from __future__ import annotations
 
@@ -82,16 +82,18 @@ def test_what_a_policy_noted_comes_back_at_its_next_decision(
     assert read[job.pk].memory == tuple(noted["values"])
     assert read[job.pk].attained_gpu_seconds > 0.0
 
-    with_policy(cluster, "fifo")
+    with_policy(cluster, "elasticflow")
     cluster.refresh_from_db()
     read = {one.id: one for one in pool_snapshot(cluster, kind, timezone.now()).snapshot.jobs}
     assert read[job.pk].memory == (), "another policy's notes say nothing"
 
 
-def test_an_unknown_policy_does_not_stop_the_planner(
-    cluster: Cluster, node: SimulatedAgent, submit: Submit
+@pytest.mark.parametrize("name", ["no such policy", "fifo"])
+def test_what_is_no_live_policy_does_not_stop_the_planner(
+    cluster: Cluster, node: SimulatedAgent, submit: Submit, name: str
 ) -> None:
-    with_policy(cluster, "no such policy")
+    """A published baseline is for simulations alone."""
+    with_policy(cluster, name)
     assert cluster_policy(cluster).name == DEFAULT_POLICY
     job = submit(seconds=600)
     settle(node)
