@@ -118,9 +118,9 @@ openapi: setup-dev ## Write docs/openapi.yaml from the code
 screenshots: setup-dev ## Pictures of every page of the running platform: make screenshots LOGIN="demo PASSWORD"
 	@$(PY) -m tests.dashboard.take_screenshots $(or $(URL),http://127.0.0.1:8000) $(LOGIN)
 
-# What follows a day on a running platform takes up to 25 minutes: by itself.
+# What takes minutes or a running platform is in benchmarks/long: each by itself.
 bench: setup-dev ## The short set of benchmarks: ratios, not bare times
-	@for file in $(filter-out benchmarks/long/burst.py benchmarks/long/burst_live.py benchmarks/long/detection.py benchmarks/long/gradients_live.py benchmarks/long/lending_live.py benchmarks/long/lending_steadiness_live.py benchmarks/long/lina_inference.py benchmarks/long/lina_live.py benchmarks/long/lina_training.py benchmarks/long/promises_with_plans.py benchmarks/long/recovery_time.py benchmarks/long/serving_day.py benchmarks/long/serving_http.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	@for file in $(wildcard benchmarks/[a-z]*.py); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 lock: setup-dev ## Write constraints.txt from the requirements
 	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt requirements-storage.txt -o constraints.txt

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workers.runtime.at_home.local_worker import Message
 
 HERE = Path(__file__).resolve().parents[1]
-FUNCTION = Path(__file__).with_name("large_state.py")
+FUNCTION = Path(__file__).parent / "functions" / "large_state.py"
 
 
 #: Links that are in nobody's way: what is measured is this machine.

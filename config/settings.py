@@ -43,6 +43,7 @@ INSTALLED_APPS = [
     "lending",
     "deployments",
     "simulation",
+    "research",
     "dashboard",
     "workers.tasks",
     "faults",

@@ -1,5 +1,5 @@
-"""A burst of newcomers through the services: rows, snapshots, passes, commits (`python -m benchmarks.long.burst
---live`).
+"""A burst of newcomers through the services: rows, snapshots, passes, commits. Run it as
+`python -m benchmarks.long.burst --live`.
 
 PostgreSQL and a broker of its own, declared servers that no agent answers for, functions whose speed is
 known. The passes follow each other in one process, as the planner's one task has them. Told on standard error

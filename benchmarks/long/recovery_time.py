@@ -155,7 +155,10 @@ def measure(in_memory: bool, state_bytes: int, share: float, kills: int, seed: i
     with platform_of(in_memory, share) as (platform, client):
         write_seconds = state_bytes / len(SERVERS) / STORAGE_BYTES_PER_SECOND
         job = client.submit(
-            PROJECT / "benchmarks/functions/large_state.py", name="state", batch_size=BATCH, max_iterations=10**6,
+            PROJECT / "benchmarks/functions/large_state.py",
+            name="state",
+            batch_size=BATCH,
+            max_iterations=10**6,
             hyperparameters={"state_bytes": state_bytes},
             # Nothing is written before what was written last is stored: so this is as often as it can be.
             checkpoint_seconds=600.0 if in_memory else 1.0,

@@ -45,7 +45,8 @@ def test_the_whole_group_ends_when_the_caller_stops_it(tmp_path: Path) -> None:
 
 def test_an_installer_ends_with_a_worker_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from scheduling.services.long_work.installer_process import *; "
+        "import sys; from pathlib import Path; "
+        "from scheduling.services.long_work.installer_process import *; "
         "folder = Path(sys.argv[1]); run_installer(['/bin/sh', '-c', sys.argv[2]], folder=folder, "
         "environment={}, log=folder / 'log', report=print)"
     )

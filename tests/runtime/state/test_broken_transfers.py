@@ -18,7 +18,7 @@ from workers.runtime.at_home.local_ports import LOOPBACK
 from workers.runtime.at_home.local_worker import Message
 from workers.runtime.process_group import listen_on
 
-LARGE_STATE = Path(__file__).parents[3] / "benchmarks" / "large_state.py"
+LARGE_STATE = Path(__file__).parents[3] / "benchmarks" / "functions" / "large_state.py"
 STATE_BYTES = 16 << 20
 #: Well inside a shard, of which there are two.
 BROKEN_AFTER_BYTES = 2 << 20

@@ -47,7 +47,8 @@ class Nursery:
         self._started_at = clock.boot_time_seconds()
         own, its = socket.socketpair()
         code = (
-            "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.processes.nursery_process import main; "
+            "import sys; sys.path.insert(0, sys.argv[1]); "
+            "from workers.agent.processes.nursery_process import main; "
             "main(sys.argv[1], sys.argv[2])"
         )
         try:
