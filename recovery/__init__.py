@@ -1,2 +1,2 @@
-"""Gemini: state in the memory of peers, and what is done when machines die (specification: Gemini, SOSP
+"""Gemini: state in the memory of peers, and recovery when machines fail (specification: Gemini, SOSP
 2023)."""

@@ -1,1 +1,1 @@
-"""What failures cost a job, and what protection against them costs it."""
+"""The cost of failures to a job, and the cost of protection against them."""

@@ -1,4 +1,4 @@
-"""What a promise may count on where servers fail: the measured throughput times 1 - λ·O (Gemini's
+"""The throughput that a promise may use when servers fail: the measured one times 1 - λ·O (Gemini's
 specification, section 7).
 
 Live admission and the simulator call the same function.
@@ -12,13 +12,13 @@ from math import ceil, exp, inf
 
 from recovery.costs.failures import SECONDS_PER_DAY, FailureCost, effective_share
 
-#: A level on which failures would take all time stays a level: best-effort jobs run there. Nothing is
-#: promised at a millionth of the speed.
+#: Lowest share of the measured throughput. A level that failures would consume entirely stays usable, because
+#: best-effort jobs run there.
 LEAST_SHARE = 1e-6
 
 
 def failures_beyond(mean: float, covered: int) -> float:
-    """E[max(0, X - covered)] for X ~ Poisson(mean): failures that a slack for ``covered`` does not pay."""
+    """Return E[max(0, X - covered)] for X ~ Poisson(mean): failures that a slack for ``covered`` excludes."""
     beyond, probability = mean - covered, exp(-mean)
     for failures in range(covered):
         beyond += (covered - failures) * probability
@@ -28,10 +28,10 @@ def failures_beyond(mean: float, covered: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFailures:
-    """What an operator expects of the servers of one kind.
+    """The failures that an operator expects of the servers of one GPU kind.
 
-    ``a_day``: failures of one server. ``server_gpus``: GPUs of the largest. ``covered``: failures of each
-    promise that its slack pays in full; only those beyond are expected besides.
+    ``a_day``: failures per server. ``server_gpus``: GPUs of the largest server. ``covered``: failures of each
+    promise that its slack pays in full; only failures beyond these reduce the throughput.
     """
 
     a_day: float
@@ -39,10 +39,10 @@ class ExpectedFailures:
     covered: int = 0
 
     def share(self, gpus: int, cost: FailureCost, within_seconds: float = inf) -> float:
-        """The share of the measured throughput on ``gpus`` GPUs that may be promised.
+        """Return the share of the measured throughput on ``gpus`` GPUs that may be promised.
 
-        ``cost``: of one failure. ``within_seconds``: from the submission until the deadline; infinity where
-        nothing is kept for failures.
+        ``cost``: of one failure. ``within_seconds``: from submission to the deadline; infinity when no slack
+        is reserved for failures.
         """
         servers = ceil(gpus / max(1, self.server_gpus))
         a_day = servers * self.a_day
@@ -52,5 +52,5 @@ class ExpectedFailures:
         return max(LEAST_SHARE, effective_share(a_day, cost))
 
     def shares(self, gpus: Iterable[int], cost: FailureCost, within_seconds: float = inf) -> list[float]:
-        """The same for several levels. It never rises with the number of GPUs."""
+        """Return the share of each level. It never rises with the number of GPUs."""
         return [self.share(one, cost, within_seconds) for one in gpus]

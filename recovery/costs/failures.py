@@ -1,7 +1,7 @@
-"""What failures cost a job: phase by phase for one, for as many as the reserve covers, and as a share of
+"""The cost of failures to a job: the phases of one failure, the slack for several, and the lost share of
 time.
 
-Admission, live and simulated, and the reproduction of the paper call the same functions.
+Live and simulated admission and the reproduction of the paper call the same functions.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SECONDS_PER_DAY = 86_400.0
-#: Share of a day's machines that fail, as published for large clusters (Gemini, section 7).
+#: Share of the machines that fail in a day, as published for large clusters (Gemini, section 7).
 PUBLISHED_FAILURES_A_DAY = 0.015
 
 
 @dataclass(frozen=True, slots=True)
 class FailureCost:
-    """The phases of one failure, in seconds. Bounds in, a bound out; means in, a mean out.
+    """The phases of one failure, in seconds. Bounds give a bound, means a mean.
 
-    ``fence_seconds``: until the lost server is given up, its margin included. ``resources_seconds``: until
-    other GPUs are there. ``recovery_seconds``: until training goes on: state loaded, workers started.
-    ``lost_work_seconds``: work since the recovery point that is used. Raises ValueError for negative times.
+    ``fence_seconds``: until the lost server is given up, including the margin. ``resources_seconds``: until
+    other GPUs are available. ``recovery_seconds``: until training resumes, with workers started and state
+    loaded. ``lost_work_seconds``: work since the recovery point that is used. Raises ValueError for negative
+    times.
     """
 
     fence_seconds: float
@@ -41,12 +42,12 @@ class FailureCost:
 def failures_cost_seconds(
     failures: int, cost: FailureCost, *, replicas: int = 1, lost_in_memory_seconds: float = 0.0
 ) -> float:
-    """What ``failures`` failures, one after the other, cost a job at most: the failure slack of a promise.
+    """Return the most that ``failures`` successive failures cost a job: the failure slack of a promise.
 
-    ``cost``: one failure from which the last durable state is loaded. ``replicas``: copies of the state in
-    memory, the local one included; 1 survives no loss of a server. With more, a failure costs
-    ``lost_in_memory_seconds`` of work. As many failures as replicas may lose all copies: the last of them
-    goes back to the durable state, and those before it have cost their part by then.
+    ``cost``: one failure after which the last durable state is loaded. ``replicas``: copies of the state in
+    memory, including the local one; 1 survives no loss of a server. With more, a failure costs
+    ``lost_in_memory_seconds`` of work. ``replicas`` failures together may lose all copies: the last of them
+    falls back to the durable state, after the earlier ones have each had their own cost.
     """
     fall_backs = failures // replicas
     repairs = failures * (cost.seconds - cost.lost_work_seconds)
@@ -55,7 +56,7 @@ def failures_cost_seconds(
 
 
 def lost_share(failures_a_day: float, cost: FailureCost) -> float:
-    """λ·O: the share of a day that failures take, to first order, at most all of it.
+    """Return λ·O, the share of a day lost to failures, to first order and at most 1.
 
     ``failures_a_day``: of all machines of the job together.
     """
@@ -63,11 +64,11 @@ def lost_share(failures_a_day: float, cost: FailureCost) -> float:
 
 
 def effective_share(failures_a_day: float, cost: FailureCost, base: float = 1.0) -> float:
-    """The share of time in which a job trains: ``base`` without failures, less λ·O (the published
-    formula)."""
+    """Return the share of time in which a job trains: ``base``, the share without failures, less λ·O (the
+    published formula)."""
     return max(0.0, base - lost_share(failures_a_day, cost))
 
 
 def renewed_share(failures_a_day: float, cost: FailureCost, base: float = 1.0) -> float:
-    """The same where failures strike productive time alone: ``base`` / (1 + λ·O)."""
+    """Return the same when failures strike only productive time: ``base`` / (1 + λ·O)."""
     return base / (1.0 + failures_a_day * cost.seconds / SECONDS_PER_DAY)

@@ -1,4 +1,4 @@
-"""How often a recovery point is worth what it costs (Gemini, specification 2.7)."""
+"""The optimal interval between recovery points (Gemini, specification 2.7)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from math import floor, sqrt
 
 
 def points_every(extension_seconds: float, iteration_seconds: float, failures_per_second: float) -> int:
-    """Iterations between two recovery points: q* of the specification, as the better of its two neighbours.
+    """Return iterations between two recovery points: q* of the specification, the better integer next to it.
 
-    ``extension_seconds``: by how much a point lengthens its iteration. With none, every iteration has one.
-    Raises ValueError for figures that are negative, an iteration of no length, and where a job that never
-    fails is to pay for points.
+    ``extension_seconds``: time that a point adds to its iteration; with 0, every iteration has a point.
+    Raises ValueError for negative figures, an iteration of no length, and a positive extension with a failure
+    rate of 0.
     """
     if extension_seconds < 0.0 or iteration_seconds <= 0.0 or failures_per_second < 0.0:
         raise ValueError("extension and failure rate must not be negative, and an iteration takes time")
@@ -30,7 +30,7 @@ def points_every(extension_seconds: float, iteration_seconds: float, failures_pe
 def share_of_time(
     every: int, extension_seconds: float, iteration_seconds: float, failures_per_second: float
 ) -> float:
-    """Share of time that a point each ``every`` iterations costs: longer iterations and expected lost
-    work."""
+    """Return the share of time lost with a point each ``every`` iterations: longer iterations plus expected
+    lost work."""
     longer = extension_seconds / (every * iteration_seconds)
     return longer + failures_per_second * every * iteration_seconds / 2.0

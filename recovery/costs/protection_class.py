@@ -1,10 +1,8 @@
-"""How a job's state is protected, as far as a promise may count on it: a bound on the work that one lost
-server costs.
+"""The protection of a job's state that a promise may rely on: a bound on the work lost with one server.
 
-A *safe* state is one that the loss of any single server leaves: a durable one, or one in memory with all its
-copies. The workers keep it young: whenever the newest safe state is older than the bound of their class, they
-store a durable one. So the bound holds whether copies in memory work or not; where they do, nothing is
-stored.
+A *safe* state survives the loss of any single server: a durable state, or one in memory with all its copies.
+Whenever the newest safe state is older than the bound of the job's class, the workers store a durable one.
+So the bound holds whether or not copies in memory work, and nothing is stored while they do.
 """
 
 from __future__ import annotations
@@ -13,24 +11,24 @@ from dataclasses import dataclass
 
 from recovery.costs.failures import FailureCost, failures_cost_seconds
 
-#: No safe state has to be younger than that where nobody has seen how young points in memory are.
+#: Least bound on the age of the safe state when the age of points in memory has not been measured.
 LEAST_SAFE_SECONDS = 15.0
-#: While copies in memory are missing, storing durable states stops training for a part in so many.
+#: While copies in memory are missing, storing durable states stops training for at most 1 / this of the time.
 LARGEST_SHARE_OF_COPYING = 50
-#: Copies in memory, the local one included.
+#: Copies in memory, including the local one.
 REPLICAS = 2
-#: From a state being too old until it is captured: the iteration in progress, and the one by which all ranks
-#: have agreed.
+#: Iterations from when a state is too old until it is captured: the iteration in progress, and the one by
+#: which all ranks have agreed.
 ITERATIONS_TO_CAPTURE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class StateFigures:
-    """What storing one durable state of a job takes, as measured. ``copy_seconds``: for so long training
-    stops. ``storing_seconds``: from then on until every part of it is stored.
+    """Measured times of storing one durable state of a job.
 
-    ``point_seconds``: the greatest age of the newest point in memory that has all its copies; None where none
-    was seen.
+    ``copy_seconds``: how long training stops. ``storing_seconds``: from then until all parts are stored.
+    ``point_seconds``: greatest age of the newest point in memory with all its copies; None when none was
+    seen.
     """
 
     copy_seconds: float
@@ -41,11 +39,12 @@ class StateFigures:
 def point_age_iterations(
     every: int, iterations: int, iteration_seconds: float, copy_seconds: float, extension_seconds: float
 ) -> float:
-    """The greatest age of the newest complete point in memory, in iterations.
+    """Return the greatest age of the newest complete point in memory, in iterations.
 
-    A point counts once its copies are there and the next vote has said so; until the one after it does, it is
-    the newest. ``every``: iterations from one point to the next. ``iterations``: over which its copies are
-    spread. ``copy_seconds``: on the network. ``extension_seconds``: by which they lengthen an iteration.
+    A point counts once its copies have arrived and the next vote has confirmed it. It stays the newest until
+    its successor is confirmed. ``every``: iterations between points. ``iterations``: over which its copies
+    are spread. ``copy_seconds``: network time of the copies. ``extension_seconds``: time that they add to an
+    iteration.
     """
     copying = max(float(iterations), copy_seconds / iteration_seconds)
     return every + copying + 1.0 + extension_seconds / iteration_seconds
@@ -53,11 +52,11 @@ def point_age_iterations(
 
 @dataclass(frozen=True, slots=True)
 class ProtectionClass:
-    """What is promised of a job's state.
+    """What is promised about a job's state.
 
-    ``replicas``: copies in memory, the local one included; 1 for none that counts. ``safe_seconds``: after so
-    long without a safe state the workers store one. ``durable_seconds``: the same for durable states,
-    whatever is in memory.
+    ``replicas``: copies in memory, including the local one; 1 when memory does not count. ``safe_seconds``:
+    after this long without a safe state the workers store a durable one. ``durable_seconds``: the same for
+    durable states, regardless of memory.
     """
 
     replicas: int
@@ -70,12 +69,12 @@ class ProtectionClass:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it counts on copies in memory."""
+        """Whether the class relies on copies in memory."""
         return self.replicas > 1
 
 
 def durable_class(durable_seconds: float) -> ProtectionClass:
-    """A class that counts on durable states alone."""
+    """Return a class that relies on durable states alone."""
     return ProtectionClass(1, durable_seconds, durable_seconds)
 
 
@@ -87,16 +86,16 @@ def chosen_class(
     replicas: int = REPLICAS,
     points_seconds: float = 0.0,
 ) -> ProtectionClass:
-    """The class that may be promised to a job that has not trained yet.
+    """Return the class that may be promised to a job that has not trained yet.
 
-    ``figures``: of states like its own; None where nobody has stored one. ``servers_with_room``: servers
-    whose memory takes its state beside what is there. ``durable_seconds``: how far apart durable states are
-    at most. ``replicas``: copies asked for, the local one included; as many as have room count.
-    ``points_seconds``: how far apart points in memory may be, as the owner asked for.
+    ``figures``: of states like the job's; None when none has been stored. ``servers_with_room``: servers with
+    memory for the job's state besides what they hold. ``durable_seconds``: longest interval between durable
+    states. ``replicas``: copies asked for, including the local one; limited by ``servers_with_room``.
+    ``points_seconds``: longest interval between points in memory that the owner asked for.
 
-    Copies in memory count where there is room for them and the bound is worth anything: it is never so short
-    that durable states, while copies are missing, would stop training for more than a fiftieth of the time,
-    or have to be stored before the last one is.
+    Copies in memory count if there is room and their bound is below ``durable_seconds``. The bound is long
+    enough that storing durable states while copies are missing stops training for at most a fiftieth of the
+    time, and that each durable state is stored before the next is due.
     """
     durable = durable_class(durable_seconds)
     replicas = min(replicas, servers_with_room)
@@ -119,10 +118,10 @@ def chosen_class(
 
 
 def lost_work_seconds(between_seconds: float, storing_seconds: float, iteration_seconds: float) -> float:
-    """The most work that is lost where a state is captured ``between_seconds`` after the one before it.
+    """Return the most work lost when a state is captured ``between_seconds`` after the previous one.
 
-    A state counts once it is stored, and the next one is begun after that is known, an iteration later: until
-    then the one before it is the newest.
+    A state counts once it is stored. The next one begins an iteration later, when that is known. Until then
+    the previous one is the newest.
     """
     captured_seconds = max(between_seconds, storing_seconds + iteration_seconds)
     return captured_seconds + ITERATIONS_TO_CAPTURE * iteration_seconds + storing_seconds
@@ -135,7 +134,7 @@ def one_failure(
     storing_seconds: float,
     iteration_seconds: float,
 ) -> FailureCost:
-    """What one lost server costs a job of that class at most: the O of λ·O. As below."""
+    """Return the most that one lost server costs a job of this class: O in λ·O. Arguments as below."""
     lost = lost_work_seconds(chosen.safe_seconds, storing_seconds, iteration_seconds)
     return FailureCost(*repair_seconds, lost)
 
@@ -148,10 +147,10 @@ def failure_slack_seconds(
     storing_seconds: float,
     iteration_seconds: float,
 ) -> float:
-    """What ``failures`` lost servers cost a job of that class at most: the slack of its promise.
+    """Return the most that ``failures`` lost servers cost a job of this class: the slack of its promise.
 
-    ``repair_seconds``: of one failure, until the server is given up, until other GPUs are there, and until
-    training goes on. ``iteration_seconds``: the longest of its iterations.
+    ``repair_seconds``: of one failure: until the server is given up, from then until other GPUs are
+    available, and from then until training resumes. ``iteration_seconds``: longest iteration.
     """
     fence, resources, recovery = repair_seconds
     durable = lost_work_seconds(chosen.durable_seconds, storing_seconds, iteration_seconds)

@@ -1,4 +1,4 @@
-"""Wasted time: training time that one failure costs, repairs excluded (Gemini 6.1; its specification 1.2)."""
+"""Wasted time: training time lost to one failure, repairs excluded (Gemini 6.1; its specification 1.2)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How a job's state is kept, in seconds.
+    """A checkpointing scheme, in seconds.
 
     ``checkpoint_seconds``: until a checkpoint is complete. ``period_seconds``: from one to the next.
-    ``retrieval_seconds``: to fetch the latest complete one. Raises ValueError for negative times, and where
-    checkpoints are begun faster than they are completed.
+    ``retrieval_seconds``: to fetch the latest complete one. Raises ValueError for negative times and a period
+    shorter than a checkpoint.
     """
 
     checkpoint_seconds: float
@@ -31,24 +31,24 @@ class Checkpointing:
 
     @property
     def wasted_seconds(self) -> float:
-        """Mean over failures that are equally likely at any time between two checkpoints."""
+        """Mean over failures that are uniformly distributed between two checkpoints."""
         return self.checkpoint_seconds + self.period_seconds / 2.0 + self.retrieval_seconds
 
     @property
     def least_wasted_seconds(self) -> float:
-        """Where the failure comes right after a checkpoint was complete."""
+        """Wasted time when the failure comes right after a checkpoint is complete."""
         return self.checkpoint_seconds + self.retrieval_seconds
 
     @property
     def most_wasted_seconds(self) -> float:
-        """Where it comes right before."""
+        """Wasted time when the failure comes right before a checkpoint is complete."""
         return self.checkpoint_seconds + self.period_seconds + self.retrieval_seconds
 
 
 def in_memory(
     iteration_seconds: float, every_iterations: int = 1, retrieval_seconds: float = 0.0
 ) -> Checkpointing:
-    """Recovery points in memory. One is usable at the end of the iteration over which its traffic is spread.
+    """Return the scheme of recovery points in memory, each usable at the end of the iteration of its traffic.
 
     Raises ValueError for less than one iteration between two points.
     """
@@ -58,5 +58,5 @@ def in_memory(
 
 
 def iterations_between(checkpoint_seconds: float, iteration_seconds: float) -> int:
-    """The fewest iterations between checkpoints that take so long (HighFreq in the evaluation)."""
+    """Return the fewest iterations between checkpoints of this length (HighFreq in the evaluation)."""
     return max(1, ceil(checkpoint_seconds / iteration_seconds - 1e-9))

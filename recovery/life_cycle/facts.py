@@ -1,4 +1,4 @@
-"""The facts on which a recovery depends, read at one moment, and its phases (Gemini, specification 2.10)."""
+"""The facts of a recovery at one moment, and its phases (Gemini, specification 2.10)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 
 class RecoveryPhase(StrEnum):
-    """How far a recovery has come. Phases follow each other in this order."""
+    """The progress of a recovery. Phases follow each other in this order."""
 
     #: A failure was found and classified.
     DETECTED = "detected"
-    #: No worker of an older generation trains any more, and every lost server is fenced.
+    #: All workers of older generations are stopped, and every lost server is fenced.
     FROZEN = "frozen"
     #: Every rank has a server.
     RESOURCED = "resourced"
@@ -23,7 +23,7 @@ class RecoveryPhase(StrEnum):
     LOADING = "loading"
     #: Every rank has loaded the same version.
     VERIFIED = "verified"
-    #: Training goes on.
+    #: Training has resumed.
     RUNNING = "running"
 
 
@@ -32,19 +32,19 @@ PHASES = tuple(RecoveryPhase)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFacts:
-    """One recovery of one job. Ranks are the job's machines, as positions of its placement.
+    """The state of one recovery of one job. Ranks are the job's machines, as positions of its placement.
 
-    ``generation``: the one that recovers; workers of older ones must stop. ``failed``: ranks whose machine is
-    lost; none for a failure of processes alone. ``newly_failed``: ranks whose machine, or the one that
-    stands in for it, was lost since then. ``stopped``: ranks
-    whose workers of older generations are gone. ``fenced``: lost ranks whose server has stopped itself.
-    ``resourced``: lost ranks that have another server. ``sources_version``: the version chosen; None before.
-    ``started``: ranks whose worker has nothing left to do but to load its state.
-    ``loaded``: for each rank that has loaded, its version. ``training``: whether an iteration was completed.
-    ``phase_since``: when the phase began. ``attempts``: how often ranks did not load their state in time.
-    ``placed_anew``: whether all ranks are given servers anew, survivors' too, as the live planner does.
-    ``readers``: how many ranks load the state, where it is another number than before; None for as many.
-    ``given_up``: whether the ranks that were to go on were stopped before they trained.
+    ``generation``: the recovering one; workers of older ones must stop. ``phase_since``: when the phase
+    began. ``failed``: ranks whose machine is lost; empty for a failure of processes alone.
+    ``newly_failed``: ranks whose machine, or its replacement, was lost since then.
+    ``stopped``: ranks whose workers of older generations are gone. ``fenced``: lost ranks whose server has
+    stopped itself. ``resourced``: lost ranks that have another server. ``sources_chosen``: whether the
+    version and each rank's source are chosen. ``started``: ranks whose worker only has to load its state.
+    ``loaded``: the version of each rank that has loaded. ``training``: whether an iteration was completed.
+    ``attempts``: how often ranks did not load their state in time. ``placed_anew``: whether all ranks are
+    given servers again, including survivors, as the live planner does. ``readers``: how many ranks load the
+    state; None for all of ``ranks``. ``given_up``: whether the ranks that were to resume were stopped before
+    they trained.
     """
 
     phase: RecoveryPhase
@@ -67,17 +67,17 @@ class RecoveryFacts:
 
     @property
     def hardware(self) -> bool:
-        """Whether a machine is lost, and not its processes alone."""
+        """Whether a machine is lost, not only its processes."""
         return bool(self.failed)
 
     @property
     def survivors(self) -> frozenset[int]:
-        """Ranks whose machine is there."""
+        """Ranks whose machine is not lost."""
         return frozenset(range(self.ranks)) - self.failed
 
     @property
     def loading_ranks(self) -> int:
-        """How many ranks load the state."""
+        """Number of ranks that load the state."""
         return self.ranks if self.readers is None else self.readers
 
     @property
@@ -88,11 +88,12 @@ class RecoveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBounds:
-    """How long a phase may take, in seconds, before it is begun anew. Waiting for a server has no bound.
+    """The longest duration of each phase, in seconds, before the recovery restarts. Waiting for a server is
+    unbounded.
 
-    ``freeze_seconds``: None where nothing is won by beginning anew: there, survivors' workers are waited for.
-    ``prepare_seconds``: until all workers have started. ``start_seconds``: from then, once all have loaded,
-    to the first iteration.
+    ``freeze_seconds``: None waits for survivors' workers without a bound, where restarting gains nothing.
+    ``prepare_seconds``: until all workers have started. ``load_seconds``: from then until all have loaded.
+    ``start_seconds``: from then until the first iteration.
     """
 
     freeze_seconds: float | None

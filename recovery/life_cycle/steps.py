@@ -1,8 +1,8 @@
-"""The steps of a recovery that its facts call for: a state machine, level-triggered and resumable.
+"""The next steps of a recovery, from its facts: a level-triggered, resumable state machine.
 
-A call gives the instructions that are due at that moment, however late or often it comes. Carrying one out
-changes the facts, so that it is not given again. A failure during a recovery begins it anew with all failed
-machines together, under a new generation; so does a phase that exceeds its bound.
+Each call returns the instructions that are due, however late or often it is made. Carrying out an instruction
+changes the facts, so that it is not given again. A failure during a recovery restarts it with all failed
+machines together, under a new generation. So does a phase that exceeds its bound.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from recovery.life_cycle.facts import RecoveryBounds, RecoveryFacts, RecoveryPha
 
 @dataclass(frozen=True, slots=True)
 class MoveTo:
-    """Enter a phase; note the time."""
+    """Enter a phase and record the time."""
 
     phase: RecoveryPhase
 
 
 @dataclass(frozen=True, slots=True)
 class StopWorkers:
-    """Tell these ranks' agents to stop all workers of generations before this one."""
+    """Stop all workers of generations before this one on these ranks."""
 
     generation: int
     ranks: frozenset[int]
@@ -30,23 +30,23 @@ class StopWorkers:
 
 @dataclass(frozen=True, slots=True)
 class AskForServers:
-    """Ask for a server for each of these ranks: a standby one, or one from the planner."""
+    """Request a server for each of these ranks: a standby server, or one from the planner."""
 
     ranks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ChooseSources:
-    """Choose the version and each rank's source, and tell the ranks."""
+    """Choose the version and each rank's source, and send them to the ranks."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """Begin the recovery anew under the next generation, with these failed ranks.
+    """Restart the recovery under the next generation, with these failed ranks.
 
-    ``durable``: all ranks load the durable state this time, since that in memory did not serve.
+    ``durable``: all ranks load the durable state, because the state in memory could not be used.
     """
 
     failed: frozenset[int]
@@ -56,7 +56,7 @@ class BeginAnew:
 
 @dataclass(frozen=True, slots=True)
 class TrainOn:
-    """Tell all ranks to train on from the version that they have loaded."""
+    """Let all ranks resume training from the version that they have loaded."""
 
     generation: int
 
@@ -65,13 +65,13 @@ RecoveryInstruction = MoveTo | StopWorkers | AskForServers | ChooseSources | Beg
 
 
 def next_steps(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
-    """Instructions that are due now; empty for none."""
-    # A rank that failed before and has another server since then has lost that one, too.
+    """Return the instructions that are due now; empty for none."""
+    # A failed rank that already has another server has lost that one, too.
     new = (facts.newly_failed - facts.failed) | (facts.newly_failed & facts.resourced)
     if new and facts.phase is not RecoveryPhase.RUNNING:
         return [BeginAnew(facts.failed | new, "another machine failed")]
     if facts.training and facts.phase is not RecoveryPhase.RUNNING:
-        # Whoever trains holds its servers and has loaded; what older generations still say is refused.
+        # Ranks that train hold their servers and have loaded; messages of older generations are refused.
         return [MoveTo(RecoveryPhase.RUNNING)]
     if facts.given_up and facts.phase is not RecoveryPhase.RUNNING:
         return [BeginAnew(facts.failed, "the ranks that were to go on were stopped before they trained")]
@@ -81,7 +81,7 @@ def next_steps(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list
 def _detected(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
     waiting = facts.survivors - facts.stopped
     if waiting:
-        # A survivor that cannot stop its workers is as good as lost: its lease ends, and it is fenced.
+        # A survivor that cannot stop its workers counts as lost: its lease ends, and it is fenced.
         bound = bounds.freeze_seconds
         if bound is not None and now - facts.phase_since > bound:
             return [BeginAnew(facts.failed | waiting, "workers did not stop in time")]
@@ -105,7 +105,7 @@ def _sources_chosen(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) ->
 
 
 def _starting(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
-    # Whoever has loaded has started, also where nobody saw it.
+    # A rank that has loaded has started, even if its start was not observed.
     if len(facts.started | {rank for rank, _ in facts.loaded}) >= facts.loading_ranks:
         return [MoveTo(RecoveryPhase.LOADING)]
     if now - facts.phase_since > bounds.prepare_seconds:
@@ -121,7 +121,7 @@ def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[R
     if len(loaded) == facts.loading_ranks:
         return [MoveTo(RecoveryPhase.VERIFIED)]
     if now - facts.phase_since > bounds.load_seconds:
-        # A peer that does not answer a second time is not asked a third time.
+        # After a second timeout the recovery stops relying on peers.
         again = facts.attempts > 0
         return [BeginAnew(facts.failed, "a rank did not load its state in time", durable=again)]
     return []

@@ -1,1 +1,1 @@
-"""On which machines the copies of each machine's state lie."""
+"""Placement of the copies of each machine's state."""

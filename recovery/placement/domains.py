@@ -1,7 +1,7 @@
-"""Order of machines by failure domains, so that a group's members fail apart (Gemini, section 7 of its
+"""Order of machines by failure domain, so that a group's members fail independently (Gemini, section 7 of its
 specification).
 
-A failure domain is what takes all of its machines along when it fails: a rack, a power domain.
+A failure domain is a rack or a power domain: all of its machines fail with it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from recovery.placement.strategies import Placement, Strategy, place
 
-#: Bound on the exchanges that are tried, so that the order of a thousand machines takes a moment.
+#: Bound on the exchanges tried, so that ordering a thousand machines stays fast.
 MOST_EXCHANGES_TRIED = 20_000
 
 
 class Domain(NamedTuple):
-    """One failure domain with a name. ``kind``: ``rack`` or ``power``."""
+    """One named failure domain. ``kind``: ``rack`` or ``power``."""
 
     kind: str
     name: str
@@ -29,24 +29,24 @@ class Domain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailureDomains:
-    """The failure domains of one machine. An empty name stands for a domain of its own."""
+    """The failure domains of one machine. An empty name means a domain of its own."""
 
     rack: str = ""
     power: str = ""
 
     def named(self) -> tuple[Domain, ...]:
-        """The domains that have a name."""
+        """Return the domains that have a name."""
         return tuple(one for one in (Domain("rack", self.rack), Domain("power", self.power)) if one.name)
 
 
 def shared_domains(domains: Sequence[FailureDomains], machines: Sequence[int]) -> tuple[Domain, ...]:
-    """Failure domains in which all of these machines lie."""
+    """Return the failure domains that contain all of these machines."""
     first, *others = (domains[machine].named() for machine in machines)
     return tuple(one for one in first if all(one in named for named in others))
 
 
 def fatal_domains(domains: Sequence[FailureDomains], placement: Placement) -> tuple[str, ...]:
-    """Failure domains whose loss loses somebody's state, in order of their names."""
+    """Return the names of failure domains whose loss loses some machine's state, sorted."""
     found = {str(one) for held in placement.replica_sets() for one in shared_domains(domains, sorted(held))}
     return tuple(sorted(found))
 
@@ -54,12 +54,11 @@ def fatal_domains(domains: Sequence[FailureDomains], placement: Placement) -> tu
 def order_by_domains(
     domains: Sequence[FailureDomains], replicas: int, strategy: Strategy = Strategy.MIXED
 ) -> tuple[int, ...]:
-    """Machines in the order in which they are to be placed: position p of the placement is machine
-    ``order[p]``.
+    """Return the order in which machines are placed: position p of the placement is machine ``order[p]``.
 
-    Machines are dealt rack by rack, largest first, one to each group in turn; then machines are exchanged as
-    long as that leaves fewer replica sets within one domain, or fewer pairs of a set in a common domain.
-    Deterministic. With one kind of domain and a plain group strategy no set shares a domain that need not.
+    Machines are dealt rack by rack, largest first, one to each group in turn. Then pairs are exchanged while
+    that leaves fewer replica sets within one domain, or fewer pairs of a set in a common domain.
+    Deterministic. With one kind of domain and a plain group strategy, no set shares a domain unnecessarily.
     Raises ValueError for more replicas than machines.
     """
     placement = place(len(domains), replicas, strategy)
@@ -71,7 +70,7 @@ def order_by_domains(
 
 
 def _dealt(domains: Sequence[FailureDomains], placement: Placement) -> list[int]:
-    """Machines of one rack, then of the next, each to another group than the one before it."""
+    """Return the machines in rack order, dealt to the groups in turn."""
     racks = Counter(one.rack or f"alone {machine}" for machine, one in enumerate(domains))
     powers = Counter(one.power for one in domains)
 
@@ -92,8 +91,8 @@ def _dealt(domains: Sequence[FailureDomains], placement: Placement) -> list[int]
 
 
 def _exchange(order: list[int], domains: Sequence[FailureDomains], placement: Placement) -> None:
-    """Exchange machines while that leaves fewer replicas in a common domain; bounded by the exchanges
-    tried."""
+    """Exchange machines while that leaves fewer replicas in a common domain; bounded by
+    `MOST_EXCHANGES_TRIED`."""
     touching = [
         tuple(owner for owner, where in enumerate(placement.holders) if position in where)
         for position in range(placement.machines)
@@ -123,7 +122,7 @@ def _exchange(order: list[int], domains: Sequence[FailureDomains], placement: Pl
 
 
 def _shared(domains: Sequence[FailureDomains], machines: Sequence[int]) -> tuple[int, int]:
-    """How many domains hold all of these machines, and how many pairs of them share one."""
+    """Return the number of domains with all of these machines, and of pairs of them that share a domain."""
     counts = Counter(one for machine in machines for one in domains[machine].named())
     whole = sum(count == len(machines) for count in counts.values())
     return whole, sum(count * (count - 1) // 2 for count in counts.values())

@@ -1,8 +1,8 @@
-"""Protection of a job on given machines: its placement within the host memory that is free there.
+"""Protection of a job on given machines: its placement within their free host memory.
 
-Two slots for each shard that a machine keeps: the complete version and the one that is being received. That
-is 2 * m * C on each machine for m replicas of shards of C bytes. Memory is never overcommitted: where it is
-short, fewer replicas are granted, or none, with a sentence that says so.
+A machine reserves two slots for each shard that it keeps: the complete version and the one being received.
+That is 2 * m * C on each machine for m replicas of shards of C bytes. Memory is never overcommitted: where it
+is short, fewer replicas or none are granted, with a reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GIGABYTE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine of a job: what it may keep, and what it shares with others.
+    """A machine of a job: its memory and its failure domains.
 
     ``free_memory_bytes``: host memory that nothing else claims. ``shard_bytes``: the state of its workers.
     """
@@ -33,11 +33,12 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What is granted to a job. ``placement`` is over positions of the machines as they were given.
+    """The protection granted to a job. ``placement`` is over positions of the machines as given.
 
-    ``replicas``: copies of each machine's state, the local one included; 0 where not even that fits.
-    ``memory_bytes``: what each machine sets aside. ``reason``: why less was granted than asked for; empty
-    where it was not. ``fatal_domains``: racks and power domains whose loss loses a state all the same.
+    ``wanted``: replicas asked for. ``replicas``: copies of each machine's state, including the local one; 0
+    when not even that fits. ``memory_bytes``: reservation of each machine. ``reason``: why fewer were granted
+    than asked for; empty otherwise. ``fatal_domains``: racks and power domains whose loss still loses a
+    state.
     """
 
     wanted: int
@@ -49,9 +50,10 @@ class Protection:
 
 
 def protect(machines: Sequence[Machine], replicas: int) -> Protection:
-    """The most replicas, up to ``replicas``, that the machines have memory for, spread over failure domains.
+    """Grant as many replicas, up to ``replicas``, as the machines have memory for, spread over failure
+    domains.
 
-    Raises ValueError where there is no machine, or ``replicas`` is below 1.
+    Raises ValueError without machines, and for ``replicas`` below 1.
     """
     if replicas < 1:
         raise ValueError(f"replicas count the local one and are at least 1, not {replicas}")
@@ -76,7 +78,7 @@ def protect(machines: Sequence[Machine], replicas: int) -> Protection:
 
 
 def placed_on(machines: Sequence[Machine], replicas: int) -> Placement:
-    """The mixed placement over these machines, ordered by their failure domains."""
+    """Return the mixed placement over these machines, ordered by their failure domains."""
     order = order_by_domains([machine.domains for machine in machines], replicas)
     ordered = place(len(machines), replicas, Strategy.MIXED)
     holders: list[tuple[int, ...]] = [()] * len(machines)
@@ -89,7 +91,7 @@ def placed_on(machines: Sequence[Machine], replicas: int) -> Placement:
 
 
 def memory_needed(placement: Placement, shard_bytes: Sequence[int]) -> tuple[int, ...]:
-    """Bytes that each machine sets aside: two slots for each shard that it keeps."""
+    """Return the bytes that each machine reserves: two slots for each shard that it keeps."""
     needed = [0] * placement.machines
     for owner, where in enumerate(placement.holders):
         for machine in where:
@@ -98,7 +100,7 @@ def memory_needed(placement: Placement, shard_bytes: Sequence[int]) -> tuple[int
 
 
 def _shortest(machines: Sequence[Machine], needed: Sequence[int]) -> int | None:
-    """The machine that lacks most; None where none does."""
+    """Return the machine with the largest shortage; None when all have enough."""
     lacking = [wanted - machine.free_memory_bytes for machine, wanted in zip(machines, needed, strict=True)]
     worst = max(range(len(machines)), key=lambda at: lacking[at])
     return worst if lacking[worst] > 0 else None

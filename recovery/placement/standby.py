@@ -1,8 +1,8 @@
-"""Which servers stand by: chosen, put in the place of lost ones, taken into use again.
+"""The pool of standby servers: selection, replacement of lost servers, and return to use.
 
-The pool has so many servers of each kind of GPU. Nothing is planned on them. A lost server and a standby
-server change parts: the standby server is planned on, and the lost one belongs to the pool, so that the pool
-is full again when it comes back, and nobody has to leave it then.
+The pool has a number of servers of each GPU kind on which nothing is planned. A lost server and a standby
+server swap roles: the standby server becomes usable, and the lost one joins the pool. When the lost one comes
+back, the pool is full again, and no job has to move.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PoolServer:
-    """A server of the cluster's own.
+    """A server that the cluster owns.
 
-    ``kind``: of its GPUs; servers of one kind replace each other. ``whole``: it is heard of, all its GPUs
-    work, and it stays. ``lost``: it was given up, or nothing is heard of it and nothing is on it.
-    ``promised_gpus``, ``busy_gpus``: GPUs that promised jobs, and any, hold.
+    ``kind``: of its GPUs; servers of one kind replace each other. ``standby``: whether it is in the pool.
+    ``whole``: it reports, all its GPUs work, and it is not leaving. ``lost``: it was given up, or it is
+    silent and empty. ``promised_gpus``, ``busy_gpus``: GPUs held by promised jobs, and by any job.
     """
 
     id: str
@@ -33,14 +33,14 @@ class PoolServer:
 
     @property
     def ready(self) -> bool:
-        """Whether it can take a lost server's place."""
+        """Whether it can replace a lost server."""
         return self.standby and self.whole and not self.lost
 
 
 def replaced(servers: Sequence[PoolServer]) -> list[tuple[str, str]]:
-    """(lost server, standby server that takes its place), as many as there are.
+    """Return pairs (lost server, standby server that replaces it), while standby servers last.
 
-    The smallest that is as large as the lost one, or else the largest; from another rack if there is one.
+    Prefer the smallest that is as large as the lost one, else the largest; then one from another rack.
     """
     ready = [server for server in servers if server.ready]
     pairs = []
@@ -61,10 +61,10 @@ def replaced(servers: Sequence[PoolServer]) -> list[tuple[str, str]]:
 
 
 def candidates(servers: Sequence[PoolServer], wanted: int, kind: str) -> list[PoolServer]:
-    """Servers of a kind that may join its pool of ``wanted``, the best first; empty where it has that many.
+    """Return the servers of a kind that may join its pool of ``wanted``, best first; empty if it is full.
 
-    Those come first that no promised job is on, then empty ones, large ones, and those of racks that have
-    fewest. One whole server at least stays in use.
+    Servers without promised jobs come first, then empty ones, large ones, and those from racks with fewest
+    standby servers. At least one whole server stays in use.
     """
     own = [server for server in servers if server.kind == kind]
     in_use = [server for server in own if not server.standby and server.whole and not server.lost]
@@ -81,8 +81,8 @@ def candidates(servers: Sequence[PoolServer], wanted: int, kind: str) -> list[Po
 
 
 def surplus(servers: Sequence[PoolServer], wanted: int) -> list[str]:
-    """Servers that leave the pool because it is to have fewer of their kind; those that are not ready
-    first."""
+    """Return the servers that leave the pool because it holds more than ``wanted`` of their kind; those not
+    ready first."""
     leaving = []
     for kind in sorted({server.kind for server in servers}):
         there = [server for server in servers if server.standby and server.kind == kind]
@@ -92,7 +92,7 @@ def surplus(servers: Sequence[PoolServer], wanted: int) -> list[str]:
 
 
 def pool_of(servers: Iterable[PoolServer], wanted: int) -> list[str]:
-    """The pool of ``wanted`` servers of each kind while nothing runs yet."""
+    """Return the initial pool, ``wanted`` servers of each kind, while nothing runs yet."""
     known = list(servers)
     for kind in sorted({server.kind for server in known}):
         while able := candidates(known, wanted, kind):

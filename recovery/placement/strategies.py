@@ -10,13 +10,13 @@ from enum import StrEnum
 
 
 class Strategy(StrEnum):
-    """How machines are divided into groups that keep each other's state."""
+    """How machines form groups that keep each other's state."""
 
-    #: Groups of exactly as many machines as there are replicas; each keeps the state of all of its group.
+    #: Groups of exactly ``replicas`` machines; each keeps the state of its whole group.
     GROUP = "group"
-    #: One ring of all machines; each keeps the state of those before it.
+    #: One ring of all machines; each keeps the state of its predecessors.
     RING = "ring"
-    #: Groups, and one ring of what is left over and the last group.
+    #: Groups, and one ring of the last group and the machines left over.
     MIXED = "mixed"
 
 
@@ -24,8 +24,8 @@ class Strategy(StrEnum):
 class PlacementGroup:
     """Machines that keep each other's state, in ring order.
 
-    With as many members as replicas every member keeps the state of all of them; with more, each keeps the
-    state of those before it in the ring.
+    In a group of ``replicas`` members every member keeps the state of all; in a larger one, each keeps the
+    state of its predecessors in the ring.
     """
 
     members: tuple[int, ...]
@@ -37,14 +37,14 @@ class PlacementGroup:
         return len(self.members) > self.replicas
 
     def holders(self, place: int) -> tuple[int, ...]:
-        """Machines that keep the state of the member at ``place``: itself, then the nearest in ring order."""
+        """Return the machines with the state of the member at ``place``: itself, then its ring successors."""
         size = len(self.members)
         return tuple(self.members[(place + step) % size] for step in range(self.replicas))
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which machines keep whose state. ``holders[i]``: those with machine i's, itself first."""
+    """Which machines keep whose state. ``holders[i]``: those that keep machine i's, itself first."""
 
     replicas: int
     strategy: Strategy
@@ -53,17 +53,17 @@ class Placement:
 
     @property
     def machines(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return len(self.holders)
 
     def replica_sets(self) -> frozenset[frozenset[int]]:
-        """The different sets of machines that together keep somebody's state. Losing a whole one loses that
-        state."""
+        """Return the distinct sets of machines that keep some machine's state. Losing a whole set loses
+        that state."""
         return frozenset(frozenset(where) for where in self.holders)
 
 
 def require_replicas(machines: int, replicas: int) -> None:
-    """Raises ValueError where so many replicas cannot lie on different machines; says how many can."""
+    """Raise ValueError unless ``replicas`` copies can lie on different machines."""
     if machines < 1:
         raise ValueError(f"a placement needs at least one machine, not {machines}")
     if replicas < 1:
@@ -73,11 +73,11 @@ def require_replicas(machines: int, replicas: int) -> None:
 
 
 def place(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> Placement:
-    """Divide ``machines`` into groups for ``replicas`` copies of each machine's state, the local one
-    included.
+    """Divide ``machines`` into groups for ``replicas`` copies of each machine's state, including the local
+    one.
 
-    Raises ValueError where there are fewer machines than replicas, and for the group strategy where
-    ``replicas`` does not divide ``machines``.
+    Raises ValueError for fewer machines than replicas, and for the group strategy if ``replicas`` does not
+    divide ``machines``.
     """
     require_replicas(machines, replicas)
     everybody = tuple(range(machines))
@@ -91,7 +91,7 @@ def place(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> 
     groups = [everybody[start : start + replicas] for start in range(0, machines - left_over, replicas)]
     if left_over:
         groups[-1] += everybody[machines - left_over :]
-    # Where nothing is left over, the mixed strategy is the group strategy.
+    # Without machines left over, the mixed strategy is the group strategy.
     used = Strategy.MIXED if left_over else Strategy.GROUP
     return _placement(machines, replicas, used, groups)
 

@@ -1,4 +1,4 @@
-"""Which rank reads each shard of a state: one beside a holder, so that its bytes cross no network."""
+"""Choice of the rank that reads each shard: one on a holder's server, to avoid network traffic."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Collection, Sequence
 
 
 def choose_readers(holders: Sequence[Collection[int]], servers: Sequence[int]) -> list[int]:
-    """The rank that reads each shard.
+    """Return the rank that reads each shard.
 
     Args:
-        holders: the servers that have each shard. servers: those of the ranks that are to read.
+        holders: the servers that have each shard. servers: the server of each reading rank.
 
-    A shard that some rank has on its own server is read by such a rank, the others by any: by one that reads
-    least so far. Shards with a rank beside them come first, so that the rest is spread over those who read
-    little.
+    A shard is read by the least loaded rank on a holder's server, or without such a rank by the least loaded
+    rank of all. Shards with a local rank are assigned first, to balance the rest.
     """
     given = [0] * len(servers)
     beside = [[rank for rank, server in enumerate(servers) if server in have] for have in holders]

@@ -1,1 +1,2 @@
-"""How likely it is that memory suffices to recover, and what follows for replicas and spare servers."""
+"""The probability of recovery from memory, and the numbers of replicas and spare servers that follow from
+it."""

@@ -1,7 +1,7 @@
-"""The number of replicas, chosen from how often a job may fall back to durable storage in a month.
+"""The number of replicas for an accepted monthly probability of a fall-back to durable storage.
 
-Machines fail on their own, and with their rack or power domain. Memory fails a job when all machines that
-keep somebody's state are lost before the first loss is repaired.
+Machines fail on their own, and with their rack or power domain. Recovery from memory fails when all machines
+that keep some machine's state are lost before the first loss is repaired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from recovery.placement.strategies import Placement
 from recovery.probability.standby import SECONDS_PER_DAY
 
 DAYS_PER_MONTH = 30.0
-#: More copies than this cost more memory and link than they are worth; the published choice is 2.
+#: More copies cost more memory and bandwidth than they are worth; the published choice is 2.
 MOST_REPLICAS = 4
 
 
@@ -27,7 +27,7 @@ MACHINE = "machine"
 
 @dataclass(frozen=True, slots=True)
 class FailureRates:
-    """Failures a day of one machine, of one rack, of one power domain, and how long a loss stays
+    """Failures per day of one machine, one rack and one power domain, and how long a loss stays
     unrepaired."""
 
     machine_a_day: float
@@ -41,16 +41,15 @@ class FailureRates:
                 raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)}")
 
     def of_kind(self, kind: str) -> float:
-        """Failures a day of a ``machine``, or of a domain of the kind ``rack`` or ``power``."""
+        """Return the failures per day of a ``machine``, or of a domain of kind ``rack`` or ``power``."""
         return {MACHINE: self.machine_a_day, "rack": self.rack_a_day, "power": self.power_a_day}[kind]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChoice:
-    """The replicas chosen. ``fallback_probability[i]``: at most that of a fall-back in a month with i + 1
-    replicas.
+    """The replicas chosen. ``fallback_probability[i]``: upper bound for a month with i + 1 replicas.
 
-    ``reason``: why the target is not met; empty where it is.
+    ``reason``: why the target is missed; empty when it is met.
     """
 
     replicas: int
@@ -65,11 +64,11 @@ def choose_replicas(
     most: int = MOST_REPLICAS,
     helpers: Sequence[Machine] = (),
 ) -> ReplicaChoice:
-    """The fewest replicas with which a fall-back to durable storage in a month is no likelier than
+    """Return the fewest replicas for which the monthly fall-back probability is at most
     ``accepted_a_month``.
 
-    ``helpers``: machines without a part of the job, of which so many keep copies as there are more replicas
-    than ``machines``. Where no number reaches that, the most useful one is chosen, with a reason. Raises
+    ``helpers``: machines without a part of the job; they keep the copies beyond the number of ``machines``.
+    If no number meets the target, the one with the lowest probability is chosen, with a reason. Raises
     ValueError for a probability outside (0, 1).
     """
     if not 0.0 < accepted_a_month < 1.0:
@@ -93,11 +92,11 @@ def choose_replicas(
 
 
 def fallbacks_a_day(placement: Placement, domains: Sequence[FailureDomains], rates: FailureRates) -> float:
-    """At most how often a day memory does not suffice: an upper bound on the mean.
+    """Return an upper bound on the mean number of fall-backs per day.
 
-    A failure that alone takes somebody's whole set counts once. Any other failure counts with the probability
-    that the rest of a set that it touches is lost before it is repaired. Sets are added up, which is why this
-    is a bound; it is close while fall-backs are rare.
+    A failure that alone takes a whole replica set counts once. Any other failure counts with the probability
+    that the rest of a set that it touches is lost before it is repaired. Summing over sets makes this a
+    bound; it is tight while fall-backs are rare.
     """
     sets = placement.replica_sets()
     alone = {one for held in sets for one in shared_domains(domains, sorted(held))}
@@ -111,7 +110,7 @@ Pattern = tuple[tuple[str, frozenset[int]], ...]
 
 
 def _pattern(domains: Sequence[FailureDomains], machines: Sequence[int]) -> Pattern:
-    """The failures that touch a set of machines: their kind, and which members of the set they take."""
+    """Return the failures that touch a set of machines: their kind, and the members of the set they take."""
     taken: dict[tuple[str, str], set[int]] = {}
     for member, machine in enumerate(machines):
         taken[MACHINE, str(member)] = {member}
@@ -132,8 +131,8 @@ def _rest_lost_a_day(pattern: Pattern, rates: FailureRates) -> float:
 
 
 def _all_lost(pattern: Pattern, machines: frozenset[int], rates: FailureRates) -> float:
-    """The probability that failures within one recovery take all of ``machines``, by inclusion and exclusion
-    over those that survive."""
+    """Return the probability that failures within one recovery take all of ``machines``, by inclusion and
+    exclusion over the survivors."""
     probability = 0.0
     for count in range(len(machines) + 1):
         for alive in combinations(sorted(machines), count):

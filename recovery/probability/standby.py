@@ -6,13 +6,13 @@ from math import exp, isfinite
 
 #: Seconds to replace a server: the middle of the published 4 to 7 minutes.
 REPLACEMENT_SECONDS = 360.0
-#: How often the pool may be found empty.
+#: Accepted probability of an empty pool.
 ACCEPTED_RISK = 0.01
 SECONDS_PER_DAY = 86_400.0
 
 
 def probability_of_more(mean: float, count: int) -> float:
-    """P[X > count] for X ~ Poisson(mean)."""
+    """Return P[X > count] for X ~ Poisson(mean)."""
     term, total = exp(-mean), 0.0
     for number in range(count + 1):
         total += term
@@ -27,7 +27,8 @@ def standby_servers(
     replacement_seconds: float = REPLACEMENT_SECONDS,
     accepted_risk: float = ACCEPTED_RISK,
 ) -> int:
-    """The fewest spare servers that all fail within one replacement time with less than ``accepted_risk``.
+    """Return the fewest spare servers with a probability below ``accepted_risk`` that more fail in one
+    replacement time.
 
     ``failures_a_day``: of one server. Raises ValueError for negative figures, and for a risk outside (0, 1).
     """

@@ -1,7 +1,7 @@
-"""Recovery probability: how likely it is that every machine's state survives in some memory.
+"""Recovery probability: the probability that every machine's state survives in some memory.
 
-Recovery from memory fails exactly when all machines that keep somebody's state are lost (Gemini 6.2; its
-specification 2.2). Everything here is exact and counted in whole numbers unless it says that it is a bound.
+Recovery from memory fails exactly when all machines that keep some machine's state are lost (Gemini 6.2; its
+specification 2.2). Results are exact, in integers and fractions, unless documented as bounds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from recovery.placement.strategies import Strategy, require_replicas
 def recovery_probability(
     machines: int, replicas: int, lost: int, strategy: Strategy = Strategy.MIXED
 ) -> Fraction:
-    """The probability that memory suffices once ``lost`` machines, any as likely as any other, are lost at
-    the same time.
+    """Return the probability of recovery from memory after a uniformly random set of ``lost`` machines
+    fails.
 
     Raises ValueError for more replicas or losses than machines, and for groups that leave machines over.
     """
@@ -26,7 +26,7 @@ def recovery_probability(
 
 
 def safe_losses(machines: int, replicas: int, lost: int, strategy: Strategy = Strategy.MIXED) -> int:
-    """How many sets of ``lost`` machines may be lost without losing a state."""
+    """Return the number of sets of ``lost`` machines whose loss loses no state."""
     plain, ring = shape(machines, replicas, strategy)
     return sum(
         safe_in_ring(ring, replicas, within) * safe_in_groups(plain, replicas, lost - within)
@@ -35,7 +35,7 @@ def safe_losses(machines: int, replicas: int, lost: int, strategy: Strategy = St
 
 
 def shape(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> tuple[int, int]:
-    """(plain groups, machines of the ring) of a placement; no ring is 0."""
+    """Return (plain groups, machines in the ring) of a placement; 0 without a ring."""
     require_replicas(machines, replicas)
     if strategy is Strategy.RING:
         return 0, machines
@@ -48,8 +48,8 @@ def shape(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> 
 
 
 def safe_in_groups(groups: int, replicas: int, lost: int) -> int:
-    """Sets of ``lost`` machines of ``groups`` plain groups that hold no whole group, by inclusion and
-    exclusion."""
+    """Return the number of sets of ``lost`` machines out of ``groups`` plain groups that contain no whole
+    group, by inclusion and exclusion."""
     if lost < 0:
         return 0
     size = groups * replicas
@@ -60,10 +60,11 @@ def safe_in_groups(groups: int, replicas: int, lost: int) -> int:
 
 
 def safe_in_ring(members: int, replicas: int, lost: int) -> int:
-    """Sets of ``lost`` machines of a ring without ``replicas`` neighbours among them, by cycle counting.
+    """Return the number of sets of ``lost`` ring machines without ``replicas`` consecutive ones, by cycle
+    counting.
 
-    The survivors cut the ring into as many runs of lost machines as there are survivors, each shorter than
-    ``replicas``. A ring with a marked survivor is such a row of runs; each ring is counted once for each
+    The survivors cut the ring into one run of lost machines per survivor, each shorter than ``replicas``. A
+    ring with one marked survivor corresponds to such a sequence of runs; each ring is counted once per
     survivor.
     """
     if members == 0 or lost == 0:
@@ -83,15 +84,15 @@ def _sign(number: int) -> int:
 
 
 def upper_bound(machines: int, replicas: int) -> Fraction:
-    """What no strategy exceeds where as many machines as replicas are lost."""
+    """Return an upper bound for every strategy when ``replicas`` machines are lost."""
     require_replicas(machines, replicas)
     return 1 - Fraction(-(-machines // replicas), comb(machines, replicas))
 
 
 def corollary(machines: int, replicas: int, lost: int) -> Fraction:
-    """Corollary 6.1: a lower bound for the group strategy, exact for fewer than two groups' losses.
+    """Return Corollary 6.1: a lower bound for the group strategy, exact below two groups' losses.
 
-    Raises ValueError where ``replicas`` does not divide ``machines``: there the corollary is wrong.
+    Raises ValueError if ``replicas`` does not divide ``machines``; the corollary is wrong in that case.
     """
     require_replicas(machines, replicas)
     if machines % replicas:
@@ -103,7 +104,7 @@ def corollary(machines: int, replicas: int, lost: int) -> Fraction:
 
 
 def ring_union_estimate(machines: int, replicas: int, lost: int) -> Fraction:
-    """The estimate for the ring in the published figures: a lower bound, exact for ``lost`` equal to
+    """Return the published figures' estimate for the ring: a lower bound, exact when ``lost`` equals
     ``replicas``."""
     require_replicas(machines, replicas)
     if lost < replicas:
@@ -115,8 +116,8 @@ def ring_union_estimate(machines: int, replicas: int, lost: int) -> Fraction:
 def probability_with_independent_failures(
     machines: int, replicas: int, failure_probability: float, strategy: Strategy = Strategy.MIXED
 ) -> float:
-    """The probability that memory suffices where each machine is lost with ``failure_probability`` on its
-    own.
+    """Return the probability of recovery from memory when each machine fails independently with
+    ``failure_probability``.
 
     Raises ValueError for a probability outside [0, 1].
     """

@@ -1,1 +1,1 @@
-"""Checkpoint traffic hidden in the network's idle time: spans, partition into chunks, transmission, modes."""
+"""Checkpoint traffic in idle network time: spans, partition into chunks, transmission, modes."""

@@ -1,7 +1,7 @@
-"""Idle spans of a job's iterations: the times at which training leaves the network alone (Gemini 6.3).
+"""Idle spans of a job's iterations: times without training traffic on the network (Gemini 6.3).
 
-Iterations are stamped without checkpoint traffic. A span's length is the least that any iteration after the
-warm-up had at its place.
+Iterations are stamped without checkpoint traffic. A span's length is the minimum over the iterations after
+the warm-up.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-#: Iterations at the beginning that are left out: memory is being allocated, and connections are being made.
+#: Iterations excluded at the beginning, while memory is allocated and connections are made.
 WARM_UP_ITERATIONS = 8
-#: Spans below the threshold are not worth a transfer.
+#: Spans below the threshold are too short for a transfer.
 LEAST_SPAN_SECONDS = 0.010
 STARTUPS_PER_SPAN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StampedIteration:
-    """One iteration by any clock: its begin and end, and begin and end of each of its transfers, in order."""
+    """Begin and end of one iteration and of each of its transfers, in order, by any clock."""
 
     began: float
     ended: float
@@ -28,7 +28,7 @@ class StampedIteration:
 
 @dataclass(frozen=True, slots=True)
 class IdleSpan:
-    """A time without training traffic. ``place``: which gap it is; gap 0 comes before the first transfer."""
+    """A time without training traffic. ``place``: index of the gap; gap 0 precedes the first transfer."""
 
     place: int
     seconds: float
@@ -36,9 +36,9 @@ class IdleSpan:
 
 @dataclass(frozen=True, slots=True)
 class IdleProfile:
-    """The idle spans of an iteration, in order; the last one is there however short it is.
+    """The idle spans of an iteration, in order. The last one is included however short it is.
 
-    ``iteration_seconds``: mean. ``deviation``: the most by which a gap's lengths lie apart, over their mean.
+    ``iteration_seconds``: mean. ``deviation``: largest relative range of a gap's length over the iterations.
     """
 
     spans: tuple[IdleSpan, ...]
@@ -47,22 +47,22 @@ class IdleProfile:
 
     @property
     def idle_seconds(self) -> float:
-        """All spans together."""
+        """Total of all spans."""
         return sum(span.seconds for span in self.spans)
 
 
 def threshold_seconds(startup_seconds: float) -> float:
-    """Below this a span is left out: a transfer's startup would take too much of it."""
+    """Return the shortest usable span: below it, a transfer's startup would take too large a part."""
     return max(STARTUPS_PER_SPAN * startup_seconds, LEAST_SPAN_SECONDS)
 
 
 def idle_profile(
     iterations: Sequence[StampedIteration], threshold: float, warm_up: int = WARM_UP_ITERATIONS
 ) -> IdleProfile:
-    """The idle spans of these iterations, `threshold` seconds and longer.
+    """Return the idle spans of these iterations of at least ``threshold`` seconds.
 
-    Raises ValueError where no iteration is left after the warm-up, where stamps run backwards, and where
-    iterations differ in their number of transfers: they ran under different plans.
+    Raises ValueError if no iteration is left after the warm-up, if stamps run backwards, and if iterations
+    differ in their number of transfers, because they ran under different plans.
     """
     kept = iterations[warm_up:]
     if not kept:
@@ -84,7 +84,7 @@ def idle_profile(
 
 
 def _gaps(iteration: StampedIteration) -> list[float]:
-    """Seconds before, between and after the transfers. Transfers that overlap leave a gap of none."""
+    """Return the seconds before, between and after the transfers; 0 between overlapping transfers."""
     busy_until, gaps = iteration.began, []
     for began, ended in iteration.transfers:
         if ended < began or began < iteration.began or ended > iteration.ended:

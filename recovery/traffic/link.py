@@ -1,4 +1,4 @@
-"""What a transfer takes: startup and bytes over bandwidth, and what sub-buffers make of slow copies."""
+"""Transfer time: startup plus bytes over bandwidth, and the effect of sub-buffers on slow copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A sender's way to its peers. Raises ValueError for a rate that is not positive or a negative
+    """A sender's link to its peers. Raises ValueError for a rate that is not positive or a negative
     startup."""
 
     bytes_per_second: float
@@ -18,20 +18,20 @@ class Link:
             raise ValueError("a link has a positive rate, and its startup is not negative")
 
     def seconds(self, size: float) -> float:
-        """Seconds to send ``size`` bytes in one transfer."""
+        """Return the seconds to send ``size`` bytes in one transfer."""
         return self.startup_seconds + size / self.bytes_per_second
 
     def bytes_in(self, seconds: float) -> int:
-        """Whole bytes that one transfer carries within ``seconds``."""
+        """Return the whole bytes that one transfer carries within ``seconds``."""
         return max(0, int((seconds - self.startup_seconds) * self.bytes_per_second + 1e-6))
 
 
 @dataclass(frozen=True, slots=True)
 class SubBuffers:
-    """Reserved memory of a receiver: so many bytes, cut into so many sub-buffers.
+    """Reserved memory of a receiver, cut into ``count`` sub-buffers.
 
-    The default is the published one. Raises ValueError for less than one sub-buffer, or sub-buffers of less
-    than a byte.
+    The defaults are the published ones. Raises ValueError for less than one sub-buffer, or sub-buffers of
+    less than a byte.
     """
 
     reserved_bytes: int = 128_000_000
@@ -43,14 +43,14 @@ class SubBuffers:
 
     @property
     def chunk_bytes(self) -> int:
-        """The largest chunk."""
+        """Size of the largest chunk."""
         return self.reserved_bytes // self.count
 
 
 def received_through(link: Link, copy_bytes_per_second: float, buffers: SubBuffers) -> Link:
-    """The link as traffic finds it whose receiver copies each chunk to host memory.
+    """Return the effective link when the receiver copies each chunk to host memory.
 
-    With one buffer, network and copy take turns. With more they work side by side, and the slower one counts.
+    With one buffer, network and copy alternate. With more they overlap, and the slower one limits the rate.
     """
     if buffers.count == 1:
         rate = 1.0 / (1.0 / link.bytes_per_second + 1.0 / copy_bytes_per_second)

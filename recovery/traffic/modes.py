@@ -1,4 +1,4 @@
-"""The ways to send a checkpoint that the paper compares: how long an iteration becomes, what memory it takes.
+"""The checkpoint traffic modes that the paper compares: their iteration time and memory.
 
 None, blocking, naive interleaving, interleaving without a pipeline, and Gemini's (specification 2.6).
 """
@@ -18,11 +18,11 @@ class TrafficMode(StrEnum):
 
     #: Nothing is sent.
     NONE = "none"
-    #: All of it at the begin of the next iteration, which waits.
+    #: The whole checkpoint is sent at the begin of the next iteration, which waits.
     BLOCKING = "blocking"
-    #: One chunk in each idle span, so that a buffer must hold what the longest one carries.
+    #: One chunk in each idle span, so the buffer must hold what the longest span carries.
     NAIVE = "naive interleaving"
-    #: Chunks in the idle spans, through one buffer: network and copy take turns.
+    #: Chunks in the idle spans, through one buffer: network and copy alternate.
     WITHOUT_PIPELINE = "interleaving without a pipeline"
     #: Chunks in the idle spans, through sub-buffers.
     GEMINI = "gemini"
@@ -30,9 +30,9 @@ class TrafficMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IterationTraffic:
-    """One GPU's iteration and what it is to send in it.
+    """One GPU's iteration and its checkpoint traffic.
 
-    ``spans``: idle seconds in order. ``free_gpu_bytes``: memory that buffers may take.
+    ``spans``: idle seconds in order. ``free_gpu_bytes``: memory available for buffers.
     """
 
     iteration_seconds: float
@@ -48,7 +48,7 @@ class IterationTraffic:
 
 @dataclass(frozen=True, slots=True)
 class ModeOutcome:
-    """An iteration under one mode. ``iteration_seconds`` is None where its buffers do not fit."""
+    """An iteration under one mode. ``iteration_seconds`` is None if its buffers do not fit."""
 
     mode: TrafficMode
     iteration_seconds: float | None
@@ -62,7 +62,7 @@ class ModeOutcome:
 
 
 def iteration_under(mode: TrafficMode, traffic: IterationTraffic) -> ModeOutcome:
-    """How long an iteration becomes under a mode, and the buffers that it takes."""
+    """Return the iteration time under a mode, and the size of its buffers."""
     extension, buffer_bytes = 0.0, 0
     if mode is TrafficMode.BLOCKING:
         buffer_bytes = traffic.buffers.reserved_bytes
@@ -86,7 +86,7 @@ def iteration_under(mode: TrafficMode, traffic: IterationTraffic) -> ModeOutcome
 
 
 def _back_to_back(traffic: IterationTraffic) -> float:
-    """Seconds to send everything at once, through sub-buffers."""
+    """Return the seconds to send everything at once, through sub-buffers."""
     through = received_through(traffic.link, traffic.copy_bytes_per_second, traffic.buffers)
     return partition(
         (0.0,), traffic.checkpoint_bytes, traffic.replicas, through, traffic.buffers
@@ -101,7 +101,7 @@ def _interleaved(traffic: IterationTraffic, buffers: SubBuffers, link: Link) -> 
 
 
 def _largest_span_bytes(traffic: IterationTraffic) -> int:
-    """Bytes that the longest idle span carries at once; no more than there is to send."""
+    """Return the bytes that the longest idle span carries at once; at most all of the traffic."""
     longest = max(traffic.spans) if traffic.spans else 0.0
     total = (traffic.replicas - 1) * traffic.checkpoint_bytes
     return min(total, traffic.link.bytes_in(longest))
@@ -110,5 +110,5 @@ def _largest_span_bytes(traffic: IterationTraffic) -> int:
 def compare(
     traffic: IterationTraffic, modes: Sequence[TrafficMode] = tuple(TrafficMode)
 ) -> tuple[ModeOutcome, ...]:
-    """An iteration under each of the modes."""
+    """Return an iteration under each of the modes."""
     return tuple(iteration_under(mode, traffic) for mode in modes)

@@ -1,8 +1,8 @@
 """Checkpoint partition: a checkpoint cut into chunks that fit the idle spans (Gemini, Algorithm 6.2,
 corrected).
 
-The printed listing takes the time of what remains from a span, and not that of the chunk; it never ends
-where a span is shorter than a startup; and it tells sizes without span or replica. `partition` is its
+The printed listing subtracts the time of the remaining bytes from a span instead of the chunk's, never
+terminates if a span is shorter than a startup, and returns sizes without span or replica. `partition` is the
 corrected form.
 """
 
@@ -30,14 +30,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class TrafficPlan:
-    """What is sent when. ``extension_seconds``: by how much the last span's chunks lengthen the iteration."""
+    """The chunks to send. ``extension_seconds``: time that the last span's chunks add to the iteration."""
 
     chunks: tuple[Chunk, ...]
     extension_seconds: float
 
     @property
     def bytes(self) -> int:
-        """All chunks together."""
+        """Total size of all chunks."""
         return sum(chunk.size for chunk in self.chunks)
 
 
@@ -52,8 +52,8 @@ def partition(
     """Cut ``replicas`` - 1 times ``checkpoint_bytes`` into chunks for these idle spans, in seconds and in
     order.
 
-    The last span takes what is left, however much that is. Raises ValueError without a span, for a negative
-    one, for a share outside (0, 1], and for less than one replica.
+    The last span takes all that is left. Raises ValueError for no span, a negative span, a share outside
+    (0, 1], and less than one replica.
     """
     if not spans or min(spans) < 0.0:
         raise ValueError("an iteration has at least one idle span, and none is negative")

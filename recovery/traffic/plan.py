@@ -1,8 +1,8 @@
-"""When a job sends copies of its recovery points, and how often it makes any: one pure function.
+"""The plan of a job's recovery points: when copies are sent and how often points are made. Pure.
 
-Copies go into the idle spans of the iterations between two points (`partition.py`). Where those of one
-iteration do not carry them, either they are spread over the spans of several, or one iteration is lengthened
-by what does not fit; whichever costs less time (`costs/frequency.py`).
+Copies go into the idle spans of the iterations between two points (`partition.py`). If those of one iteration
+are too short, copies are either spread over the spans of several iterations, or one iteration is lengthened;
+the cheaper of the two is chosen (`costs/frequency.py`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from recovery.traffic.idle_spans import IdleProfile
 from recovery.traffic.link import Link, SubBuffers
 from recovery.traffic.partition import USABLE_SHARE, Chunk, partition
 
-#: Copies are not spread over more iterations than this; beyond it the iteration is lengthened.
+#: Copies are spread over at most this many iterations; beyond that the iteration is lengthened.
 MOST_ITERATIONS = 64
-#: From one point to the next, where nothing asks for any.
+#: Iterations between points when nothing calls for points.
 RAREST_EVERY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """What is to be sent for one point, over what.
+    """The traffic of one point, and its link.
 
     Attributes:
-        bytes: of one replica. replicas: the local one included. delay_seconds: from the point until its first
-            byte can be sent (checksums, connections). spans_before_vote: how many of the profile's spans lie
-            before the moment of an iteration at which ranks agree on the next point: by then the last one has
-            to be whole.
+        bytes: of one replica. replicas: including the local one. delay_seconds: from the point until its
+            first byte can be sent (checksums, connections). spans_before_vote: the profile's spans in an
+            iteration before ranks vote on the next point; the last point must be complete by then.
     """
 
     bytes: int
@@ -43,7 +42,7 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpan:
-    """An idle span that is used: which gap it is, its length, and the most that is sent in it."""
+    """An idle span in use: the index of its gap, its length, and the most bytes sent in it."""
 
     place: int
     seconds: float
@@ -52,14 +51,14 @@ class PlannedSpan:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """How the copies of a job's points are sent.
+    """The schedule of a job's copies.
 
     Attributes:
         every: iterations from one point to the next. iterations: over which a point's copies are spread.
-        spans: idle spans in which something may be sent, in order of an iteration.
-        chunks: what is sent; `span` counts the spans of all these iterations. extension_seconds: by how much
-            they lengthen an iteration, once in `every`. idle_seconds: of one iteration, all spans together.
-            copy_seconds: on the network, for one point.
+        spans: idle spans that may carry copies, in order of an iteration.
+        chunks: what is sent; `span` counts the spans of all these iterations. extension_seconds: time that
+            they add, once in `every` iterations. idle_seconds: all spans of one iteration together.
+            copy_seconds: network time of one point.
     """
 
     every: int
@@ -72,7 +71,7 @@ class CopyPlan:
 
     @property
     def overflows(self) -> bool:
-        """Whether something is sent that fits no idle span."""
+        """Whether some chunk fits no idle span."""
         return self.extension_seconds > 0.0
 
 
@@ -87,13 +86,13 @@ def plan_copies(
     most_every: int | None = None,
     usable_share: float = USABLE_SHARE,
 ) -> CopyPlan:
-    """The cheapest way to send the copies of a job's points in the idle time that was measured.
+    """Return the cheapest schedule for the copies of a job's points in the measured idle time.
 
     Args:
-        failures_per_second: of the job's servers. cost_seconds: by how much a point was measured to
-            lengthen its iterations, beyond what was planned. most_share: of the time, points lengthen
-            iterations by no more. worth_every: points that are rarer are worth nothing, so they are so only
-            where that share asks for it. most_every: they are never rarer, whatever that costs.
+        failures_per_second: of the job's servers. cost_seconds: measured time that a point adds to its
+            iterations beyond the plan. most_share: largest share of time by which points may lengthen
+            iterations. worth_every: points rarer than this are worthless; only most_share makes them rarer.
+            most_every: upper limit of `every`, whatever the cost.
 
     Raises ValueError for what `partition` and `points_every` refuse.
     """
@@ -106,7 +105,7 @@ def plan_copies(
 
     def best_every(extension_seconds: float, at_least: int) -> int:
         affordable = ceil((cost_seconds + extension_seconds) / (most_share * iteration_seconds))
-        wanted = RAREST_EVERY  # nothing is won by a point
+        wanted = RAREST_EVERY  # a point gains nothing
         if extension_seconds == 0.0 or failures_per_second > 0.0:
             wanted = points_every(extension_seconds, iteration_seconds, failures_per_second)
         wanted = min(wanted, worth_every or RAREST_EVERY)
@@ -118,7 +117,7 @@ def plan_copies(
     lengthened = partition(
         _later(seconds, task.delay_seconds), task.bytes, task.replicas, link, task.buffers, usable_share
     )
-    # What fits an iteration, but not the time before the next vote, waits for the vote after it.
+    # A copy that fits an iteration but not the time before the next vote waits for the vote after it.
     extension = lengthened.extension_seconds
     chunks, iterations, every = lengthened.chunks, 1, best_every(extension, 1 if extension else 2)
     spread = _spread(seconds, task, min(MOST_ITERATIONS, most_every or MOST_ITERATIONS), usable_share)
@@ -139,7 +138,7 @@ def plan_copies(
 
 
 def bytes_in_span(seconds: float, link: Link, buffers: SubBuffers, usable_share: float = USABLE_SHARE) -> int:
-    """The most that is sent in an idle span, in chunks as `partition` cuts them."""
+    """Return the most bytes sent in an idle span, in chunks as `partition` cuts them."""
     usable = usable_share * seconds
     whole = int(usable // link.seconds(buffers.chunk_bytes))
     rest = link.bytes_in(usable - whole * link.seconds(buffers.chunk_bytes))
@@ -149,8 +148,8 @@ def bytes_in_span(seconds: float, link: Link, buffers: SubBuffers, usable_share:
 def _spread(
     seconds: Sequence[float], task: CopyTask, most_iterations: int, usable_share: float
 ) -> tuple[tuple[Chunk, ...], int] | None:
-    """The chunks over the fewest iterations in whose spans all of them fit before a vote; None where they do
-    not."""
+    """Return the chunks over the fewest iterations whose spans carry all of them before a vote; None if no
+    number suffices."""
     for iterations in range(1, most_iterations + 1):
         cycle = [*seconds] * (iterations - 1) + [*seconds[: task.spans_before_vote]]
         if not cycle:
@@ -166,7 +165,7 @@ def _spread(
 
 
 def _later(seconds: Sequence[float], delay_seconds: float) -> list[float]:
-    """The spans without the first so many seconds of the first ones."""
+    """Return the spans shortened at their beginning by ``delay_seconds`` in total."""
     left, found = delay_seconds, []
     for one in seconds:
         lost = min(one, left)

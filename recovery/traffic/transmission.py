@@ -10,27 +10,27 @@ from recovery.traffic.link import Link
 
 @dataclass(frozen=True, slots=True)
 class Transmission:
-    """When each chunk was received, and when it was copied, in seconds from the begin."""
+    """The times at which each chunk was received and copied, in seconds from the beginning."""
 
     received_at: tuple[float, ...]
     copied_at: tuple[float, ...]
 
     @property
     def network_seconds(self) -> float:
-        """Until the last chunk was received."""
+        """Seconds until the last chunk was received."""
         return self.received_at[-1] if self.received_at else 0.0
 
     @property
     def seconds(self) -> float:
-        """Until the last chunk was copied."""
+        """Seconds until the last chunk was copied."""
         return self.copied_at[-1] if self.copied_at else 0.0
 
 
 def transmit(
     chunk_bytes: Sequence[int], link: Link, copy_bytes_per_second: float, buffers: int
 ) -> Transmission:
-    """Times of chunks sent one after the other. Chunk j goes to buffer j modulo ``buffers``, which is free
-    again once the chunk that was there is copied.
+    """Return the times of chunks sent in sequence. Chunk j uses buffer j modulo ``buffers``, which is free
+    once its previous chunk is copied.
 
     Raises ValueError without a buffer.
     """
