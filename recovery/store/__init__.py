@@ -1,2 +1,2 @@
-"""The in-memory store of a node: a process of its own that outlives workers and agent (standard library
-alone)."""
+"""The in-memory store of a node: a separate process that outlives workers and agent (standard library
+only)."""

@@ -1,5 +1,5 @@
-"""When a store may send: a worker that knows when the network is idle lets its store send so many bytes
-within so many seconds. What it does not know of is sent at once."""
+"""Allowances for sending copies: a worker that knows when the network is idle lets its store send a number of
+bytes within a number of seconds. Without a worker's allowances, copies are sent at once."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: The most sub-buffers that a receiver has for one copy, and the bytes of one.
+#: Most sub-buffers of a receiver for one copy, and the bytes of each.
 SUB_BUFFERS = 4
 SUB_BUFFER_BYTES = 1 << 20
-#: A copy does not wait longer for the next allowance: whoever gives them stands still.
+#: Longest wait of a copy for the next allowance, in case the worker stalls.
 LONGEST_PAUSE_SECONDS = 60.0
-#: Nor does its plan spread a copy over more than this.
+#: Longest time over which a plan may spread a copy.
 LONGEST_COPY_SECONDS = 600.0
-#: Less than this is not worth a piece of its own, unless it is all that there is.
+#: Smaller pieces are not sent, unless nothing more is left.
 _LEAST_BYTES = 4 << 10
 _WITHOUT_END = float("inf")
 
 
 @dataclass(frozen=True)
 class Sending:
-    """How one version is to be sent, as its worker wishes; all is bounded.
+    """The way a worker wants a version to be sent; all values are bounded.
 
     Attributes:
-        pause_seconds: it waits so long for each allowance, then it goes on without; 0: it needs none.
-        seconds: after these the rest goes without allowances. buffers: sub-buffers that the receiver uses.
+        pause_seconds: longest wait for each allowance, after which the rest is sent without; 0 for none.
+        seconds: after these the rest is sent without allowances. buffers: sub-buffers of the receiver.
     """
 
     pause_seconds: float = 0.0
@@ -35,7 +35,7 @@ class Sending:
 
     @classmethod
     def bounded(cls, pause_seconds: float, seconds: float, buffers: int) -> Sending:
-        """The same within what a store lets a worker wish for."""
+        """Return a Sending within the store's limits."""
         return cls(
             min(max(0.0, pause_seconds), LONGEST_PAUSE_SECONDS),
             min(max(0.0, seconds), LONGEST_COPY_SECONDS),
@@ -45,8 +45,10 @@ class Sending:
 
 @dataclass
 class Span:
-    """An idle time of the network until `ends`, and the bytes that may be sent in it, some of which are
-    left."""
+    """An idle time of the network until `ends`: the bytes that may be sent in it, and those left.
+
+    `takes_seconds`: time to send all `bytes`; 0 if unknown.
+    """
 
     bytes: int
     left: int
@@ -54,7 +56,7 @@ class Span:
     ends: float
 
     def usable(self, now: float) -> int:
-        """What may still be sent: no more than what ends in time, where all takes `takes_seconds`."""
+        """Return the bytes that may still be sent and arrive before `ends`."""
         if now >= self.ends:
             return 0
         if self.ends == _WITHOUT_END or self.takes_seconds <= 0.0:
@@ -63,7 +65,7 @@ class Span:
 
 
 class Allowance:
-    """What one rank's copies may send now. Threads share it: those that send take from it."""
+    """The bytes that one rank's copies may send now, shared by all threads that send them."""
 
     def __init__(self, sending: Sending, now: Callable[[], float] = time.monotonic) -> None:
         self._sending = sending
@@ -71,14 +73,14 @@ class Allowance:
         self._changed = threading.Condition()
         self._span: Span | None = None
         self._open = sending.pause_seconds <= 0.0
-        #: When all may be sent, whatever was allowed: since the first of it was to be.
+        #: When everything may be sent regardless of allowances, counted from the first request to send.
         self._opens_at: float | None = None
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
-        """From now on so many bytes, within so many seconds; what was allowed before is over.
+        """Replace the previous allowance: `size` bytes within so many seconds.
 
         Args:
-            within_seconds: None: there is no end to it. takes_seconds: to send all of them; 0: not known.
+            within_seconds: None for no end. takes_seconds: to send all of them; 0 if unknown.
         """
         ends = _WITHOUT_END if within_seconds is None else self._now() + within_seconds
         with self._changed:
@@ -86,13 +88,13 @@ class Allowance:
             self._changed.notify_all()
 
     def lift(self) -> None:
-        """All may be sent: whoever gave allowances is gone."""
+        """Allow everything to be sent, because the worker is gone."""
         with self._changed:
             self._open = True
             self._changed.notify_all()
 
     def take(self, most: int) -> int:
-        """Wait until something may be sent; how many bytes, `most` at most."""
+        """Wait until something may be sent; return how many bytes, at most `most`."""
         began = self._now()
         with self._changed:
             if self._opens_at is None:

@@ -1,7 +1,7 @@
-"""Listens for the stores of other servers: a thread for each that calls, and not too many of them.
+"""Listener for the stores of other servers: one thread per caller, and a limited number of callers.
 
-Whoever does not prove itself in time is hung up on; neither a silent caller nor a slow one holds up anybody
-else.
+A caller that does not authenticate in time is disconnected. A silent or slow caller does not delay the
+others.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from recovery.store.wire import WireError
 logger = logging.getLogger(__name__)
 
 MOST_CALLERS = 32
-#: From one address, before they have proved themselves.
+#: From one address, before they have authenticated.
 MOST_UNPROVEN = 8
 _BACKLOG = 64
-#: Where there is no descriptor left for a caller.
+#: Pause after a failed accept, such as when no descriptors are left.
 _PAUSE_SECONDS = 0.05
 
 
 class Callers:
-    """A listening port and those who have called."""
+    """A listening port and its open connections."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Callers:
         """Listen at once. Raises OSError.
 
         Args:
-            greet: has a caller prove itself. serve: answers it until it goes away. Both run in its thread.
+            greet: authenticates a caller. serve: answers it until it disconnects. Both run in its thread.
         """
         self.where = (address, port)
         self._greet = greet
@@ -52,8 +52,8 @@ class Callers:
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more, and hang up on everybody."""
-        # A shutdown wakes the thread that waits in accept; closing alone does not.
+        """Stop listening and disconnect all callers."""
+        # A shutdown wakes the thread that waits in accept; close alone does not.
         _shut(self._listener)
         self._listener.close()
         self.hang_up()

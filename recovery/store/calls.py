@@ -1,4 +1,4 @@
-"""What a store asks of another: that it keeps a copy, what it has of a shard, and that it sends one."""
+"""Requests of a store to another: keep a copy, list the versions of a shard, and send one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recovery.store.wire import Message, boot_seconds
 
 @dataclass(frozen=True)
 class Copying:
-    """A version that is to be kept elsewhere too."""
+    """A version to be copied to other servers."""
 
     owner: Owner
     secret: str
@@ -31,7 +31,7 @@ class Copying:
 
 @dataclass(frozen=True)
 class Fetching:
-    """A version that is to be brought here; `goes_on` is called while it comes."""
+    """A version to be fetched; `goes_on` is called as it makes progress."""
 
     owner: Owner
     secret: str
@@ -41,7 +41,7 @@ class Fetching:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a copy took: the seconds in which it was being sent, and what one message takes at least."""
+    """The cost of a copy: the seconds spent sending it, and the minimum time of one message."""
 
     bytes: int
     seconds: float
@@ -49,13 +49,13 @@ class Sent:
 
 
 def send(peer: Peer, copying: Copying, links: StoreLinks, check: Callable[[], None], descriptor: int) -> Sent:
-    """Have a peer keep a copy. Raises OSError and RefusedError."""
+    """Send a copy to a peer. Raises OSError and RefusedError."""
     owner, version, sending = copying.owner, copying.version, copying.sending
     with peer_wire.call(peer, owner.job, owner.generation, copying.secret, check) as channel:
         how = {"pause_seconds": sending.pause_seconds, "buffers": sending.buffers}
         channel.send({**copying.header, **how})
         answer = channel.receive()
-        while "taking" in answer:  # memory for it; that goes on
+        while "taking" in answer:  # memory is being allocated; that is progress
             answer = channel.receive()
         way = links.to(rack_of(answer))
         take = copying.allowance.take
@@ -73,16 +73,16 @@ def send_version(
     take: Take = all_at_once,
     buffers: int = SUB_BUFFERS,
 ) -> float:
-    """Send what is in memory; returns the seconds in which it was being sent. Raises OSError."""
+    """Send a version from memory; return the seconds spent sending. Raises OSError."""
     if not version.bytes:
         return send_shard(channel, memoryview(b""), version.checksums.sha256, way)
-    # The mapping goes with its last view. It cannot be closed here: an error refers to views of it.
+    # The mapping is released with its last view. Closing it here fails if an error refers to views of it.
     view = memoryview(mmap.mmap(descriptor, version.bytes, prot=mmap.PROT_READ))
     return send_shard(channel, view, version.checksums.sha256, way, take, buffers)
 
 
 def versions(peer: Peer, owner: Owner, secret: str, check: Callable[[], None]) -> list[ShardSize]:
-    """What a peer has of a shard. Raises OSError and WireError."""
+    """Return the versions that a peer has of a shard. Raises OSError and WireError."""
     with peer_wire.call(peer, owner.job, owner.generation, secret, check) as channel:
         channel.send({"list": owner.rank})
         names = ("iteration", "bytes", "description_bytes", "world_size")
@@ -94,7 +94,7 @@ def versions(peer: Peer, owner: Owner, secret: str, check: Callable[[], None]) -
 def fetch(
     peer: Peer, fetching: Fetching, links: StoreLinks, check: Callable[[], None], descriptor: int
 ) -> Version:
-    """Bring a version from a peer. Raises OSError and WireError."""
+    """Fetch a version from a peer. Raises OSError and WireError."""
     owner, size = fetching.owner, fetching.size
     with peer_wire.call(peer, owner.job, owner.generation, fetching.secret, check) as channel:
         channel.send({"get": owner.rank, "iteration": size.iteration, "rack": links.rack})
@@ -110,13 +110,13 @@ def fetch(
 
 
 def rack_of(message: Message) -> str | None:
-    """Where the other side says that it is."""
+    """Return the rack that the other side reports."""
     rack = message.get("rack")
     return rack[:300] if isinstance(rack, str) else None
 
 
 def size_of(message: Message) -> ShardSize:
-    """Raises WireError."""
+    """Parse a shard's size. Raises WireError."""
     return ShardSize(
         wire.number(message, "iteration"),
         wire.number(message, "bytes"),

@@ -1,7 +1,7 @@
-"""A worker's end of the store: writes its shards into memory that the store has taken, and reads those of
-earlier generations.
+"""A worker's client of the store: writes its shards into memory that the store has allocated, and reads those
+of earlier generations.
 
-Training never waits for the store. Only `write` copies, and it is called where there is room already.
+Training never waits for the store. Only `write` copies data, and only into slots that exist.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from recovery.store.wire import Inbox, Message, WireError
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.2
-#: Buffers that the kernel takes in one call.
+#: Most buffers that the kernel accepts in one call.
 _BUFFERS_AT_ONCE = 512
-#: Where there was no room, it is asked for again after this.
+#: Pause after a refusal before room is requested again.
 ASK_AGAIN_SECONDS = 5.0
 
 
 class Standing(Enum):
-    """How it stands with a version that a worker has written."""
+    """The protection of a version that a worker has written."""
 
     WAITED_FOR = "waited for"
-    #: Whole, with every copy that was ordered on other servers.
+    #: Complete, with all copies that were ordered on other servers.
     SAFE = "safe"
-    #: Not whole, or with fewer copies, and nothing more is done for it.
+    #: Incomplete, or with fewer copies, and the store does nothing more about it.
     LACKING = "lacking"
 
 
 class StoreError(OSError):
-    """The store does not answer, or has not what was asked for."""
+    """The store does not answer, or does not have what was requested."""
 
 
 @dataclass
 class _Room:
-    """A slot as the worker has it: memory, the iteration that is whole in it, and whether other servers have
-    all its copies."""
+    """A slot as the worker sees it: memory, its complete iteration, and whether other servers have all
+    copies."""
 
     descriptor: int
     capacity: int
@@ -59,11 +59,11 @@ class _Room:
 
 @dataclass(frozen=True)
 class Copied:
-    """What it took to copy a version to other stores.
+    """The cost of copying a version to other stores.
 
     Attributes:
-        bytes: to all of them. seconds: in which it was being sent. startup_seconds: of one message. at: when
-            that was known, by the monotonic clock.
+        bytes: to all of them. seconds: spent sending. startup_seconds: of one message. at: monotonic time of
+            the report.
     """
 
     iteration: int
@@ -104,14 +104,14 @@ class StoredShard:
         self._place += len(buffer)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Close the memory's descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class StoreClient:
-    """The connection of one worker to the store of its node, dialled for ever."""
+    """The connection of one worker to the store of its node; it is reconnected indefinitely."""
 
     def __init__(self, box: Path) -> None:
         self._box = box
@@ -126,26 +126,27 @@ class StoreClient:
         self._went_on = 0
         threading.Thread(target=self._dial_for_ever, name="memory-store", daemon=True).start()
 
-    # What training asks, at every iteration
+    # Called by training at every iteration
 
     def idle(self) -> bool:
-        """Whether the store is there and everything that was written is complete or given up."""
+        """Whether the store is connected and everything written is complete or given up."""
         with self._changed:
             waits = self._asked_at is not None and self._refused_at is None
             return self._socket is not None and self._pending is None and not waits
 
     def fits(self, size: int, committed: int | None) -> bool:
-        """Whether there is a slot for so many bytes beside the committed version."""
+        """Whether a slot for `size` bytes exists besides the committed version."""
         with self._changed:
             return self._free(size, committed) is not None
 
     def holds(self, iteration: int) -> bool:
-        """Whether the store has said that it has that version whole."""
+        """Whether the store has confirmed that it has that version complete."""
         with self._changed:
             return any(room.holds == iteration for room in self._rooms)
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Sleep until that holds, looked at whenever the store has said something; whether it does."""
+        """Wait until the condition holds, checking it after each message of the store; return whether it
+        does."""
         with self._changed:
             return self._changed.wait_for(condition, seconds)
 
@@ -158,11 +159,11 @@ class StoreClient:
             return Standing.SAFE if safe else Standing.LACKING
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
-        """Ask for slots of that size. The answer comes later; a refusal holds for a while."""
+        """Request slots of that size. The answer comes later; a refusal holds for `ASK_AGAIN_SECONDS`."""
         with self._changed:
             now = time.monotonic()
             if self._socket is None:
-                return  # nobody would ever answer
+                return  # no answer can come
             if self._refused_at is not None and now < self._refused_at + ASK_AGAIN_SECONDS:
                 return
             self._asked_at, self._refused_at = now, None
@@ -178,11 +179,11 @@ class StoreClient:
         committed: int | None,
         sending: Sending | None = None,
     ) -> bool:
-        """Copy a shard into a free slot and have it completed; False where there is none.
+        """Copy a shard into a free slot and submit it; return False if no slot is free.
 
         Args:
-            buffers: description and values, `size` bytes in all; what an iterator gives is written before it
-                is asked for more. committed: the version that must stay.
+            buffers: description and values, `size` bytes in all; an iterator's buffer is written before the
+                next is requested. committed: the version that must not be overwritten.
                 sending: how copies go to other stores; None: at once.
         """
         with self._changed:
@@ -204,32 +205,32 @@ class StoreClient:
             return True
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
-        """Let copies of what was written last be sent: so many bytes within so many seconds, or without an
-        end; all of them take `takes_seconds`. For any thread."""
+        """Let copies of the version written last be sent: `size` bytes within so many seconds, or without an
+        end if None; sending them all takes `takes_seconds`. Callable from any thread."""
         with self._changed:
             self._say({"allow": size, "within": within_seconds, "takes": takes_seconds})
 
     def copied(self) -> Copied | None:
-        """What the copies of the last complete version took; None where there are none."""
+        """Return the cost of the last complete version's copies; None without copies."""
         with self._changed:
             return self._copied
 
-    # What a start asks
+    # Called at a start
 
     def find(self, rank: int, generation: int, seconds: float) -> set[int]:
-        """Iterations of which a rank of an earlier generation has left a shard here that is whole.
+        """Return the iterations of a rank's complete shards here from an earlier generation.
 
         Raises:
-            StoreError: the store does not answer, nor say that it goes on, within so many seconds.
+            StoreError: the store neither answers nor reports progress within so many seconds.
         """
         message, _none = self._ask({"find": rank, "generation": generation}, "found", seconds)
         return {int(iteration) for iteration in message["found"]}
 
     def open(self, rank: int, generation: int, iteration: int, seconds: float) -> StoredShard:
-        """One of these shards.
+        """Open one of these shards.
 
         Raises:
-            StoreError: it is not there, or the store does not answer, nor say that it goes on, within so many
+            StoreError: it does not exist, or the store neither answers nor reports progress within so many
             seconds.
         """
         request = {"open": rank, "generation": generation, "iteration": iteration}
@@ -268,7 +269,7 @@ class StoreClient:
         return None
 
     def _say(self, message: Message) -> None:
-        """With the lock held. Waits for nobody: a store that takes nothing any more is dialled anew."""
+        """Send a message with the lock held, without blocking. A store that reads nothing is reconnected."""
         if self._socket is None:
             return
         line = wire.to_line(message)
@@ -303,7 +304,7 @@ class StoreClient:
             time.sleep(RECONNECT_SECONDS)
 
     def _forget(self, connection: socket.socket) -> None:
-        """Whoever answers next may be another process, which holds nothing."""
+        """Reset all state: the next store may be another process, which holds nothing."""
         with self._changed:
             self._socket = None
             self._close_rooms()
@@ -359,7 +360,7 @@ def _write_all(descriptor: int, buffers: Iterable[memoryview | bytes]) -> None:
 
 
 def _write_at(descriptor: int, buffers: Sequence[memoryview | bytes], place: int) -> int:
-    """Write at a place; returns the one after it."""
+    """Write at `place`; return the position after it."""
     waiting = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     while waiting:
         count = os.pwritev(descriptor, waiting[:_BUFFERS_AT_ONCE], place)

@@ -1,4 +1,4 @@
-"""Which stores have to do with the shards of a generation, as the control plane says it through the agent."""
+"""The stores that share the shards of a generation, as the control plane assigns them through the agent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from recovery.store.peer_wire import Peer
 
 @dataclass(frozen=True)
 class Group:
-    """One generation of a job, as far as this server has to do with it.
+    """One generation of a job, as far as it concerns this server.
 
     Attributes:
-        send: for ranks here, the stores that keep a copy. keep: ranks elsewhere of which a copy is kept here.
-        fetch: ranks of which a later generation reads the shard here, and who may have it, nearest first.
+        send: for ranks here, the stores that keep a copy. keep: ranks elsewhere whose copy is kept here.
+        fetch: ranks whose shard a later generation reads here, and the peers that may have it, nearest first.
     """
 
     secret: str
@@ -25,14 +25,14 @@ class Group:
     fetch: Mapping[int, tuple[Peer, ...]] = field(default_factory=dict)
 
 
-#: Nobody proves anything with less.
+#: Shorter secrets are rejected.
 LEAST_SECRET_CHARACTERS = 32
 
 Key = tuple[str, int]
 
 
 class Groups:
-    """All groups that this server belongs to. Threads read it; it is replaced whole."""
+    """All groups that this server belongs to. Other threads read it; it is replaced as a whole."""
 
     def __init__(self, server: str | None, groups: Mapping[Key, Group]) -> None:
         self.server = server
@@ -40,7 +40,7 @@ class Groups:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Groups:
-        """As the agent says it. Raises KeyError, TypeError and ValueError."""
+        """Parse the agent's message. Raises KeyError, TypeError and ValueError."""
         found: dict[Key, Group] = {}
         for entry in message["groups"]:
             key = (str(entry["job"]), int(entry["generation"]))
@@ -51,21 +51,21 @@ class Groups:
         return cls(str(message["server"]), found)
 
     def secret_of(self, job: str, generation: int) -> str | None:
-        """The secret of a generation's shards; None where this server has nothing to do with them."""
+        """Return the secret of a generation's shards; None if this server has no part in them."""
         group = self._groups.get((job, generation))
         return None if group is None else group.secret
 
     def targets(self, owner: Owner) -> tuple[Peer, ...]:
-        """Who is to keep a copy of that rank's shards."""
+        """Return the peers that keep a copy of that rank's shards."""
         group = self._groups.get((owner.job, owner.generation))
         return () if group is None else group.send.get(owner.rank, ())
 
     def all_targets(self) -> set[Peer]:
-        """Everybody who is to keep a copy of something."""
+        """Return all peers that keep a copy of something."""
         return {peer for group in self._groups.values() for some in group.send.values() for peer in some}
 
     def sources(self, owner: Owner) -> tuple[Peer, ...]:
-        """Who may have that rank's shard, where it is not here."""
+        """Return the peers that may have that rank's shard when it is not here."""
         group = self._groups.get((owner.job, owner.generation))
         return () if group is None else group.fetch.get(owner.rank, ())
 
@@ -75,8 +75,8 @@ class Groups:
         return group is not None and owner.rank in group.keep
 
     def with_secrets_of(self, older: Groups, wanted: set[Key]) -> Groups:
-        """The same, and the secrets of generations that are not named any more but of which something is
-        held: a later generation may come for it."""
+        """Return these groups plus the secrets of generations no longer named whose shards are held: a later
+        generation may fetch them."""
         kept = {key: Group(older._groups[key].secret) for key in wanted if key in older._groups}
         return Groups(self.server, {**kept, **self._groups})
 

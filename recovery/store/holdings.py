@@ -1,6 +1,6 @@
-"""What a store holds, and by which rules: two slots for each owner, generations, a limit in bytes.
+"""The contents of a store and their rules: two slots for each owner, generations, a limit in bytes.
 
-Bookkeeping alone: no socket, no clock, no process. An owner is one rank of one generation of one job.
+Bookkeeping only: no socket, no clock, no process. An owner is one rank of one generation of one job.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ SLOTS = 2
 
 
 class RefusedError(Exception):
-    """What was asked for is not done; the message says why."""
+    """A request is refused; the message says why."""
 
 
 @dataclass(frozen=True, order=True)
 class Owner:
-    """Whose shards they are."""
+    """The owner of shards."""
 
     job: str
     generation: int
@@ -28,7 +28,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Version:
-    """A complete shard: the state after `iteration`, its description in the first bytes."""
+    """A complete shard: the state after `iteration`. Its first bytes are its description."""
 
     iteration: int
     bytes: int
@@ -42,8 +42,8 @@ class Slot:
     """Room for one version of a shard.
 
     Attributes:
-        version: what is in it, if that is complete. checking: iteration of what is in it, complete once its
-            checksums are known.
+        version: its complete version, if any. checking: iteration of a written version whose checksums are
+            being computed.
     """
 
     region: Region | None = None
@@ -52,34 +52,34 @@ class Slot:
 
     @property
     def capacity(self) -> int:
-        """Bytes that it has room for."""
+        """Size in bytes."""
         return 0 if self.region is None else self.region.size
 
 
 @dataclass
 class Holding:
-    """All that is held of one owner."""
+    """All versions held for one owner."""
 
     world_size: int
     slots: list[Slot] = field(default_factory=lambda: [Slot() for _ in range(SLOTS)])
-    #: Newest version that every rank has been seen to have.
+    #: Newest version that every rank is known to have.
     committed: int | None = None
-    #: A later generation has begun to read: nothing is written any more.
+    #: A later generation has begun to read, so nothing may be written.
     frozen: bool = False
 
     @property
     def bytes(self) -> int:
-        """Memory taken."""
+        """Memory in use."""
         return sum(slot.capacity for slot in self.slots)
 
     def versions(self) -> list[Version]:
-        """What is complete, newest first."""
+        """Return the complete versions, newest first."""
         found = [slot.version for slot in self.slots if slot.version is not None]
         return sorted(found, key=lambda version: version.iteration, reverse=True)
 
     def oldest(self) -> int:
-        """The slot to write over next: one that holds nothing complete, else the older version, and never the
-        committed one."""
+        """Return the slot to overwrite next: one without a complete version, else the older version, and the
+        committed one last."""
 
         def age(place: int) -> tuple[bool, int]:
             version = self.slots[place].version
@@ -89,7 +89,7 @@ class Holding:
         return min(range(SLOTS), key=age)
 
     def slot_of(self, iteration: int) -> Slot | None:
-        """The slot with the complete version of that iteration."""
+        """Return the slot with the complete version of that iteration."""
         return next(
             (s for s in self.slots if s.version is not None and s.version.iteration == iteration), None
         )
@@ -100,7 +100,7 @@ class Holdings:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        #: Jobs whose state is durable as well: it is given up where others want the memory.
+        #: Jobs whose state is also durable: their memory is given up when other jobs need it.
         self.spare: frozenset[str] = frozenset()
         self._holdings: dict[Owner, Holding] = {}
 
@@ -109,23 +109,23 @@ class Holdings:
 
     @property
     def used_bytes(self) -> int:
-        """Memory taken by all."""
+        """Memory in use by all owners."""
         return sum(holding.bytes for holding in self._holdings.values())
 
     def get(self, owner: Owner) -> Holding | None:
-        """What is held of an owner."""
+        """Return an owner's holding."""
         return self._holdings.get(owner)
 
     def reserve(
         self, owner: Owner, world_size: int, size: int, committed: int | None, most_bytes: int
     ) -> list[Slot]:
-        """Room for `size` bytes in each slot that does not hold the committed version; returns both slots.
+        """Make room for `size` bytes in each slot without the committed version; return both slots.
 
         Args:
-            most_bytes: what this owner may take in all.
+            most_bytes: limit of this owner's total.
 
         Raises:
-            RefusedError: there is not as much.
+            RefusedError: there is not enough memory.
         """
         holding = self._holdings.setdefault(owner, Holding(world_size))
         self._commit(owner, holding, committed)
@@ -155,7 +155,7 @@ class Holdings:
         return holding.slots
 
     def give_back(self, owner: Owner, regions: Collection[Region]) -> None:
-        """There is no memory for these regions."""
+        """Release these regions, because their memory could not be allocated."""
         holding = self._holdings.get(owner)
         for slot in [] if holding is None else holding.slots:
             if slot.region in regions:
@@ -163,10 +163,10 @@ class Holdings:
         self._forget_if_empty(owner)
 
     def begin(self, owner: Owner, place: int, committed: int | None) -> None:
-        """What is in a slot is void: it is written anew.
+        """Invalidate a slot's content before it is overwritten.
 
         Raises:
-            RefusedError: the slot holds the committed version, or nothing may be written any more.
+            RefusedError: the slot holds the committed version, or the owner may not write any more.
         """
         holding = self._writable(owner)
         self._commit(owner, holding, committed)
@@ -178,10 +178,10 @@ class Holdings:
         slot.version = None
 
     def end(self, owner: Owner, place: int, iteration: int, size: int, description_bytes: int) -> Region:
-        """A slot is written; returns its memory, of which the checksums are to be computed.
+        """Mark a slot as written; return its memory, whose checksums are to be computed.
 
         Raises:
-            RefusedError: it was not begun, or cannot be what was written.
+            RefusedError: it was not begun, or the sizes do not fit.
         """
         slot = self._writable(owner).slots[place]
         if slot.region is None or slot.version is not None or slot.checking is not None:
@@ -192,8 +192,8 @@ class Holdings:
         return slot.region
 
     def checked(self, owner: Owner, place: int, version: Version) -> bool:
-        """The checksums of what was written are known: the version is complete. False if nobody waits for
-        it."""
+        """Complete a written version with its checksums. Return False if its slot no longer waits for
+        them."""
         holding = self._holdings.get(owner)
         if holding is None or holding.slots[place].checking != version.iteration:
             return False
@@ -202,7 +202,7 @@ class Holdings:
         return True
 
     def unreadable(self, owner: Owner, place: int) -> None:
-        """What was written could not be read."""
+        """Reset a slot whose content could not be read."""
         holding = self._holdings.get(owner)
         if holding is not None:
             holding.slots[place].checking = None
@@ -210,9 +210,9 @@ class Holdings:
     def begin_copy(
         self, owner: Owner, world_size: int, capacity: int, committed: int | None
     ) -> tuple[int, Region]:
-        """Room for the next version of a shard that belongs to another server: which slot, and its memory.
+        """Make room for the next version of another server's shard; return the slot's number and memory.
 
-        The committed version stays; else what is not complete is written over first, then what is oldest.
+        An incomplete slot is overwritten first, then the older version; the committed version stays.
 
         Raises:
             RefusedError: there is no room, or a later generation has begun to read.
@@ -232,10 +232,10 @@ class Holdings:
         return place, region
 
     def end_copy(self, owner: Owner, place: int, region: Region, version: Version) -> None:
-        """The copy is whole.
+        """Complete a copy.
 
         Raises:
-            RefusedError: its place has been taken away meanwhile.
+            RefusedError: its slot was released meanwhile.
         """
         holding = self._holdings.get(owner)
         if holding is None or holding.slots[place].region is not region:
@@ -244,10 +244,10 @@ class Holdings:
         self.checked(owner, place, version)
 
     def begin_fetch(self, owner: Owner, world_size: int, size: int) -> tuple[int, Region]:
-        """Room for one version of an earlier generation's shard that comes from a peer.
+        """Make room for one version of an earlier generation's shard that is fetched from a peer.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: there is no room.
         """
         self._give_up_spare(owner.job, size)
         if self.used_bytes + size > self.limit_bytes:
@@ -265,10 +265,10 @@ class Holdings:
         return place, slot.region
 
     def end_fetch(self, owner: Owner, place: int, region: Region, version: Version | None) -> None:
-        """It has come; None: it has not, and its room is given back.
+        """Complete a fetch; with None it has failed, and its room is released.
 
         Raises:
-            RefusedError: its place has been taken away meanwhile.
+            RefusedError: its slot was released meanwhile.
         """
         holding = self._holdings.get(owner)
         if holding is None or holding.slots[place].region is not region:
@@ -285,20 +285,20 @@ class Holdings:
             del self._holdings[owner]
 
     def freeze(self, job: str, generation: int) -> None:
-        """A later generation reads what one left: from now on nothing of it changes."""
+        """Freeze a generation and all earlier ones, because a later generation reads them."""
         for owner, holding in self._holdings.items():
             if owner.job == job and owner.generation <= generation:
                 holding.frozen = True
 
     def drop(self, owner: Owner, iteration: int) -> None:
-        """Forget a version that is not what it was when it was complete."""
+        """Forget a version whose content no longer matches its checksums."""
         holding = self._holdings.get(owner)
         slot = None if holding is None else holding.slot_of(iteration)
         if slot is not None:
             slot.version = None
 
     def forget_all_but(self, jobs: Collection[str]) -> None:
-        """Forget every job that is not named."""
+        """Forget every job that is not listed."""
         for owner in [owner for owner in self._holdings if owner.job not in jobs]:
             self._forget(owner)
 
@@ -316,7 +316,7 @@ class Holdings:
         return found is not None and holding.committed is not None and found.iteration == holding.committed
 
     def _commit(self, owner: Owner, holding: Holding, committed: int | None) -> None:
-        """Every rank has that version: what earlier generations left is not needed any more."""
+        """Record a version that every rank has, and forget the shards of earlier generations."""
         if committed is None or holding.slot_of(committed) is None:
             return
         if holding.committed is not None and committed <= holding.committed:
@@ -327,7 +327,7 @@ class Holdings:
             self._forget(one)
 
     def _make_room(self, owner: Owner) -> None:
-        """Of earlier generations of the same job the newest version is enough."""
+        """Keep only the newest version of earlier generations of the same job."""
         for other, holding in self._holdings.items():
             if other.job != owner.job or other.generation >= owner.generation:
                 continue
@@ -337,7 +337,7 @@ class Holdings:
                     _clear(slot)
 
     def _give_up_spare(self, job: str, size: int) -> None:
-        """Give up what is spare of other jobs, until there is room for so many bytes more."""
+        """Forget spare jobs other than `job` until `size` more bytes fit."""
         for owner in sorted(self._holdings):
             if self.used_bytes + size <= self.limit_bytes:
                 return

@@ -1,4 +1,4 @@
-"""The emulated links of a server as its store's copies take them; on a real server there are none."""
+"""The emulated links of a server, for its store's copies; a real server has none."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from workers.links.client import LinkClient, wait_until
 from workers.links.rates import HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, ServerLinks
 
-#: A link is asked for what it carries in this time, so that what may be sent now is known soon.
+#: A piece takes about this long, so that changes of the rate take effect soon.
 PIECE_SECONDS = 0.02
 LEAST_PIECE_BYTES = 16 << 10
-#: Where the way has no rate.
+#: Piece size without a rate limit.
 ANY_BYTES = 1 << 62
 
 
 class Way:
-    """Some links of the server, for one copy that goes over them; without any, nothing waits."""
+    """The links that one copy uses; without links, nothing waits."""
 
     def __init__(self, client: LinkClient | None = None, path: tuple[str, ...] = ()) -> None:
         self._client = client
@@ -32,28 +32,29 @@ class Way:
             self.piece_bytes = max(LEAST_PIECE_BYTES, int(self.bytes_per_second * PIECE_SECONDS))
 
     def carry(self, size: int, began: float) -> None:
-        """Wait until the links have carried what was moved since `began`, a time of the monotonic clock."""
+        """Wait until the links have carried the `size` bytes moved since `began` (monotonic time)."""
         if self._client is not None:
             wait_until(self._client.transfer(self._path, STATE, size, began))
 
     def arrive(self) -> None:
-        """The last of it is on its way: wait for as long as the links' latency."""
+        """Wait for the links' latency after the last byte was sent."""
         if self._client is not None:
             wait_until(time.monotonic() + self.latency_seconds)
 
 
 class StoreLinks:
-    """What the agent said last of its server's links. The store's own thread changes it, others read it."""
+    """The server's links as last sent by the agent. The store's own thread replaces them; others read
+    them."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where the links' server listens for the store."""
+        """Args: folder: where the link server listens for the store."""
         self._folder = folder
         self._told: Mapping[str, Any] | None = None
         self._client: LinkClient | None = None
         self.rack: str | None = None
 
     def obey(self, told: Mapping[str, Any] | None) -> None:
-        """Take these links from now on: {"rates", "rack"}; None: there are none.
+        """Use these links from now on: {"rates", "rack"}; None for no links.
 
         Raises KeyError and ValueError.
         """
@@ -64,16 +65,16 @@ class StoreLinks:
         self.rack = None if told is None else str(told["rack"])
 
     def to(self, rack: str | None) -> Way:
-        """The way to a server in that rack; None where it is not said."""
+        """Return the way to a server in that rack; None if its rack is unknown."""
         client = self._client
         if client is None:
             return Way()
         return Way(client, (NETWORK,) if rack in (None, self.rack) else (NETWORK, SPINE))
 
     def back(self) -> Way:
-        """The way of what comes from other servers."""
+        """Return the way of data from other servers."""
         return Way() if self._client is None else Way(self._client, (NETWORK_IN,))
 
     def into_memory(self) -> Way:
-        """The way from sub-buffers to the host's memory: what comes is received by the accelerator."""
+        """Return the way from sub-buffers to host memory: data is received by the accelerator."""
         return Way() if self._client is None else Way(self._client, (HOST_TO_DEVICE,))

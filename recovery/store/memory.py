@@ -1,4 +1,4 @@
-"""Memory that a worker writes and the store keeps: files in memory, whose pages the store has taken."""
+"""Memory that a worker writes and the store keeps: in-memory files whose pages the store has allocated."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _TAKEN_AT_ONCE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Checksums:
-    """What a shard was when it was complete: CRC-32 of each chunk of CHUNK_BYTES, SHA-256 of all of it."""
+    """Checksums of a complete shard: CRC-32 of each chunk of CHUNK_BYTES, SHA-256 of the whole."""
 
     chunks: tuple[int, ...]
     sha256: str
 
 
 class Region:
-    """A piece of memory of a fixed size, which is to be taken before anybody writes into it."""
+    """A piece of memory of a fixed size, to be allocated before it is written."""
 
     def __init__(self, size: int) -> None:
         """Raises OSError."""
         self.size = size
-        #: Whether all of it is taken.
+        #: Whether all of its pages are allocated.
         self.taken = False
         self.descriptor = os.memfd_create("recovery-point", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size)
-            # Whoever has the descriptor can make it neither larger than was accounted, nor smaller under a
+            # No holder of the descriptor can grow it beyond what was accounted for, or shrink it under a
             # reader.
             fcntl.fcntl(
                 self.descriptor,
@@ -45,19 +45,19 @@ class Region:
             raise
 
     def open_to_read(self) -> int:
-        """Another descriptor of it, through which nothing can be written. The caller closes it."""
+        """Return another descriptor of it, read-only. The caller closes it."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Give the memory back, once others who have it let go of it too."""
+        """Release the memory, once all other holders of it have closed it too."""
         os.close(self.descriptor)
 
 
 def take_memory(descriptor: int, size: int) -> Iterator[int]:
-    """Take a region's memory, so that nobody who writes into it later is charged for it, or runs out of it:
-    piece by piece, as that takes a second for some gigabytes. Yields how much is taken.
+    """Allocate a region's memory, so that later writers are neither charged for it nor run out of it.
 
-    Raises OSError where there is not as much.
+    Works piece by piece, because some gigabytes take a second. Yields the bytes allocated so far. Raises
+    OSError without enough memory.
     """
     for place in range(0, size, _TAKEN_AT_ONCE_BYTES):
         os.posix_fallocate(descriptor, place, min(_TAKEN_AT_ONCE_BYTES, size - place))
@@ -65,14 +65,14 @@ def take_memory(descriptor: int, size: int) -> Iterator[int]:
 
 
 def checksums(descriptor: int, size: int) -> Checksums:
-    """The checksums of the first `size` bytes. Raises OSError."""
+    """Return the checksums of the first `size` bytes. Raises OSError."""
     return Checksums(chunk_checksums(descriptor, size), _digest(descriptor, size))
 
 
 def chunk_checksums(
     descriptor: int, size: int, goes_on: Callable[[], None] = lambda: None
 ) -> tuple[int, ...]:
-    """CRC-32 of each chunk; `goes_on` is called at each. Raises OSError."""
+    """Return the CRC-32 of each chunk; `goes_on` is called after each. Raises OSError."""
     found = []
     if size:
         with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:

@@ -1,7 +1,7 @@
-"""What the stores of other servers ask of this one: to keep copies, what it has of a shard, and shards.
+"""Requests of other servers' stores to this one: keep copies, list the versions of a shard, and send shards.
 
-Each caller is answered in a thread of its own (`callers.py`), which asks the store's thread for what it needs
-of what is held.
+Each caller is answered in its own thread (`callers.py`), which accesses the contents through the store's
+thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class PeerRequests:
-    """Answers other stores, each in its thread."""
+    """Answers other stores, each in its own thread."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class PeerRequests:
         links: StoreLinks,
         groups: Callable[[], Groups],
     ) -> None:
-        """`check_lease` raises RefusedError. `groups`: those of now."""
+        """Args: check_lease: raises RefusedError without a lease. groups: returns the current groups."""
         self._holdings = holdings
         self._threads = threads
         self._check_lease = check_lease
         self._links = links
         self._groups = groups
-        #: The callers from whom a copy is coming.
+        #: The caller of each copy that is being received.
         self._receiving: dict[Owner, Channel] = {}
 
     def greet(self, connection: socket.socket) -> tuple[Channel, str, int]:
@@ -76,7 +76,7 @@ class PeerRequests:
                 channel.send({"refused": str(error)})
 
     def _take(self, channel: Channel, owner: Owner, message: Message) -> None:
-        """Receive a copy. What is not whole in the end never counts."""
+        """Receive a copy. An incomplete copy never counts."""
         size = calls.size_of(message)
         sending = Sending.bounded(wire.amount(message, "pause_seconds"), 0.0, wire.number(message, "buffers"))
         capacity, committed = wire.number(message, "capacity"), wire.optional_number(message, "committed")
@@ -99,7 +99,7 @@ class PeerRequests:
                 del self._receiving[owner]
 
         def end(version: Version) -> None:
-            # Before the caller hears of it: the next version may come at once.
+            # Before the caller receives the answer, because the next version may follow at once.
             arrived()
             self._holdings.end_copy(owner, *begun[0], version)
 
@@ -122,11 +122,11 @@ class PeerRequests:
             self._threads.ask_own(lambda: end(whole))
             channel.send({"whole": size.iteration})
         finally:
-            # After `begin`, also where that came too late to be waited for.
+            # Queued after `begin`, even if `begin` came too late to be waited for.
             self._threads.later(arrived)
 
     def _take_memory(self, channel: Channel, owner: Owner, region: Region, descriptor: int) -> None:
-        """Take a slot's memory before it is written. The caller hears how that goes on."""
+        """Allocate a slot's memory before it is written, reporting progress to the caller."""
         if region.taken:
             return
         try:
@@ -143,7 +143,7 @@ class PeerRequests:
         region.taken = True
 
     def _listed(self, owner: Owner) -> list[list[int]]:
-        """What is here of a shard, for a later generation: from now on nothing of the earlier one changes."""
+        """List the versions of a shard for a later generation, and freeze the earlier one."""
         self._holdings.freeze(owner.job, owner.generation)
         holding = self._holdings.get(owner)
         if holding is None:

@@ -1,22 +1,22 @@
-"""What the stores of two servers say to each other over TCP.
+"""The protocol between the stores of two servers, over TCP.
 
-Both prove first that they know the secret of the generation whose shards it is about (HMAC-SHA256 over fresh
-nonces, as in a hand-over). Then come frames: a length, JSON, and an HMAC of the connection's own key over
-side, number and content. Chunks of a shard (`shard_stream.py`) carry a CRC-32 each; the SHA-256 of all of
-them comes in a frame. What is sent is not encrypted.
+Both sides first prove that they know the secret of the shards' generation (HMAC-SHA256 over fresh nonces, as
+in a hand-over). Frames follow: a length, JSON, and an HMAC with the connection's own key over side, number
+and content. Chunks of a shard (`shard_stream.py`) carry a CRC-32 each; a frame carries the SHA-256 of all of
+them. The traffic is not encrypted.
 
-From whoever has called, with the answer to it:
+Requests of the caller, with their answers:
 
     {"put": rank, "iteration", "bytes", "description_bytes", "capacity", "committed", "world_size",
-     "pause_seconds", "buffers"}                     how it is sent: of both the receiver sets bounds
-        {"ready": true, "rack": text | null}, then the chunks come, and {"end": sha256}
+     "pause_seconds", "buffers"}                     the way of sending, bounded by the receiver
+        {"ready": true, "rack": text | null}, then chunks and {"end": sha256}
         {"whole": iteration}
     {"list": rank}
         {"versions": [[iteration, bytes, description_bytes, world_size], ...]}
     {"get": rank, "iteration", "rack": text | null}
-        {"sending": bytes, "description_bytes"}, then the chunks come, and {"end": sha256}
+        {"sending": bytes, "description_bytes"}, then chunks and {"end": sha256}
 
-Whatever is not done is answered by {"refused": reason}.
+Any refused request is answered by {"refused": reason}.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import Any
 
 HELLO_LIMIT_BYTES = 1 << 10
 FRAME_LIMIT_BYTES = 1 << 14
-#: Whoever says nothing for so long in the middle of something is given up.
+#: A peer that is silent for this long in the middle of a message is given up.
 SILENT_SECONDS = 3.0
 AUTHENTICATION_SECONDS = 5.0
-#: A frame, a chunk or the word that one is in memory takes no longer, nor does an answer stay away longer.
-#: All together may take any time: a copy goes on as long as it makes progress.
+#: Longest time of a frame, a chunk, a mark or a wait for an answer. A whole copy has no limit as long as it
+#: makes progress.
 STEP_SECONDS = 10.0
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
@@ -50,11 +50,11 @@ Message = dict[str, Any]
 
 
 class PeerError(OSError):
-    """The other store does not answer, says what makes no sense, or is not one that may be spoken to."""
+    """The other store does not answer, sends nonsense, or is not authenticated."""
 
 
 class PeerRefusedError(PeerError):
-    """The other store does not do it, and says why."""
+    """The other store refuses, with a reason."""
 
 
 @dataclass(frozen=True, order=True)
@@ -68,7 +68,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class ShardSize:
-    """What is said of a shard before it comes."""
+    """The sizes of a shard, announced before its content."""
 
     iteration: int
     bytes: int
@@ -77,7 +77,7 @@ class ShardSize:
 
 
 class Channel:
-    """A connection between two stores that have proved themselves to each other."""
+    """A connection between two mutually authenticated stores."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Channel:
         check: Callable[[], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`check` raises where nothing may be said any more: the lease of this server is over."""
+        """Args: check: raises when the lease of this server is over, so that nothing is sent or received."""
         self._socket = connection
         self._key = key
         self._own, self._other = own, other
@@ -97,23 +97,23 @@ class Channel:
         self._sent = self._received = 0
         self._closes_at = float("inf")
         self._pause_seconds = SILENT_SECONDS
-        #: What a message to the other side and back took.
+        #: Round-trip time of a message.
         self.startup_seconds = 0.0
 
     def allow(self, seconds: float) -> None:
-        """All that comes from now on may take so long together."""
+        """Limit the time of everything that follows."""
         self._closes_at = self._now() + seconds
 
     def allow_pauses(self, seconds: float) -> None:
-        """Between two chunks the other side may be silent for so long."""
+        """Allow the other side to be silent for this long between two chunks."""
         self._pause_seconds = max(SILENT_SECONDS, seconds)
 
     def _ends_at(self, pause_seconds: float = 0.0) -> float:
-        """By when the step that begins now is to be over."""
+        """Return the deadline of a step that begins now."""
         return min(self._closes_at, self._now() + STEP_SECONDS + pause_seconds)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Say something. Raises OSError."""
+        """Send a message. Raises OSError."""
         self._check()
         body = json.dumps(message, separators=(",", ":")).encode()
         seal = self._seal(self._own, self._sent, body)
@@ -121,11 +121,11 @@ class Channel:
         send_all(self._socket, _LENGTH.pack(len(body)) + body + seal, self._ends_at(), self._now)
 
     def receive(self) -> Message:
-        """What the other side says next.
+        """Receive the next message.
 
         Raises:
-            PeerRefusedError: it does not do what was asked.
-            PeerError: that makes no sense, or was not said by it. OSError: the connection broke.
+            PeerRefusedError: the other side refuses the request.
+            PeerError: it is malformed or not authentic. OSError: the connection broke.
         """
         ends_at = self._ends_at()
         head = bytearray(_LENGTH.size)
@@ -145,7 +145,7 @@ class Channel:
         return message
 
     def send_bytes(self, content: bytes | memoryview) -> None:
-        """Send bytes as they are. Raises OSError."""
+        """Send raw bytes. Raises OSError."""
         self._check()
         send_all(self._socket, content, self._ends_at(), self._now)
 
@@ -155,19 +155,19 @@ class Channel:
         _receive_into(self._socket, view, self._ends_at(self._pause_seconds), self._pause_seconds, self._now)
 
     def mark(self) -> None:
-        """Tell the other side that the chunk that came is where it belongs. Raises OSError.
+        """Acknowledge that a chunk is in memory. Raises OSError.
 
-        For another thread than the one that receives: it leaves the socket's time limit alone."""
+        Safe in a thread other than the receiving one: it does not change the socket's timeout."""
         self._check()
         self._socket.sendall(_MARK)
 
     def take_mark(self) -> None:
-        """Wait for the other side to say so. Raises OSError."""
+        """Wait for the other side's acknowledgement of a chunk. Raises OSError."""
         if receive(self._socket, len(_MARK), self._ends_at(), self._now) != _MARK:
             raise PeerError("it says something else than that a chunk is there")
 
     def messages(self) -> Iterator[Message]:
-        """What the other side asks, until it goes away or asks nothing for a while."""
+        """Yield requests of the other side, until it disconnects or is silent for too long."""
         while True:
             try:
                 message = self.receive()
@@ -182,7 +182,7 @@ class Channel:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
     def _seal(self, side: bytes, number: int, body: bytes) -> bytes:
@@ -190,7 +190,7 @@ class Channel:
 
 
 def call(peer: Peer, job: str, generation: int, secret: str, check: Callable[[], None]) -> Channel:
-    """Connect to another server's store, for one generation's shards. Raises OSError."""
+    """Connect to another server's store for one generation's shards. Raises OSError."""
     check()
     began = time.monotonic()
     connection = socket.create_connection((peer.address, peer.port), timeout=SILENT_SECONDS)
@@ -222,13 +222,13 @@ def answer(
     secret_of: Callable[[str, int], str | None],
     check: Callable[[], None],
 ) -> tuple[Channel, str, int]:
-    """Have whoever has called prove itself; returns the job and the generation that it may speak of.
+    """Authenticate a caller; return the job and the generation that it may access.
 
     Args:
-        server: this one's name; whoever means another is not answered.
+        server: this server's name; callers that expect another one are rejected.
 
     Raises:
-        PeerError: it does not know the secret. OSError: it went away.
+        PeerError: it does not know the secret. OSError: it disconnected.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ends_at = time.monotonic() + AUTHENTICATION_SECONDS
@@ -259,7 +259,7 @@ def send_all(
     ends_at: float,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all of it, unless the other side takes nothing for a while or all of it takes too long."""
+    """Send all of `content`. Raises TimeoutError if the other side stalls or the deadline passes."""
     view = memoryview(content)
     while view:
         _wait_at_most(connection, ends_at, SILENT_SECONDS, now)
@@ -269,7 +269,7 @@ def send_all(
 def receive(
     connection: socket.socket, size: int, ends_at: float, now: Callable[[], float] = time.monotonic
 ) -> bytes:
-    """Read so many bytes, unless the other side is silent for a while or all of it takes too long."""
+    """Read `size` bytes. Raises TimeoutError if the other side stalls or the deadline passes."""
     content = bytearray(size)
     _receive_into(connection, memoryview(content), ends_at, SILENT_SECONDS, now)
     return bytes(content)

@@ -1,8 +1,7 @@
-"""What a store asks of the stores of other servers: that they keep copies, and what a rank reads that is not
-here.
+"""Requests of a store to those of other servers: keep copies, and fetch what a rank reads here.
 
-All that is held belongs to the store's own thread. What waits for a network runs in threads of its own, each
-as long as it makes progress.
+The store's own thread owns the contents. Network waits run in separate threads, each for as long as it makes
+progress.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from recovery.store.wire import Message, boot_seconds
 
 logger = logging.getLogger(__name__)
 
-#: Ranks that may wait for the same answer.
+#: Most ranks that wait for the same answer.
 MOST_WAITING = 8
 
-#: By iteration, how large a shard is and where it lies.
+#: Size of a shard and the peer that has it, by iteration.
 Elsewhere = dict[int, tuple[ShardSize, Peer]]
 
 
 class Peers:
-    """The store's dealings with others. Its methods are for the store's own thread."""
+    """The store's communication with other stores. Its methods run in the store's own thread."""
 
     def __init__(
         self,
@@ -45,31 +44,31 @@ class Peers:
         check_lease: Callable[[], None],
         links: StoreLinks,
     ) -> None:
-        """`later` runs something in the store's own thread; `check_lease` raises RefusedError."""
+        """Args: later: runs something in the store's own thread. check_lease: raises RefusedError."""
         self._holdings = holdings
         self._links = links
-        #: Of the copies that are on their way.
+        #: Of the copies in progress.
         self._allowances: dict[Owner, Allowance] = {}
         self._threads = Threads(later)
         self._check_lease = check_lease
         self._groups = Groups(None, {})
         self._callers: Callers | None = None
         self._requests = PeerRequests(holdings, self._threads, check_lease, links, lambda: self._groups)
-        #: Who waits for what others have of a shard.
+        #: Callbacks that wait for the versions that peers have of a shard.
         self._asking: dict[Owner, list[Callable[[Elsewhere], None]]] = {}
         self._setbacks = Setbacks()
-        #: The servers that have the version that was kept last of each rank here.
+        #: The servers that have the latest copied version of each rank here.
         self._copies: dict[Owner, frozenset[Peer]] = {}
-        #: What is in the way of copies, by the server that it concerns.
+        #: Why copies fail, by server; "" for this server.
         self._problems: dict[str, str] = {}
 
-    # What the agent says
+    # Called for the agent
 
     def obey(self, listen: tuple[str, int] | None, groups: Groups) -> None:
-        """Listen there, and have to do with these generations alone."""
+        """Listen on this address and serve only these generations."""
         held = {(owner.job, owner.generation) for owner, _holding in self._holdings}
         self._groups = groups.with_secrets_of(self._groups, held)
-        # A peer that nobody asks for a copy any more is in nobody's way.
+        # Forget the problems of peers that keep no copies any more.
         wanted = {peer.server for peer in groups.all_targets()}
         self._problems = {one: text for one, text in self._problems.items() if one in wanted or not one}
         if self._callers is not None and self._callers.where != listen:
@@ -86,16 +85,16 @@ class Peers:
                 self._problems[""] = problem
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._callers is not None:
             self._callers.close()
 
     def may_have(self, owner: Owner) -> bool:
-        """Whether a later generation is to read that rank's shard here, and others may have it."""
+        """Whether a later generation reads that rank's shard here and peers may have it."""
         return bool(self._groups.sources(owner))
 
     def report(self) -> Message:
-        """How well the state of the workers here is protected, and what is in the way of more."""
+        """Report how well the workers' state here is protected, and what prevents more protection."""
         owners = [owner for owner, holding in self._holdings if holding.versions() and self._is_ours(owner)]
         copies = [self.copies_of(owner) for owner in owners]
         protection = "none"
@@ -106,8 +105,8 @@ class Peers:
         return {"protection": protection, "problem": problem[:300]}
 
     def copies_of(self, owner: Owner) -> dict[str, int]:
-        """How many copies there are of what one rank left last, this server's own among them, and how many
-        there are to be. A copy on a server that is to keep none any more does not count."""
+        """Return the number of copies of a rank's latest version, including this server's, and the number
+        wanted. Copies on servers that no longer keep any do not count."""
         if not self._is_ours(owner):
             return {}
         targets = self._groups.targets(owner)
@@ -119,13 +118,14 @@ class Peers:
     def _is_ours(self, owner: Owner) -> bool:
         return owner in self._copies
 
-    # Copies of what is here
+    # Copies to peers
 
     def copy(
         self, owner: Owner, place: int, version: Version, sending: Sending, done: Callable[[list[Sent]], None]
     ) -> None:
-        """Have the peers keep a copy of a version that is complete here; `done` once it has as many as can
-        be, at once where there are no peers. It hears of what was sent."""
+        """Copy a complete version to its peers.
+
+        `done` receives what was sent once all peers have finished or failed; at once without peers."""
         self._copies = {one: at for one, at in self._copies.items() if self._holdings.get(one) is not None}
         self._copies.setdefault(owner, frozenset())
         targets = self._groups.targets(owner)
@@ -167,7 +167,7 @@ class Peers:
         for peer in able:
             try:
                 descriptor = region.open_to_read()
-            except OSError as error:  # there are no more descriptors
+            except OSError as error:  # no descriptors are left
                 finished(peer, str(error))
                 continue
             copying = calls.Copying(owner, secret, header, version, sending, allowance)
@@ -178,19 +178,18 @@ class Peers:
             )
 
     def expect(self, owner: Owner, sending: Sending) -> Allowance:
-        """A version of that rank is to be copied once its checksums are known: from now on it may be allowed
-        to."""
+        """Create the allowance of a version that is to be copied once its checksums are known."""
         self._allowances[owner] = Allowance(sending)
         return self._allowances[owner]
 
     def allow(self, owner: Owner, size: int, within_seconds: float | None, takes_seconds: float) -> None:
-        """That rank's copies may be sent now: so many bytes within so many seconds."""
+        """Let that rank's copies be sent: `size` bytes within so many seconds."""
         allowance = self._allowances.get(owner)
         if allowance is not None:
             allowance.allow(size, within_seconds, takes_seconds)
 
     def lift(self, owner: Owner) -> None:
-        """Nobody says any more when that rank's copies may be sent."""
+        """Send that rank's copies without further allowances."""
         allowance = self._allowances.get(owner)
         if allowance is not None:
             allowance.lift()
@@ -204,10 +203,10 @@ class Peers:
         self._problems[peer.server] = f"server {peer.server} keeps no copy: {problem}"
         logger.warning("%s", self._problems[peer.server])
 
-    # What a rank reads that is not here
+    # Fetches from peers
 
     def find(self, owner: Owner, then: Callable[[Elsewhere], None]) -> None:
-        """What others have of a shard: by iteration, where it lies. The nearest is asked first."""
+        """Find the versions that peers have of a shard, by iteration. The nearest peer is asked first."""
         sources = self._groups.sources(owner)
         secret = self._groups.secret_of(owner.job, owner.generation)
         found: Elsewhere = {}
@@ -220,7 +219,7 @@ class Peers:
             return
         waiting.append(then)
         if len(waiting) > 1:
-            return  # they are being asked
+            return  # the request is in progress
 
         def ask() -> None:
             for peer in sources:
@@ -244,8 +243,9 @@ class Peers:
         then: Callable[[Slot | None, str], None],
         goes_on: Callable[[], None],
     ) -> None:
-        """Bring one version here; `then` gets its slot, or why it has not come. `goes_on` is called
-        meanwhile, in another thread."""
+        """Fetch one version; `then` receives its slot, or the reason of a failure.
+
+        `goes_on` is called meanwhile in another thread."""
         secret = self._groups.secret_of(owner.job, owner.generation)
         others = [peer for peer in self._groups.sources(owner) if peer != nearest]
         try:

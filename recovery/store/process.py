@@ -1,4 +1,4 @@
-"""The store as a program: started by an agent, and left behind by it (standard library alone)."""
+"""The store as a program, started by an agent and independent of it (standard library only)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recovery.store.server import StoreServer
 
 
 def command(interpreter: str, source_root: Path, folder: Path, limit_bytes: int) -> list[str]:
-    """The command that starts the store of `folder`; `source_root` holds the package `recovery`."""
+    """Return the command that starts the store of `folder`; `source_root` holds the package `recovery`."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from recovery.store.process import main; "
         "main(sys.argv[2], int(sys.argv[3]))"
@@ -22,7 +22,7 @@ def command(interpreter: str, source_root: Path, folder: Path, limit_bytes: int)
 
 
 def kill(folder: Path) -> None:
-    """End the store of a folder, whatever it is doing; nothing where none runs. Raises OSError."""
+    """Kill the store of a folder, if one runs. Raises OSError."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -33,7 +33,7 @@ def kill(folder: Path) -> None:
         os.close(lock)
         return
     try:
-        # Who holds the lock has written its number there, so it is its number still.
+        # The lock's holder has written its PID into the file, so a held lock means that the PID is valid.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         signal.pidfd_send_signal(held_by, signal.SIGKILL)
@@ -43,9 +43,9 @@ def kill(folder: Path) -> None:
 
 
 def main(folder: str, limit_bytes: int) -> None:
-    """Run the store of a folder; returns at once where one runs already."""
+    """Run the store of a folder; return at once if one is running."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    # What ends the agent must not end this; it ends when the agent says so, or stays away.
+    # Signals that end the agent must not end the store; it ends on the agent's request or its long absence.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     lock = os.open(Path(folder) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,8 @@
-"""The store's process: serves the workers of its node, and obeys its agent.
+"""The store's process: serves the workers of its node on behalf of its agent.
 
-One thread owns all that is held; a few others compute checksums. What workers say is untrusted: each has a
-socket in its own box, which says whose shards it may write and of which job it may read, and a line that
-makes no sense ends its connection.
+One thread owns the contents; a few others compute checksums. Workers are untrusted. Each has a socket in its
+own box, which determines whose shards it may write and which job's it may read. A malformed line ends the
+connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_OF_A_WORKER = 2
 CHECKING_THREADS = 2
-#: Without an agent and without a lease nobody will want what is held here.
+#: Without an agent and a lease for this long, the store ends.
 LONELY_SECONDS = 300.0
 LOOK_SECONDS = 1.0
 _CREDENTIALS = struct.Struct("3i")
@@ -45,7 +45,7 @@ class _Listener:
 
 
 class StoreServer:
-    """Holds recovery points, until nobody can want them any more."""
+    """Holds recovery points until no agent needs them."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         """Listen for the agent. Raises OSError."""
@@ -69,7 +69,7 @@ class StoreServer:
         self._listen_for_the_agent()
 
     def run(self) -> None:
-        """Serve until the agent ends it, or is gone for good."""
+        """Serve until the agent ends the store, or is gone for good."""
         while not self._stopped:
             for key, _events in self._selector.select(LOOK_SECONDS):
                 if key.fileobj is self._wake_read:
@@ -97,8 +97,8 @@ class StoreServer:
         self._control_identity = (found.st_dev, found.st_ino)
 
     def _is_forsaken(self) -> bool:
-        """Whether nobody can come any more: the folder is another's or gone, or there was no agent for
-        long."""
+        """Whether no agent can come any more: the folder is replaced or gone, or no agent connected for
+        `LONELY_SECONDS`."""
         try:
             found = os.stat(self._folder / wire.CONTROL_NAME)
         except OSError:
@@ -132,7 +132,7 @@ class StoreServer:
 
     @staticmethod
     def _may_speak(accepted: socket.socket, served: Served | None) -> bool:
-        """Whether the process at the other end is of the user for whom the socket was made."""
+        """Whether the peer process belongs to the user for whom the socket was made."""
         found = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _process, user_id, _group = _CREDENTIALS.unpack(found)
         own = os.geteuid()
@@ -168,7 +168,7 @@ class StoreServer:
     def send(
         self, connection: Connection, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()
     ) -> None:
-        """Answer; whoever does not read its answers is not spoken to any more."""
+        """Send an answer; a peer that does not read its answers is disconnected."""
         if connection not in self._connections:
             return
         try:
@@ -179,7 +179,7 @@ class StoreServer:
             self._drop(connection)
 
     def in_background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Compute in a thread, go on in this one with the result, or None where there is none."""
+        """Run `work` in a thread, then `then` in this one with its result, or None on failure."""
 
         def run() -> None:
             result = None
@@ -195,12 +195,12 @@ class StoreServer:
         self._threads.submit(run)
 
     def later(self, work: Callable[[], None]) -> None:
-        """From any thread: have this done in the one that owns what is held."""
+        """Run `work` in the thread that owns the contents. Callable from any thread."""
         self._done.put(work)
         self._wake_write.send(b"w")
 
     def require_lease(self) -> None:
-        """Raises RefusedError where the lease of this server is over: what is held may be another's."""
+        """Raise RefusedError if the lease of this server is over: the contents may be obsolete."""
         if boot_seconds() >= self._lease_deadline:
             raise RefusedError("the lease of this server is over")
 
@@ -254,7 +254,7 @@ class StoreServer:
             self._selector.register(listening, selectors.EVENT_READ, self._listeners[key])
 
     def _finish(self, connection: Connection) -> None:
-        """A worker is gone: take what it had said before."""
+        """Process the remaining messages of a worker that is gone, then disconnect it."""
         while connection in self._connections:
             try:
                 connection.socket.recv(1, socket.MSG_PEEK)

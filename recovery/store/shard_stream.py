@@ -1,8 +1,8 @@
-"""A shard on its way from store to store, in chunks that go through a few sub-buffers of the receiver.
+"""Transfer of a shard between stores, in chunks through a few sub-buffers of the receiver.
 
-A chunk is a length, a CRC-32 and its bytes. The receiver answers each with one byte once it is in its memory:
-the sub-buffer is free again. No more chunks are on their way than there are sub-buffers, so network and copy
-work side by side, and a receiver's memory is bounded.
+A chunk is a length, a CRC-32 and its bytes. The receiver acknowledges each with one byte once it is in
+memory, which frees the sub-buffer. At most as many chunks are in flight as there are sub-buffers, so network
+and copy overlap, and a receiver's memory is bounded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CHUNK = struct.Struct(">II")
 _CHUNKS_OF_A_SHARD = 16
 _LEAST_CHUNK_BYTES = 64 << 10
 
-#: Waits until something may be sent; takes how much there is, returns how much may go.
+#: Waits until something may be sent. Receives the bytes left, returns the bytes that may be sent.
 Take = Callable[[int], int]
 
 
 def all_at_once(left: int) -> int:
-    """Of a shard that waits for no idle time."""
+    """Allow all bytes, for a shard that waits for no idle time."""
     return left
 
 
@@ -42,10 +42,10 @@ def send_shard(
     take: Take = all_at_once,
     buffers: int = SUB_BUFFERS,
 ) -> float:
-    """Send the chunks of a shard, and what their digest was when it was complete; returns the seconds in
-    which it was sending, without those in which it might not. Raises OSError."""
+    """Send the chunks of a shard and its digest; return the seconds spent sending, without waits for an
+    allowance. Raises OSError."""
     place, on_their_way, seconds = 0, 0, 0.0
-    # A small shard goes in several chunks too: the first is being copied while the next one comes.
+    # A small shard is sent in several chunks too, so that the copy of one overlaps with the next.
     largest = min(SUB_BUFFER_BYTES, way.piece_bytes, max(_LEAST_CHUNK_BYTES, len(view) // _CHUNKS_OF_A_SHARD))
     while place < len(view):
         began = time.monotonic()
@@ -53,7 +53,7 @@ def send_shard(
             channel.take_mark()
             on_their_way -= 1
         seconds += time.monotonic() - began
-        # No chunk crosses a border of those whose checksums are kept.
+        # No chunk crosses a boundary between checksummed chunks.
         border = CHUNK_BYTES - place % CHUNK_BYTES
         size = take(min(largest, border, len(view) - place))
         began = time.monotonic()
@@ -82,11 +82,12 @@ def receive_shard(
     buffers: int = SUB_BUFFERS,
     goes_on: Callable[[], None] = lambda: None,
 ) -> tuple[tuple[int, ...], str]:
-    """Write the chunks of a shard into memory; returns checksums of all CHUNK_BYTES, and the digest.
-    `goes_on` is called at each chunk.
+    """Write the chunks of a shard into memory; return the checksum of each CHUNK_BYTES, and the digest.
+
+    `goes_on` is called after each chunk.
 
     Raises:
-        PeerError: one is not what its checksum says, or all are not what their digest says. OSError.
+        PeerError: a chunk does not match its checksum, or the shard its digest. OSError.
     """
     assembly = _Assembly(channel, descriptor, into_memory)
     room = deque(memoryview(bytearray(min(size, SUB_BUFFER_BYTES))) for _ in range(buffers if size else 0))
@@ -118,7 +119,7 @@ def receive_shard(
 
 
 class _Assembly:
-    """What came so far."""
+    """The part of a shard received so far."""
 
     def __init__(self, channel: Channel, descriptor: int, into_memory: Way) -> None:
         self.digest = hashlib.sha256()
@@ -129,7 +130,7 @@ class _Assembly:
         self._place = 0
 
     def add(self, chunk: memoryview, checksum: int) -> None:
-        """Copy a chunk to where it belongs; then its sub-buffer is free."""
+        """Copy a chunk into memory, which frees its sub-buffer."""
         began = time.monotonic()
         if zlib.crc32(chunk) != checksum:
             raise PeerError(f"the chunk at {self._place} was altered on its way")

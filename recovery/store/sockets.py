@@ -1,5 +1,5 @@
-"""Sockets in a folder whose path may be longer than an address, and on an address of this machine. The store
-and the emulated links use them (standard library alone)."""
+"""Unix sockets in folders with long paths, and TCP sockets on an address of this machine. Used by the store
+and the emulated links (standard library only)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def connect(folder: Path, name: str, *, blocking: bool = True) -> socket.socket:
-    """Connect to a socket in a folder whose path may be longer than an address.
+    """Connect to a socket in a folder whose path may exceed the limit of a socket address.
 
-    Raises OSError; unless `blocking`, BlockingIOError where a listener takes nobody now.
+    Raises OSError; unless `blocking`, BlockingIOError if the listener's backlog is full.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -27,7 +27,7 @@ def connect(folder: Path, name: str, *, blocking: bool = True) -> socket.socket:
 
 
 def listen(folder: Path, name: str, user_id: int | None, backlog: int) -> socket.socket:
-    """Make a socket in a folder, for one user alone. Raises OSError."""
+    """Create a listening socket in a folder, accessible to one user only. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.setblocking(False)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The store's own thread, which owns all that is held, and those that wait for a network."""
+"""The store's own thread, which owns the contents, and threads that wait for the network."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Found = TypeVar("Found")
 
 
 class Threads:
-    """Threads that wait, and what they have done in the store's own."""
+    """Starts threads that wait, and runs their work on the contents in the store's own thread."""
 
     def __init__(self, later: Callable[[Callable[[], None]], None]) -> None:
-        """`later` runs something in the store's own thread."""
+        """Args: later: runs something in the store's own thread."""
         self.later = later
 
     def start(
@@ -32,9 +32,9 @@ class Threads:
         then: Callable[[str | None], None],
         finally_: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do something that waits, then go on in the store's own thread with what went wrong, or None.
+        """Run blocking work in a thread, then `then` in the store's own with the error text, or None.
 
-        Whatever happens it goes on: somebody waits for it, and others for them."""
+        `then` is always called, because others wait for it."""
 
         def run() -> None:
             problem: str | None = "it broke off"
@@ -52,13 +52,13 @@ class Threads:
 
         try:
             threading.Thread(target=run, name="peer", daemon=True).start()
-        except RuntimeError as error:  # there are too many threads on this server
+        except RuntimeError as error:  # too many threads on this server
             finally_()
             problem = str(error)
             self.later(lambda: then(problem))
 
     def ask_own(self, work: Callable[[], Found]) -> Found:
-        """From another thread: have something done by the store's own. Raises what that raises."""
+        """Run `work` in the store's own thread and return its result. Raises what it raises."""
         answer: Future[Found] = Future()
 
         def run() -> None:
@@ -67,7 +67,7 @@ class Threads:
             try:
                 answer.set_result(work())
             except _EXPECTED as error:
-                answer.set_exception(error)  # raised where it was asked for
+                answer.set_exception(error)  # raised in the calling thread
             except Exception as error:
                 logger.exception("what a peer asked for broke off")
                 answer.set_exception(error)

@@ -1,14 +1,14 @@
-"""What the store, its agent and its workers say to each other: lines of JSON over Unix sockets, with
-descriptors beside some of them.
+"""The protocol between the store, its agent and its workers: lines of JSON over Unix sockets, some with
+descriptors.
 
-From a worker, with the answer to it:
+Requests of a worker, with their answers:
 
     {"reserve": bytes, "committed": iteration | null}
         {"slots": [bytes, bytes], "holds": [iteration | null, the same]} and a descriptor of each slot
     {"begin": slot, "iteration", "committed"}             the slot's content is void from now on
     {"end": slot, "iteration", "bytes", "description_bytes", "pause_seconds", "seconds", "buffers"}
         {"complete": iteration, "copies", "wanted_copies", "copied": {"peers", "bytes", "seconds",
-         "startup_seconds"}}                              `copied` where other stores have it too
+         "startup_seconds"}}                              `copied` if other stores have it too
     {"allow": bytes, "within": seconds | null, "takes": seconds}
                                                           copies may be sent, in an idle time of the network
     {"find": rank, "generation"}
@@ -16,8 +16,8 @@ From a worker, with the answer to it:
     {"open": rank, "generation", "iteration"}
         {"opened": {"bytes", "description_bytes"}, "rank"} and a descriptor to read from
 
-Before an answer to `find` and `open` that takes its time {"goes_on": true} is said again and again. Whatever
-is not done is answered by {"refused": reason, "what"}. From the agent, as often as it likes:
+While an answer to `find` or `open` takes time, {"goes_on": true} is sent repeatedly. Any refused request is
+answered by {"refused": reason, "what"}. Requests of the agent, at any time:
 
     {"state": {"lease", "jobs": [...] | null, "serve": [{"key", "box", "user_id", "job", "generation", "rank",
                "world_size", "limit_bytes"}],
@@ -41,10 +41,10 @@ from typing import Any
 
 #: In the box of each worker that the store serves.
 SOCKET_NAME = "store.sock"
-#: The agent's, in the store's folder. Its name changes with what is said over it.
+#: The agent's socket, in the store's folder. Its name changes with the protocol.
 CONTROL_NAME = "control-2.sock"
 LINE_LIMIT_BYTES = 1 << 16
-#: What an agent says of all its workers, and hears of all that is held.
+#: Limit of the agent's state of all workers, and of the store's report.
 CONTROL_LIMIT_BYTES = 8 << 20
 _READ_BYTES = 1 << 16
 _MOST_DESCRIPTORS = 8
@@ -53,21 +53,21 @@ Message = dict[str, Any]
 
 
 class WireError(Exception):
-    """The other side says what makes no sense."""
+    """The other side sent a malformed message."""
 
 
 def boot_seconds() -> float:
-    """The clock by which leases end: it runs on while the machine sleeps, and nobody sets it."""
+    """Return the clock of leases: it advances while the machine sleeps and is never set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def to_line(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent."""
+    """Encode a message."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send a message, with descriptors that the other side gets copies of. Raises OSError."""
+    """Send a message with descriptors, of which the other side receives copies. Raises OSError."""
     line = to_line({**message, "descriptors": len(descriptors)} if descriptors else message)
     sent = socket.send_fds(connection, [line], list(descriptors))
     if sent < len(line):
@@ -75,27 +75,27 @@ def send(connection: socket.socket, message: Mapping[str, Any], descriptors: Seq
 
 
 class Inbox:
-    """Messages that come over one connection, with their descriptors."""
+    """Messages received over one connection, with their descriptors."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES, *, descriptors: bool = False) -> None:
-        """`descriptors`: whether the other side is trusted to send any; those of others are closed unseen."""
+        """Args: descriptors: whether descriptors are accepted from the other side; else they are dropped."""
         self._limit_bytes = limit_bytes
         self._takes_descriptors = descriptors
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
 
     def read(self, connection: socket.socket) -> Iterator[tuple[Message, list[int]]]:
-        """The messages that the next bytes complete.
+        """Yield the messages that the next bytes complete.
 
         Raises:
-            WireError: they are none.
-            OSError: the connection is gone; BlockingIOError where nothing waits.
+            WireError: they are malformed.
+            OSError: the connection is closed; BlockingIOError if no data is available.
         """
         if self._takes_descriptors:
             part, descriptors, _flags, _address = socket.recv_fds(connection, _READ_BYTES, _MOST_DESCRIPTORS)
             self._descriptors.extend(descriptors)
         else:
-            # Without room for them the kernel hands over none.
+            # Without a receive buffer for descriptors the kernel drops them.
             part = connection.recv(_READ_BYTES)
         if not part:
             raise ConnectionResetError("the other side closed the connection")
@@ -112,7 +112,7 @@ class Inbox:
             yield message, [self._descriptors.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Let go of descriptors that nobody has taken."""
+        """Close the descriptors that were not consumed."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
 
@@ -128,10 +128,10 @@ def _parse(line: bytes) -> Message:
 
 
 def number(message: Mapping[str, Any], name: str, most: int = 1 << 62) -> int:
-    """A whole number of at least 0 in a message.
+    """Return an integer of at least 0 from a message.
 
     Raises:
-        WireError: there is none.
+        WireError: it is missing or out of range.
     """
     value = message.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -140,12 +140,12 @@ def number(message: Mapping[str, Any], name: str, most: int = 1 << 62) -> int:
 
 
 def optional_number(message: Mapping[str, Any], name: str) -> int | None:
-    """The same, or null."""
+    """Return an integer of at least 0 from a message, or None for null."""
     return None if message.get(name) is None else number(message, name)
 
 
 def amount(message: Mapping[str, Any], name: str) -> float:
-    """A number of at least 0 in a message; 0 where it is not there.
+    """Return a number of at least 0 from a message; 0 if it is missing.
 
     Raises:
         WireError: it is something else.

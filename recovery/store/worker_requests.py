@@ -1,7 +1,6 @@
-"""What workers ask of their store: room for their shards, to have them kept, and shards of before.
+"""Requests of workers to their store: reserve room for shards, store them, and read earlier shards.
 
-What they say is untrusted: a worker may write its own shards, and read those of earlier generations of its
-job.
+Workers are untrusted: a worker may write its own shards, and read those of earlier generations of its job.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 logger = logging.getLogger(__name__)
 
 LARGEST_DESCRIPTION_BYTES = 256 << 20
-#: Whoever waits for something long hears so often that it goes on.
+#: Interval of progress messages to a worker that waits.
 PROGRESS_SECONDS = 1.0
 
 
@@ -42,7 +41,7 @@ class Served:
 
     @classmethod
     def from_message(cls, entry: Mapping[str, Any]) -> Served:
-        """As the agent says it. Raises KeyError, TypeError and ValueError."""
+        """Parse the agent's message. Raises KeyError, TypeError and ValueError."""
         owner = Owner(str(entry["job"]), int(entry["generation"]), int(entry["rank"]))
         user_id = None if entry["user_id"] is None else int(entry["user_id"])
         size, most = int(entry["world_size"]), int(entry["limit_bytes"])
@@ -51,7 +50,7 @@ class Served:
 
 @dataclass(eq=False)
 class Connection:
-    """A worker's, or with no `served` an agent's."""
+    """The connection of a worker, or without `served` of an agent."""
 
     socket: socket.socket
     inbox: Inbox
@@ -59,39 +58,39 @@ class Connection:
 
 
 class Serving(Protocol):
-    """What the store's loop does for whoever answers a worker."""
+    """The parts of the store's loop that answering a worker requires."""
 
     def send(
         self, connection: Connection, message: Mapping[str, Any], descriptors: tuple[int, ...] = (), /
     ) -> None:
-        """Send an answer, and hand descriptors over."""
+        """Send an answer with descriptors."""
 
     def later(self, work: Callable[[], None], /) -> None:
-        """From any thread: do something in the loop's own."""
+        """Run `work` in the loop's own thread. Callable from any thread."""
 
     def in_background(self, work: Callable[[], Any], then: Callable[[Any], None], /) -> None:
-        """Compute in a thread, and go on in the loop's own with the result, or None where there is none."""
+        """Run `work` in a thread, then `then` in the loop's own with the result, or None on failure."""
 
     def require_lease(self) -> None:
-        """Raises RefusedError where the lease of this server is over."""
+        """Raise RefusedError if the lease of this server is over."""
 
 
 class WorkerRequests:
-    """Answers workers, in the thread that owns what is held."""
+    """Answers workers, in the thread that owns the contents."""
 
     def __init__(self, server: Serving, holdings: Holdings, peers: Peers) -> None:
         self._server = server
         self._holdings = holdings
         self._peers = peers
-        #: Where versions that are not here were found, for those who asked.
+        #: Where peers have versions that are not here, for workers that asked.
         self._elsewhere: dict[Owner, Elsewhere] = {}
 
     def forget_unreachable(self) -> None:
-        """Peers have changed: what lies at none of them is found nowhere."""
+        """Forget versions found at peers that are no longer sources."""
         self._elsewhere = {o: some for o, some in self._elsewhere.items() if self._peers.may_have(o)}
 
     def answer(self, connection: Connection, served: Served, message: Message) -> None:
-        """Do what a worker asks for, or say why not. Raises WireError for what makes no sense."""
+        """Carry out a worker's request or refuse it with a reason. Raises WireError if it is malformed."""
         for what, handle in (
             ("reserve", self._reserve),
             ("begin", self._begin),
@@ -122,7 +121,7 @@ class WorkerRequests:
         if not lacking:
             self._hand_over(connection, slots)
             return
-        # Descriptors of its own: the slots may be given back meanwhile.
+        # Duplicate the descriptors, because the slots may be released meanwhile.
         taking = [(os.dup(region.descriptor), region.size) for region in lacking]
         taken = partial(self._taken, connection, served.owner, slots, lacking)
         self._server.in_background(partial(_take_all, taking), taken)
@@ -135,7 +134,7 @@ class WorkerRequests:
         regions: Sequence[Region],
         problem: str | None,
     ) -> None:
-        """The memory of these regions was taken, or there is not as much."""
+        """Hand over the slots if the memory of these regions was allocated, else release them."""
         if problem == "" and all(any(slot.region is region for slot in slots) for region in regions):
             for region in regions:
                 region.taken = True
@@ -167,7 +166,7 @@ class WorkerRequests:
         )
         region = self._holdings.end(served.owner, place, iteration, size, description_bytes)
         try:
-            # A descriptor of its own: the slot may be given back while it is read.
+            # Use a separate descriptor, because the slot may be released while it is read.
             descriptor = region.open_to_read()
         except OSError as error:
             self._holdings.unreadable(served.owner, place)
@@ -219,7 +218,7 @@ class WorkerRequests:
         self._server.send(connection, {**whole, "copied": copied} if sent else whole)
 
     def _asked_for(self, served: Served, message: Message, what: str) -> tuple[Owner, Holding | None]:
-        """A shard of an earlier generation of the worker's own job."""
+        """Return a shard of an earlier generation of the worker's own job."""
         generation = wire.number(message, "generation")
         if generation >= served.owner.generation:
             raise RefusedError(f"generation {generation} is none before {served.owner.generation}")
@@ -227,7 +226,7 @@ class WorkerRequests:
         return owner, self._holdings.get(owner)
 
     def _find(self, connection: Connection, served: Served, message: Message) -> None:
-        """Say which versions are still what they were when they were complete; others are forgotten."""
+        """Answer with the versions that still match their checksums; the others are forgotten."""
         owner, holding = self._asked_for(served, message, "find")
         self._holdings.freeze(owner.job, owner.generation)
         checking = [
@@ -281,12 +280,12 @@ class WorkerRequests:
             except RefusedError as error:
                 self._server.send(connection, {"refused": str(error), "what": "open"})
 
-        # Once for each answer that was given: a worker that asks on does not fill memory.
+        # Each answer allows one fetch, so that a worker cannot fill the memory with repeated requests.
         del self._elsewhere[owner][iteration]
         self._peers.fetch(owner, *found, fetched, self._goes_on(connection))
 
     def _goes_on(self, connection: Connection) -> Callable[[], None]:
-        """Tells a worker that what it waits for makes progress; for any thread, as often as it likes."""
+        """Return a callback that reports progress to a worker, from any thread and at a limited rate."""
         told_at = boot_seconds()
 
         def goes_on() -> None:
@@ -310,7 +309,7 @@ class WorkerRequests:
 
 
 def _take_all(regions: Sequence[tuple[int, int]]) -> str:
-    """Take the memory of regions by descriptor and size, and close these; returns what went wrong."""
+    """Allocate the memory of regions given by descriptor and size, and close these; return the error text."""
     try:
         for descriptor, size in regions:
             for _taken in take_memory(descriptor, size):
