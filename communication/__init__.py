@@ -1,1 +1,1 @@
-"""What gradients cost on the wire, and how they are best sent: Zen, Espresso, Cupcake (Wang, Rice 2023)."""
+"""The cost of gradients on the network, and how to send them: Zen, Espresso, Cupcake (Wang, Rice 2023)."""

@@ -1,1 +1,1 @@
-"""All planners of gradients asked at once: the fastest plan a job may use, beside those that it beats."""
+"""All gradient planners combined: the fastest plan that a job may use, and the plans that it beats."""

@@ -1,8 +1,7 @@
-"""The choice of a job's plan: every planner is asked, and the fastest plan that the job may use is taken.
+"""The choice of a job's plan: the fastest allowed plan of all planners.
 
-Planners predict with engines of their own. So sparse gradients that travel apart are charged alike by all of
-them: exchanged after the backward pass, when the others are through. What cannot be told apart goes to the
-simpler plan.
+Planners predict with their own engines. To compare them fairly, separately exchanged sparse gradients are
+charged alike: they follow the backward pass and all other exchanges. Ties go to the simpler plan.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ from communication.zen.iteration import dense_traffic
 from communication.zen.plan import ZenPlan, plan_sparse
 from communication.zen.profile import SparsityProfile
 
-#: Predictions that differ by less are equal.
+#: Predictions that differ by less are considered equal.
 EQUAL_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """The answer. ``beaten``: the best of each other planner that was asked, the fastest first.
-    ``too_large``: planners whose plans need more memory than there is."""
+    """The chosen plan. ``beaten``: the best plan of each other planner, fastest first.
+
+    ``too_large``: planners whose plans exceed the memory for buffers."""
 
     question: str
     chosen: CandidatePlan
@@ -42,21 +42,20 @@ class PlanChoice:
 
     @property
     def dense(self) -> CandidatePlan:
-        """What is done without any plan."""
+        """The baseline without any plan."""
         return next(each for each in (self.chosen, *self.beaten) if each.planner == "dense")
 
     @property
     def speedup(self) -> float:
-        """Predicted, over no plan; at least 1."""
+        """Predicted speedup over no plan; at least 1."""
         chosen = self.chosen.predicted.iteration_seconds
         return self.dense.predicted.iteration_seconds / chosen if chosen > 0.0 else 1.0
 
 
 def choose(question: PlanQuestion) -> PlanChoice:
-    """The fastest plan that is allowed; never slower, by prediction, than any that was asked.
+    """Return the fastest allowed plan; by prediction never slower than any other candidate.
 
-    The same question has the same answer. Models of so many tensors that a planner would take long are
-    planned in merged groups.
+    Deterministic. Models with too many tensors for a planner are planned in merged groups.
     """
     order = (*PLANNERS, *(each.planner for each in question.offered))
     best: dict[str, CandidatePlan] = {}
@@ -85,8 +84,7 @@ def _seconds(candidate: CandidatePlan) -> float:
 
 
 def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
-    """Every plan that is tried, without those that nobody could carry out. A job on one GPU exchanges
-    nothing."""
+    """Yield every plan to try, except those that cannot be executed. A job on one GPU exchanges nothing."""
     yield without_plan(question)
     if question.placement.workers == 1:
         return
@@ -97,7 +95,7 @@ def _candidates(question: PlanQuestion) -> Iterator[CandidatePlan]:
         apart = tuple(each.profile for each in zen.sparse_tensors)
         if apart != question.rows:
             yield from _of_others(question, _zen(question, apart))
-    # Where codecs may lose something a sparse gradient may be shorter as one of many.
+    # With a lossy codec, a sparse gradient may be faster in a group with others.
     follows = bool(question.rows) and "zen" in question.planners
     yield from _of_others(question, _zen(question, question.rows) if follows else None)
 
@@ -107,7 +105,7 @@ def _zen(question: PlanQuestion, sparse: tuple[SparsityProfile, ...]) -> ZenPlan
 
 
 def _of_others(question: PlanQuestion, zen: ZenPlan | None) -> Iterator[CandidatePlan]:
-    """Plans of all gradients but those that ``zen`` is for; without it, but those that are kept as rows."""
+    """Yield plans of all gradients except those in ``zen``; without it, except those kept as rows."""
     apart = gathered(question) if zen is None else zen.sparse_tensors
     rest = question.beside({each.profile.tensor for each in apart})
     if rest is None:
@@ -130,7 +128,7 @@ def _each(question: PlanQuestion) -> list[CodecProfile | None]:
 
 
 def without_plan(question: PlanQuestion) -> CandidatePlan:
-    """An iteration in which all gradients are exchanged as without any plan."""
+    """Return an iteration in which all gradients are exchanged without any plan."""
     rows = gathered(question)
     apart = {one.tensor for one in question.rows}
     traffic = dense_traffic(question.dense_model, question.placement, question.links, apart)
@@ -145,7 +143,7 @@ def without_plan(question: PlanQuestion) -> CandidatePlan:
 
 
 def _with_sparse(question: PlanQuestion, rest: Prediction, sparse: Sequence[TensorChoice]) -> Prediction:
-    """An iteration in which sparse gradients are exchanged once all else is through."""
+    """Add to a prediction sparse gradients that are exchanged after everything else."""
     if not sparse:
         return rest
     ended = max(rest.iteration_seconds, question.model.compute_seconds)
@@ -190,7 +188,7 @@ def _espresso(question: PlanQuestion, model: ModelProfile, codecs: tuple[CodecPr
 
 
 def _grouped(question: PlanQuestion, rest: ModelProfile, fused: list[FusionPlan]) -> Iterator[GroupPlan]:
-    """Espresso over the groups that Cupcake made under each codec, and over those that it made without."""
+    """Yield Espresso plans over the groups that Cupcake chose with each codec and without a codec."""
     plain = fused[0].boundaries
     tried: set[tuple[str, Boundaries]] = set()
     for plan in fused:

@@ -1,4 +1,5 @@
-"""What the choice and its timeline must see alike: which gradients travel apart, and groups as tensors."""
+"""Definitions shared by the choice and its timeline: separately exchanged gradients, and groups as
+tensors."""
 
 from __future__ import annotations
 
@@ -15,23 +16,23 @@ from communication.zen.schemes import Scheme
 
 
 def gathered(question: PlanQuestion) -> list[TensorChoice]:
-    """Gradients that are kept as rows, as they are exchanged without any plan: everybody gets all rows."""
+    """Return the gradients kept as rows, exchanged as without a plan: every rank gathers all rows."""
     only = (Scheme.DENSE, Scheme.AGSPARSE)
     return [choose_scheme(one, question.placement, question.links, schemes=only) for one in question.rows]
 
 
 def travelling_apart(question: PlanQuestion, plan: CandidatePlan) -> list[TensorChoice]:
-    """The gradients that a plan does not treat like all others: those that it names, else those of rows."""
+    """Return the gradients that are exchanged separately under a plan: those that it names, else all rows."""
     return gathered(question) if plan.sparse is None else list(plan.sparse.sparse_tensors)
 
 
 def others(question: PlanQuestion, plan: CandidatePlan) -> ModelProfile | None:
-    """The gradients beside these; None where there are none."""
+    """Return all other gradients; None if there are none."""
     return question.beside({each.profile.tensor for each in travelling_apart(question, plan)})
 
 
 def groups_as_tensors(model: ModelProfile, boundaries: Boundaries) -> ModelProfile:
-    """Each group as a tensor: ready with its last gradient."""
+    """Return a model with each group as one tensor, which is ready with its last gradient."""
     begins = np.array([0, *boundaries[:-1]])
     return replace(
         ModelProfile.unnamed(

@@ -1,4 +1,4 @@
-"""A plan of all gradients: what is done to the sparse ones, and what to the rest."""
+"""A plan of all gradients: for the sparse ones and for the rest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from communication.espresso.plan import EspressoPlan
 from communication.plan import Prediction, content_digest
 from communication.zen.plan import ZenPlan
 
-#: What a plan calls compressing nothing.
+#: The codec of a plan that compresses nothing.
 NO_CODEC = "none"
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Espresso's option for each of Cupcake's groups (ours; neither paper has it).
+    """Espresso's option for each of Cupcake's groups (ours; in neither paper).
 
     Attributes:
         boundaries: for each group one more than its last tensor, in order of readiness.
         layout: digest of the names and sizes of these tensors.
-        options: of the groups, each of which Espresso took for a tensor.
+        options: Espresso's plan with each group as one tensor.
     """
 
     boundaries: Boundaries
@@ -32,7 +32,7 @@ class GroupPlan:
     options: EspressoPlan
 
     def to_message(self) -> dict[str, Any]:
-        """What ranks carry out, with its digest."""
+        """Return the message that ranks execute, with its digest."""
         codes = list(dict.fromkeys(each.option for each in self.options.tensors))
         content = {
             "planner": "combined",
@@ -50,16 +50,16 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class CandidatePlan:
-    """One planner's best answer.
+    """The best plan of one planner.
 
     Attributes:
-        planner: who made it. codec: that compresses, `NO_CODEC` for none.
-        lossless: whether every gradient arrives as it was computed, up to how sums are rounded.
+        planner: its name. codec: that compresses, `NO_CODEC` for none.
+        lossless: whether every gradient arrives as computed, up to the rounding of sums.
         predicted: an iteration with all gradients. buffer_bytes: of device memory on each GPU.
-        sparse: what is done to sparse gradients; None where their rows are gathered as without any plan.
-        rest: what is done to the others; None where they are all-reduced in buckets as without any plan.
-        experts: choices of Lina's schedule, which takes all gradients; None where experts are exchanged as
-            without any plan.
+        sparse: plan of sparse gradients; None to gather their rows as without any plan.
+        rest: plan of the other gradients; None to all-reduce them in buckets as without any plan.
+        experts: choices of Lina's schedule, which covers all gradients; None to exchange experts as without
+            any plan.
     """
 
     planner: str
@@ -73,7 +73,7 @@ class CandidatePlan:
 
     @property
     def messages(self) -> dict[str, Mapping[str, Any]]:
-        """What ranks carry out: of `sparse`, `rest` and `experts` those that there are."""
+        """The messages of `sparse`, `rest` and `experts` that are set, for execution by ranks."""
         parts = {"sparse": self.sparse, "rest": self.rest}
         messages: dict[str, Mapping[str, Any]] = {
             name: part.to_message() for name, part in parts.items() if part is not None
@@ -84,5 +84,5 @@ class CandidatePlan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what ranks carry out."""
+        """SHA-256 of the messages."""
         return content_digest({name: message["digest"] for name, message in self.messages.items()})

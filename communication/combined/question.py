@@ -1,4 +1,4 @@
-"""What all planners are asked about at once: a job's gradients, where it trains, and what is allowed."""
+"""The common input of all planners: a job's gradients, its placement, and what is allowed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 from communication.zen.profile import SparsityProfile
 
-#: Planners in the order in which they win ties, the simplest first.
+#: Planners in tie-breaking order, the simplest first.
 PLANNERS = ("dense", "zen", "cupcake", "espresso", "combined")
 MOST_CHOSEN_ONE_BY_ONE = 400
 
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """Which plan makes an iteration shortest?
+    """The question which plan minimises an iteration.
 
     Attributes:
-        job: a name that seeds are drawn from, equal for all generations of a job.
-        model: all gradients. sparse: those that are mostly zeros; each once.
-        codecs: that were measured, or are the library's; the same name on several devices is one algorithm.
-        lossy: whether codecs that lose something may be used; of these only ``codec_names``, where given.
-        memory_bytes: of device memory that buffers may take on each GPU; None where nobody said.
-        dense_element_bytes: of an element as it travels without a plan; under a plan it has the model's.
-        most_one_by_one: number of tensors up to which Espresso chooses for each by itself, which takes
-            seconds; of more, and of groups of them, it chooses for groups.
-        planners: whose plans can be carried out; `dense` always can.
-        offered: plans of other rooms' planners, which compete by their predictions.
+        job: a name from which seeds are derived, equal for all generations of a job.
+        model: all gradients. sparse: profiles of the mostly zero ones; each once.
+        codecs: measured ones, or the library's; the same name on several devices is one algorithm.
+        lossy: whether lossy codecs may be used; if ``codec_names`` is set, only these.
+        memory_bytes: device memory for buffers on each GPU; None if unknown.
+        dense_element_bytes: size of an element sent without a plan; under a plan it is the model's.
+        most_one_by_one: number of tensors up to which Espresso chooses for each tensor, which takes seconds;
+            beyond it, and with more groups than that, it chooses for groups only.
+        planners: those whose plans can be executed; `dense` always can.
+        offered: plans from other rooms' planners, which compete by their predictions.
 
-    Raises ValueError for a sparsity profile of a tensor that the model does not have, or of another size, an
+    Raises ValueError for a sparsity profile of a tensor that is not in the model or has another size, an
     unknown planner, a negative memory.
     """
 
@@ -70,7 +70,7 @@ class PlanQuestion:
 
     @cached_property
     def allowed_codecs(self) -> dict[str, tuple[CodecProfile, ...]]:
-        """By algorithm, its profiles on each device: exact ones, and those that the job may use besides."""
+        """Profiles by algorithm, one per device: exact codecs, and lossy ones that the job may use."""
         found: dict[str, tuple[CodecProfile, ...]] = {}
         for codec in self.codecs:
             named = self.codec_names is None or codec.name in self.codec_names
@@ -81,18 +81,19 @@ class PlanQuestion:
 
     @cached_property
     def rows(self) -> tuple[SparsityProfile, ...]:
-        """The sparse gradients that are kept as rows: they travel apart from the others in any case."""
+        """The sparse gradients kept as rows: they are always exchanged separately."""
         return tuple(each for each in self.sparse if each.rows)
 
     @cached_property
     def dense_model(self) -> ModelProfile:
-        """The model with its gradients as they travel without a plan."""
+        """The model with the element size used without a plan."""
         return replace(self.model, bytes_per_element=self.dense_element_bytes)
 
     def beside(self, apart: Collection[str]) -> ModelProfile | None:
-        """The gradients beside those that travel apart, None where there are none. What is computed between
-        two of them belongs to the later one; what is computed after the last is left out (`backward_seconds`
-        of the model has it). Gradients without elements do not travel."""
+        """Return the gradients other than those in ``apart``; None if there are none.
+
+        Compute time between two of them is assigned to the later one; time after the last is left out (the
+        model's `backward_seconds` has it). Gradients without elements are not sent."""
         if not apart and self.model.elements.all():
             return self.model
         kept = [
@@ -114,7 +115,7 @@ class PlanQuestion:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that the answer depends on."""
+        """SHA-256 of all input of the answer."""
         offered = [[each.digest, each.predicted.iteration_seconds] for each in self.offered]
         return content_digest(
             {

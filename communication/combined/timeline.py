@@ -1,7 +1,7 @@
-"""One iteration under a plan as it is predicted: what computes, encodes, communicates and decodes when.
+"""The predicted timeline of an iteration under a plan: what computes, encodes, communicates and decodes when.
 
-Each planner's own engine tells what its prediction is made of, so the last span ends where the predicted
-iteration does, but for the time that belongs to neither.
+The spans come from the engine of each planner, so the last span ends with the predicted iteration, except for
+time that belongs to neither.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from communication.zen.iteration import all_reduces
 
 
 def predicted_spans(question: PlanQuestion, plan: CandidatePlan) -> tuple[PredictedSpan, ...]:
-    """The timeline of a plan that was chosen for a question, in order of begin.
+    """Return the timeline of a plan for a question, in order of begin.
 
     Seconds count from the beginning of the backward pass. Groups are numbered in order of readiness, sparse
-    gradients first. In a fusion plan a group is decoded where it is encoded: both are one span.
+    gradients first. In a fusion plan a group's encoding and decoding are one span.
     """
     choices = travelling_apart(question, plan)
     backward = PredictedSpan("backward", "gpu", 0, 0.0, question.model.backward_seconds)
@@ -57,7 +57,7 @@ def _rest(question: PlanQuestion, plan: CandidatePlan) -> Iterable[PredictedSpan
 
 
 def _all_reduced(question: PlanQuestion, plan: CandidatePlan) -> Iterator[PredictedSpan]:
-    """Buckets as they are without a plan; what Zen all-reduces is among them."""
+    """Yield all-reduced buckets as without a plan, including what Zen all-reduces."""
     apart = {each.profile.tensor for each in travelling_apart(question, plan)}
     model = question.dense_model if plan.sparse is None else question.model
     buckets = all_reduces(model, question.placement, question.links, apart)
@@ -80,7 +80,7 @@ def _fused(question: PlanQuestion, rest: ModelProfile, plan: FusionPlan) -> Iter
 
 
 def _by_option(question: PlanQuestion, model: ModelProfile, plan: EspressoPlan) -> Iterator[PredictedSpan]:
-    """The spans of Espresso's engine, of the options that were chosen alone."""
+    """Yield the spans of Espresso's engine for the chosen options only."""
     named = question.allowed_codecs.get(plan.codec, ())
     costs = CostModel(question.placement, question.links, {codec.device: codec for codec in named})
     asked = question_of(model, costs, tuple(dict.fromkeys(one.option for one in plan.tensors)))
@@ -96,7 +96,7 @@ def _by_option(question: PlanQuestion, model: ModelProfile, plan: EspressoPlan) 
 
 
 def _sparse(question: PlanQuestion, choices: Iterable[TensorChoice], begin: float) -> Iterator[PredictedSpan]:
-    """One after the other, when all else is through."""
+    """Yield sparse gradients in sequence, after everything else."""
     for number, choice in enumerate(choices):
         own = choice.cost.operation_seconds
         end = begin + choice.cost.seconds

@@ -1,1 +1,1 @@
-"""Cupcake: gradients fused in consecutive groups, each compressed and sent at once (Wang, Rice 2023)."""
+"""Cupcake: gradients fused in consecutive groups, each compressed and sent as one (Wang, Rice 2023)."""

@@ -1,7 +1,7 @@
-"""The program for affine encoders: comp of a prefix depends on its length and its number of groups alone
-(Cupcake 2.4).
+"""The program for affine encoders: comp of a prefix depends only on its length and number of groups (Cupcake
+2.4).
 
-O(N² · Y) for Y groups. `pareto_program` finds the same and more; this one is what it is held against.
+O(N² · Y) for Y groups. `pareto_program` is more general; this one is its reference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from communication.cupcake.problem import FusionProblem
 
 
 def best_affine_fusion(problem: FusionProblem) -> Boundaries:
-    """The best partition; of equally fast ones one with the fewest groups.
+    """Return the best partition; of equally fast ones one with the fewest groups.
 
     Raises ValueError unless encoding is affine.
     """
@@ -24,7 +24,7 @@ def best_affine_fusion(problem: FusionProblem) -> Boundaries:
     base = problem.backward_until + encode.seconds_per_byte * problem.bytes_until
     earliest = np.full(tensors + 1, np.inf)
     earliest[0] = 0.0
-    # By number of groups: from where the last of them begins, for each length of a prefix.
+    # Where the last group begins, by number of groups and length of the prefix.
     begins = np.zeros((tensors + 1, tensors + 1), dtype=np.int64)
     best, groups = np.inf, 0
     no_group = np.tril(np.ones((tensors + 1, tensors + 1), dtype=bool))

@@ -1,4 +1,4 @@
-"""What Cupcake is compared with: FP32, GRACE, HiPress, and ways to fuse without a search (Cupcake 2.6)."""
+"""Cupcake's baselines: FP32, GRACE, HiPress, and fusion without a search (Cupcake 2.6)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from communication.cupcake.partitions import (
 from communication.cupcake.problem import FusionProblem
 from communication.cupcake.timeline import in_order, iteration_seconds
 
-#: The baselines by the names that they are published under.
+#: The baselines by their published names.
 FP32, GRACE, HIPRESS = "FP32", "GRACE", "HiPress"
 BUCKETS, EVEN, SINGLE, NAIVE = "Bucket Fusion", "Evenly Split", "Single group", "Naive fusion"
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A way to send gradients and what an iteration takes. ``boundaries``: of its groups."""
+    """A baseline and its iteration time. ``boundaries``: of its groups."""
 
     name: str
     boundaries: Boundaries
@@ -36,8 +36,8 @@ class Baseline:
 
 
 def baselines(exchange: Exchange) -> dict[str, Baseline]:
-    """All of them by name. Those that compress use the codec of the exchange; without one GRACE and HiPress
-    send each tensor by itself as it is."""
+    """Return all baselines by name. Those that compress use the exchange's codec; without one GRACE and
+    HiPress send each tensor separately and uncompressed."""
     dense = fp32(exchange)
     problem = exchange.problem()
     found = [dense, *fused_without_search(problem), hipress(exchange)]
@@ -45,13 +45,13 @@ def baselines(exchange: Exchange) -> dict[str, Baseline]:
 
 
 def fp32(exchange: Exchange) -> Baseline:
-    """No compression, all-reduce, the framework's buckets at their best size."""
+    """Return uncompressed all-reduce with the framework's buckets at their best size."""
     problem = replace(exchange, codec=None).problem()
     return _best(problem, FP32, (bucket_fusion(problem.sizes_bytes, size) for size in BUCKET_BYTES))
 
 
 def fused_without_search(problem: FusionProblem) -> list[Baseline]:
-    """GRACE (each tensor by itself), one group, the best bucket size, the best even split, and two halves."""
+    """Return GRACE (each tensor alone), one group, the best bucket size, the best even split, and halves."""
     tensors = problem.tensors
     buckets = (bucket_fusion(problem.sizes_bytes, size) for size in BUCKET_BYTES)
     return [
@@ -64,7 +64,7 @@ def fused_without_search(problem: FusionProblem) -> list[Baseline]:
 
 
 def hipress(exchange: Exchange) -> Baseline:
-    """Each tensor by itself, compressed where that saves more communication than encoding takes."""
+    """Return each tensor alone, compressed if that saves more communication than encoding takes."""
     compressed, dense = exchange.problem(), replace(exchange, codec=None).problem()
     ends = np.arange(1, compressed.tensors + 1)
     work, transfer = compressed.work_and_transfer(ends - 1, ends)
@@ -79,7 +79,7 @@ def hipress(exchange: Exchange) -> Baseline:
 
 
 def _best(problem: FusionProblem, name: str, tried: Iterable[Boundaries]) -> Baseline:
-    """The fastest of some partitions; of equal ones the first."""
+    """Return the fastest of some partitions; of equal ones the first."""
     found = {one: iteration_seconds(problem, one) for one in tried}
     boundaries = min(found, key=found.__getitem__)
     return Baseline(name, boundaries, found[boundaries])

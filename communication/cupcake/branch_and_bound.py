@@ -1,8 +1,7 @@
-"""Algorithm 5.1, corrected: a search in depth that a bound and safe fusion cut short (Cupcake 2.1 to 2.3).
+"""Algorithm 5.1, corrected: depth-first search with a bound and safe fusion (Cupcake 2.1 to 2.3).
 
-It is kept for fidelity, and to be held against the exact program, which is what plans are made with: the
-search takes exponential time where its prunings do not bite, and safe fusion is wrong for costs that are not
-affine.
+It exists for fidelity and comparison with the exact program, which makes the plans: the search takes
+exponential time when its prunings have no effect, and safe fusion is wrong for costs that are not affine.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from communication.cupcake.problem import FusionProblem
 from communication.cupcake.timeline import timeline_of
 from communication.profiles.arrays import Floats
 
-#: Even splits that are tried before the search, so that its bound bites from the beginning.
+#: Even splits tried before the search, so that its bound is tight from the start.
 FIRST_TRIED = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
 class Prunings:
-    """Which branches are left out.
+    """The prunings in use.
 
-    ``bound``: those that cannot be faster than what is known (Pruning 1). ``safe_fusion``: those whose group
-    would wait for the network although it could be longer (Pruning 2). ``inexact``: use the latter although
-    costs are not affine.
+    ``bound``: skip branches that cannot beat the best known partition (Pruning 1). ``safe_fusion``: skip
+    groups that would wait for the network although they could be longer (Pruning 2). ``inexact``: allow the
+    latter for costs that are not affine.
     """
 
     bound: bool = True
@@ -37,7 +36,7 @@ class Prunings:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What was found. ``visited``: partial partitions. ``complete``: whether the search came to its end."""
+    """The result. ``visited``: partial partitions. ``complete``: whether the search was exhaustive."""
 
     boundaries: Boundaries
     iteration_seconds: float
@@ -47,13 +46,13 @@ class SearchAnswer:
 
 @dataclass(slots=True)
 class _Partial:
-    """A partial partition: its next group begins at ``begin``, and ``end`` is tried next as its boundary."""
+    """A partial partition: its next group begins at ``begin``, and its next boundary to try is ``end``."""
 
     begin: int
     end: int
     comp: float
     comm: float
-    #: Of each boundary from ``begin`` + 1 on.
+    #: Lower bound for each boundary from ``begin`` + 1 on.
     bounds: Floats
 
 
@@ -64,10 +63,9 @@ def search(
     first_tried: tuple[int, ...] = FIRST_TRIED,
     most_visited: int = 10_000_000,
 ) -> SearchAnswer:
-    """The best partition that Algorithm 5.1 finds. Of equally fast ones the first that it meets.
+    """Return the best partition that Algorithm 5.1 finds; of equally fast ones the first found.
 
-    Raises ValueError for safe fusion with costs that are not affine, unless ``inexact`` says that this is
-    meant.
+    Raises ValueError for safe fusion with costs that are not affine, unless ``inexact`` is set.
     """
     rules = prunings or Prunings()
     affine = isinstance(problem.encode, AffineCost) and isinstance(problem.transfer, AffineCost)
@@ -100,8 +98,8 @@ def search(
 
 
 def lower_bounds(problem: FusionProblem, begin: int, comp: float, comm: float) -> Floats:
-    """Pruning 1: no partition that goes on with the group ``begin``..``end`` - 1 ends before this, without A,
-    for each ``end`` from ``begin`` + 1 on.
+    """Pruning 1: return a lower bound without A for partitions that continue with ``begin``..``end`` - 1, for
+    each ``end`` from ``begin`` + 1 on.
 
     Either the rest's communication is hidden, or all of it is sent back to back in one group.
     """
@@ -112,9 +110,9 @@ def lower_bounds(problem: FusionProblem, begin: int, comp: float, comm: float) -
 
 
 def safe_end(problem: FusionProblem, begin: int, delay_seconds: float) -> int:
-    """Pruning 2: the boundary before which no group that begins at ``begin`` has to end.
+    """Pruning 2: return the first boundary to try for the group that begins at ``begin``.
 
-    The group grows while it is encoded before the network is free, ``delay_seconds`` after its begin.
+    The group grows while its encoding ends before the network is free, ``delay_seconds`` after its begin.
     """
     late = np.flatnonzero(problem.work_table[begin, begin + 1 :] > delay_seconds)
     ready = int(late[0]) if late.size else problem.tensors - begin

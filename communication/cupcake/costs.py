@@ -1,7 +1,7 @@
-"""What encoding and sending a group takes as a function of its size, in the two forms that Cupcake knows.
+"""The cost of encoding and sending a group by its size, in Cupcake's two forms.
 
-Affine costs α + β · x are what Algorithm 5.1 is made for; measured encoders take one time up to a threshold
-and time in proportion to the size beyond it (Cupcake 1, 2.2).
+Algorithm 5.1 assumes affine costs α + β · x. Measured encoders take a constant time up to a threshold and
+time proportional to the size beyond it (Cupcake 1, 2.2).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from communication.profiles.arrays import Floats
 
 
 class Cost(Protocol):
-    """Seconds for groups, each of at least one tensor."""
+    """Seconds of groups, each of at least one tensor."""
 
     def __call__(self, sizes_bytes: Floats) -> Floats:
-        """Of groups of so many bytes before encoding; an array of the same shape."""
+        """Return the seconds of groups of these sizes before encoding, in the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffineCost:
-    """α + β · x. Raises ValueError for negative or endless ones."""
+    """α + β · x. Raises ValueError for negative or infinite coefficients."""
 
     fixed_seconds: float
     seconds_per_byte: float
@@ -33,15 +33,15 @@ class AffineCost:
         _not_negative(self.fixed_seconds, self.seconds_per_byte)
 
     def __call__(self, sizes_bytes: Floats) -> Floats:
-        """Of groups of so many bytes."""
+        """Return the seconds of groups of these sizes."""
         return self.fixed_seconds + self.seconds_per_byte * np.asarray(sizes_bytes, dtype=np.float64)
 
     @classmethod
     def fitted(cls, sizes_bytes: Floats, seconds: Floats) -> AffineCost:
-        """The least squares through measured times; where α or β would be negative it is 0 and the other one
-        is fitted alone.
+        """Return the least-squares fit to measured times; a negative α or β becomes 0 and the other is fitted
+        alone.
 
-        Raises ValueError for less than one measurement, or rows of different lengths.
+        Raises ValueError for no measurement, or rows of different lengths.
         """
         x, y = np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         if x.ndim != 1 or x.shape != y.shape or not x.size:
@@ -59,8 +59,8 @@ class AffineCost:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdCost:
-    """``seconds`` up to a size, and in proportion to it beyond. Raises ValueError for a threshold that is not
-    positive, negative or endless values."""
+    """``seconds`` up to a size, and proportional to it beyond. Raises ValueError for a threshold that is not
+    positive, and for negative or infinite values."""
 
     seconds: float
     threshold_bytes: float
@@ -71,7 +71,7 @@ class ThresholdCost:
             raise ValueError("the size up to which a cost is constant is positive")
 
     def __call__(self, sizes_bytes: Floats) -> Floats:
-        """Of groups of so many bytes."""
+        """Return the seconds of groups of these sizes."""
         share = np.asarray(sizes_bytes, dtype=np.float64) / self.threshold_bytes
         return self.seconds * np.maximum(1.0, share)
 
@@ -82,5 +82,5 @@ def _not_negative(*values: float) -> None:
             raise ValueError(f"costs are finite and not negative, not {value}")
 
 
-#: What takes no time.
+#: No cost.
 FREE = AffineCost(0.0, 0.0)

@@ -1,9 +1,9 @@
-"""How a group is exchanged: costs of encoding and sending it, made of placement, link and codec (Cupcake 1).
+"""The exchange of a group: costs of encoding and sending it, from placement, link and codec (Cupcake 1).
 
-Compressed groups are gathered by all workers, because sums of compressed gradients are no compressed
-gradients; uncompressed ones are all-reduced. On several servers compression is between servers alone: GPUs of
-one server reduce and scatter their gradients first, each exchanges its part with its peers on the other
-servers, and what arrived is gathered within the server.
+Compressed groups are gathered by all workers, because payloads cannot be summed; uncompressed ones are
+all-reduced. On several servers only the exchange between servers is compressed: the GPUs of a server
+reduce-scatter their gradients, each exchanges its part with its peers on other servers, and the results are
+gathered within the server.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from communication.profiles.placement import PlacementShape
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSettings:
-    """What the paper leaves open.
+    """Settings that the paper leaves open.
 
     Attributes:
-        decode_per_payload: each worker's payload is decoded by itself, as the public code does; otherwise all
-            of a group at once. decode_at_end: groups are decoded when they have arrived, so that decoding the
-            last one alone is waited for; otherwise decoding is charged with encoding.
-        host_seconds_per_call: that a collective call takes from the computing stream.
+        decode_per_payload: decode each worker's payload separately, as the public code does; otherwise all
+            payloads of a group at once. decode_at_end: decode groups after they arrive, so that only the last
+            decoding is waited for; otherwise decoding is charged with encoding.
+        host_seconds_per_call: time that a collective call takes from the computing stream.
 
-    Raises ValueError for negative or endless seconds.
+    Raises ValueError for negative or infinite seconds.
     """
 
     decode_per_payload: bool = True
@@ -49,10 +49,7 @@ class ExchangeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A model's gradients on a placement, under one codec.
-
-    ``codec``: None where gradients are sent as they are.
-    """
+    """A model's gradients on a placement, under one codec; None sends gradients uncompressed."""
 
     model: ModelProfile
     placement: PlacementShape
@@ -62,16 +59,16 @@ class Exchange:
 
     @property
     def participants(self) -> int:
-        """Of the exchange that is compressed: servers, or workers where all are on one."""
+        """Participants of the compressed exchange: servers, or workers if all are on one server."""
         return self.placement.servers if self.placement.spread else self.placement.workers
 
     @property
     def parts(self) -> int:
-        """Into how many parts the GPUs of a server divide a group before they exchange it."""
+        """Number of parts into which the GPUs of a server divide a group before exchanging it."""
         return self.placement.gpus_per_server if self.placement.spread else 1
 
     def problem(self) -> FusionProblem:
-        """What is to be partitioned."""
+        """Return the fusion problem of this exchange."""
         decode: Cost = _Coding(self, decodes=True)
         at_end = self.settings.decode_at_end
         return FusionProblem(
@@ -84,37 +81,37 @@ class Exchange:
         )
 
     def part_elements(self, sizes_bytes: Floats) -> Integers:
-        """Elements that one GPU encodes of groups of so many bytes: its part, rounded up."""
+        """Return the elements that one GPU encodes of groups of these sizes: its part, rounded up."""
         elements = np.asarray(sizes_bytes) / self.model.bytes_per_element
         return np.ceil(elements / self.parts).astype(np.int64)
 
     def payload_bytes(self, sizes_bytes: Floats) -> Integers:
-        """Bytes that one GPU sends of them, encoded."""
+        """Return the encoded bytes that one GPU sends of these groups."""
         parts = self.part_elements(sizes_bytes)
         return parts * self.model.bytes_per_element if self.codec is None else self.codec.wire.bytes_of(parts)
 
     def received_bytes(self, sizes_bytes: Floats) -> Floats:
-        """That one server, or one worker where all are on one server, receives of the others."""
+        """Return the bytes that a server, or a worker if all are on one server, receives from the others."""
         if self.codec is None:
             return np.asarray(sizes_bytes) * all_reduce_bytes(self.participants, 1.0)
         payloads = self.payload_bytes(sizes_bytes).astype(np.float64) * self.parts
         return payloads * all_gather_bytes(self.participants, 1.0)
 
     def received_within(self, sizes_bytes: Floats) -> Floats:
-        """That one GPU receives from the others of its server: before and after the exchange with other
-        servers, or in it where all workers are on one server."""
+        """Return the bytes that a GPU receives from the others of its server: before and after the exchange
+        between servers, or in the exchange itself if all workers are on one server."""
         if not self.placement.spread:
             return self.received_bytes(sizes_bytes)
         return 2.0 * np.asarray(sizes_bytes) * reduce_scatter_bytes(self.parts, 1.0)
 
     def coding_seconds(self, sizes_bytes: Floats) -> Floats:
-        """In which a device encodes and decodes groups."""
+        """Return the seconds that a device spends encoding and decoding groups."""
         return _Coding(self, encodes=True, decodes=True)(sizes_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Coding:
-    """h: encoding, decoding, and what calls take from the stream."""
+    """h: encoding, decoding, and the stream time of calls."""
 
     exchange: Exchange
     encodes: bool = False
@@ -142,8 +139,8 @@ class _Coding:
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
-    """g: one call between the participants, and where there are several GPUs on several servers two within
-    each server."""
+    """g: one call between the participants, plus two within each server if there are several servers with
+    several GPUs."""
 
     exchange: Exchange
 

@@ -1,7 +1,7 @@
-"""Of all partitions that are equally fast, the one with the fewest groups and the latest boundaries.
+"""The partition with the fewest groups and the latest boundaries, of all equally fast ones.
 
-Many partitions often end at the same time: with a slow network it does not matter how what waits for it was
-grouped. Fewer groups have fewer calls and less to go wrong; and whoever computes the plan gets the same one.
+Many partitions often end at the same time: with a slow network the grouping of waiting tensors does not
+matter. Fewer groups mean fewer calls. The tie-breaking also makes the plan deterministic.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from communication.cupcake.partitions import Boundaries
 from communication.cupcake.problem import FusionProblem
 from communication.profiles.arrays import Floats, Integers
 
-#: Sums of the same times in another order differ by less than this share.
+#: Relative tolerance for sums of the same times in different order.
 ROUNDING = 1e-11
 FrontierOf = Callable[[int], tuple[Floats, Floats]]
 
 
 class _Endings:
-    """Ways to end from a prefix on, with one number of groups each.
+    """Ways to complete a prefix, all with the same number of groups.
 
-    A way is two times: ``sending`` of all its groups, and ``waiting`` from the moment when the prefix is
-    encoded, were the network free then. After a prefix with comp and comm it ends at max(comm + sending,
-    comp + waiting). ``begin``: the length of the prefix, ascending; within one, sending rises and waiting
-    falls.
+    A way is two times: ``sending`` of all its groups, and ``waiting`` from when the prefix is encoded, if the
+    network were free then. After a prefix with comp and comm it ends at max(comm + sending, comp + waiting).
+    ``begin``: length of the prefix, ascending; for each prefix, sending rises and waiting falls.
     """
 
     def __init__(self, begin: Integers, sending: Floats, waiting: Floats) -> None:
         self.begin, self.sending, self.waiting = begin, sending, waiting
 
     def best_end(self, begin: int, comp: float, comm: float) -> float:
-        """When the best of them ends after a prefix; infinity where there is none."""
+        """Return when the best of them ends after a prefix; infinity if there is none."""
         low, high = np.searchsorted(self.begin, [begin, begin + 1])
         ends = np.maximum(comm + self.sending[low:high], comp + self.waiting[low:high])
         return float(ends.min(initial=np.inf))
 
 
 def fewest_groups(problem: FusionProblem, frontier_of: FrontierOf, best: float) -> Boundaries:
-    """The partition that ends its communication at ``best``, the least there is, with the fewest groups; of
-    several the one whose boundaries are latest, from the first on.
+    """Return the partition that ends its communication at ``best``, the optimum, with the fewest groups; of
+    several the one with the latest boundaries, compared from the first on.
 
-    ``frontier_of``: comp and comm of the Pareto frontier of each prefix, with which only endings that some
-    prefix completes in time are followed.
+    ``frontier_of``: comp and comm of each prefix's Pareto frontier, used to skip endings that no prefix
+    completes in time.
     """
     limit = best * (1.0 + ROUNDING)
     layers = [_Endings(np.array([problem.tensors]), np.zeros(1), np.zeros(1))]
@@ -67,7 +66,7 @@ def fewest_groups(problem: FusionProblem, frontier_of: FrontierOf, best: float) 
 def _one_group_more(
     problem: FusionProblem, frontier_of: FrontierOf, endings: _Endings, limit: float
 ) -> _Endings:
-    """The ways with another group before those that there are."""
+    """Return the ways with one more group in front."""
     transfer, work = problem.transfer_table, problem.work_table
     begins: list[int] = []
     found: list[tuple[Floats, Floats]] = []
@@ -77,7 +76,7 @@ def _one_group_more(
         sending = transfer[begin, ends] + endings.sending[low:]
         waiting = work[begin, ends] + np.maximum(endings.waiting[low:], sending)
         comp, comm = frontier_of(begin)
-        # The last point of the frontier that is encoded early enough is the one that is sent earliest.
+        # Of the points encoded early enough, the last is sent earliest.
         place = np.searchsorted(comp, limit - waiting, side="right") - 1
         in_time = (place >= 0) & (comm[np.maximum(place, 0)] + sending <= limit)
         sending, waiting = sending[in_time], waiting[in_time]

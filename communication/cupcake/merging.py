@@ -1,4 +1,4 @@
-"""Neighbours merged before the search, where so many tensors would take the exact program long."""
+"""Merging of neighbours before the search, for models with too many tensors for the exact program."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 from communication.cupcake.partitions import Boundaries, layer_wise
 from communication.cupcake.problem import FusionProblem
 
-#: Up to so many tensors the exact program takes less than a second or two.
+#: Up to this many tensors the exact program takes at most two seconds.
 MOST_FUSED_EXACTLY = 512
 
 
 def merged_neighbours(
     problem: FusionProblem, most: int = MOST_FUSED_EXACTLY
 ) -> tuple[FusionProblem, Boundaries]:
-    """A problem of at most ``most`` tensors, and the boundaries of those that each of them stands for.
+    """Return a problem of at most ``most`` tensors, and the boundaries of the tensors that each stands for.
 
-    It is the problem itself where that has no more. Otherwise neighbours are merged until together they have
-    2 / ``most`` of all bytes or of the backward pass.
+    A problem that is small enough is returned unchanged. Otherwise neighbours are merged until together they
+    have about 2 / ``most`` of all bytes or of the backward pass.
     """
     tensors = problem.tensors
     if tensors <= most:

@@ -1,8 +1,8 @@
-"""The exact program: the best of all partitions, whatever encoding and sending cost (Cupcake 2.4).
+"""The exact program: the best of all partitions for arbitrary encoding and sending costs (Cupcake 2.4).
 
-What becomes of a prefix of the tensors depends on its length and on two times alone: when it is encoded
-(comp) and when it is sent (comm); later is never better. So of each length only partitions that no other one
-beats in both are kept: the Pareto frontier, which has some tens of points for hundreds of tensors.
+The future of a prefix of the tensors depends only on its length and two times: when it is encoded (comp) and
+when it is sent (comm); later is never better. So only partitions that no other of the same length beats in
+both are kept: the Pareto frontier, which has some tens of points for hundreds of tensors.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from communication.profiles.arrays import Floats, Integers
 
 @dataclass(frozen=True, slots=True)
 class FusionAnswer:
-    """A partition with the smallest iteration time, of these one with the fewest groups, and of these the one
-    whose boundaries are latest, from the first on.
+    """A partition with the smallest iteration time; ties go to fewer groups, then to later boundaries,
+    compared from the first on.
 
-    ``points``: of all frontiers, which is what finding it took.
+    ``points``: total size of all frontiers.
     """
 
     boundaries: Boundaries
@@ -35,8 +35,8 @@ class FusionAnswer:
 class Frontiers:
     """The frontier of each prefix: comp rises and comm falls along it.
 
-    ``begins``: where that of the first k tensors begins in `comp` and `comm`, k = 0..N + 1. ``before``: the
-    point of a shorter prefix that a point was made of.
+    ``begins``: start of the first k tensors' frontier in `comp` and `comm`, k = 0..N + 1. ``before``: the
+    point of a shorter prefix from which a point was made.
     """
 
     comp: Floats
@@ -45,13 +45,13 @@ class Frontiers:
     begins: Integers
 
     def of(self, length: int) -> tuple[Floats, Floats]:
-        """comp and comm of the prefix of so many tensors."""
+        """Return comp and comm of the prefix of this length."""
         part = slice(int(self.begins[length]), int(self.begins[length + 1]))
         return self.comp[part], self.comm[part]
 
 
 def best_fusion(problem: FusionProblem) -> FusionAnswer:
-    """The best partition. For each tensor it goes over all points found before: tens of milliseconds for
+    """Return the best partition. Each tensor extends all points found before: tens of milliseconds for
     hundreds of tensors."""
     frontiers = pareto_frontiers(problem)
     best = float(frontiers.of(problem.tensors)[1][-1])
@@ -60,9 +60,9 @@ def best_fusion(problem: FusionProblem) -> FusionAnswer:
 
 
 def pareto_frontiers(problem: FusionProblem) -> Frontiers:
-    """The frontiers of all prefixes, the empty one included."""
+    """Return the frontiers of all prefixes, including the empty one."""
     work, transfer, tensors = problem.work_table, problem.transfer_table, problem.tensors
-    # By point: its times, the length of its prefix, and the point before it.
+    # For each point: its times, the length of its prefix, and its predecessor.
     comp, comm = np.zeros(16 * tensors + 1), np.zeros(16 * tensors + 1)
     length, before = np.zeros((2, 16 * tensors + 1), dtype=np.int64)
     begins = np.zeros(tensors + 2, dtype=np.int64)
@@ -83,8 +83,8 @@ def pareto_frontiers(problem: FusionProblem) -> Frontiers:
 
 
 def not_dominated(first: Floats, second: Floats) -> Integers:
-    """Which pairs no other pair beats or equals in both: by rising ``first``. Of equal ones the first."""
-    # Sorting takes longest: what one good pair beats is left out before.
+    """Return the pairs that no other pair beats or equals in both, by rising ``first``; ties: the first."""
+    # Sorting dominates the time, so first drop all pairs that one good pair beats.
     good = int(np.argmin(first + second))
     left = np.flatnonzero((first <= first[good]) | (second <= second[good]))
     order = left[np.lexsort((second[left], first[left]))]

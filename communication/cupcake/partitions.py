@@ -16,14 +16,14 @@ from communication.profiles.arrays import Floats
 
 Boundaries: TypeAlias = tuple[int, ...]
 MEBIBYTE = 1 << 20
-#: Sizes at which buckets are full, as the paper tries them.
+#: Bucket sizes that the paper tries.
 BUCKET_BYTES = tuple(size * MEBIBYTE for size in (2, 4, 8, 16, 32, 64))
-#: Numbers of groups that are tried with equal numbers of tensors.
+#: Numbers of groups to try for even splits.
 EVEN_GROUPS = range(2, 33)
 
 
 def checked_boundaries(boundaries: Sequence[int], tensors: int) -> Boundaries:
-    """The same as a tuple. Raises ValueError unless they ascend from above 0 to the number of tensors."""
+    """Return the boundaries as a tuple. Raises ValueError unless they ascend from above 0 to ``tensors``."""
     found = tuple(int(one) for one in boundaries)
     ascending = all(one < other for one, other in zip((0, *found), found, strict=False))
     if not found or found[-1] != tensors or not ascending:
@@ -32,18 +32,18 @@ def checked_boundaries(boundaries: Sequence[int], tensors: int) -> Boundaries:
 
 
 def layer_wise(tensors: int) -> Boundaries:
-    """Each tensor a group of its own."""
+    """Return each tensor as its own group."""
     return tuple(range(1, tensors + 1))
 
 
 def single_group(tensors: int) -> Boundaries:
-    """All tensors in one group."""
+    """Return all tensors in one group."""
     return (tensors,)
 
 
 def even_split(tensors: int, groups: int) -> Boundaries:
-    """So many groups whose numbers of tensors differ by at most one, larger ones first; as many as there are
-    tensors where more are asked for."""
+    """Return ``groups`` groups, at most one per tensor, whose numbers of tensors differ by at most one,
+    larger ones first."""
     count = min(max(1, groups), tensors)
     share, more = divmod(tensors, count)
     sizes = [share + 1] * more + [share] * (count - more)
@@ -51,14 +51,14 @@ def even_split(tensors: int, groups: int) -> Boundaries:
 
 
 def naive_fusion(tensors: int, groups: int = 2) -> Boundaries:
-    """The public code's partition: steps of N // groups tensors, the remainder in the last group."""
+    """Return the public code's partition: steps of N // groups tensors, the remainder in the last group."""
     count = min(max(1, groups), tensors)
     step = tensors // count
     return (*(step * number for number in range(1, count)), tensors)
 
 
 def bucket_fusion(sizes_bytes: Floats, bucket_bytes: float) -> Boundaries:
-    """A new group begins whenever the one before it has reached a size."""
+    """Return groups that end as soon as they reach ``bucket_bytes``."""
     boundaries, filled = [], 0.0
     for number, size in enumerate(sizes_bytes.tolist(), start=1):
         filled += size
@@ -70,7 +70,7 @@ def bucket_fusion(sizes_bytes: Floats, bucket_bytes: float) -> Boundaries:
 
 
 def all_partitions(tensors: int) -> Iterator[Boundaries]:
-    """All 2^(N-1) of them, for brute force over small models."""
+    """Yield all 2^(N-1) partitions, for brute force over small models."""
     for cuts in range(tensors):
         for chosen in combinations(range(1, tensors), cuts):
             yield (*chosen, tensors)

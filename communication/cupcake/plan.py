@@ -1,5 +1,5 @@
-"""The fusion plan: which consecutive gradients travel together, under which codec, and what that is predicted
-to take (Cupcake 2.5 and 7).
+"""The fusion plan: which consecutive gradients are sent together, with which codec, and its prediction
+(Cupcake 2.5 and 7).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from communication.profiles.link import LinkProfile
 from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 
-#: What a plan calls sending gradients as they are.
+#: The codec of gradients that are sent uncompressed.
 NO_CODEC = "none"
 _SETTINGS = ExchangeSettings()
 
 
 @dataclass(frozen=True)
 class FusionPlan:
-    """Groups of consecutive gradients, each encoded and sent at once.
+    """Groups of consecutive gradients, each encoded and sent as one.
 
     Attributes:
-        codec, device: what encodes a group and where; `NO_CODEC` for gradients that are all-reduced as they
-            are. lossless: whether they arrive as they were computed.
+        codec, device: the codec of all groups and where it runs; `NO_CODEC` for uncompressed all-reduces.
+            lossless: whether gradients arrive as computed.
         boundaries: for each group one more than its last tensor, in order of readiness.
-        layout: digest of the names and sizes of these tensors. placement: for which it is the best.
-        predicted: what an iteration takes. codec_seconds: in which each device encodes and decodes.
+        layout: digest of the names and sizes of these tensors. placement: for which the plan is best.
+        predicted: time of an iteration.
         buffer_bytes: of device memory on each GPU. exact: whether no other partition is faster.
     """
 
@@ -53,16 +53,16 @@ class FusionPlan:
 
     @property
     def planner(self) -> str:
-        """Who made it."""
+        """Name of the planner."""
         return "cupcake"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what ranks carry out."""
+        """SHA-256 of what ranks execute."""
         return content_digest(self._content())
 
     def to_message(self) -> dict[str, Any]:
-        """What ranks carry out, with its digest."""
+        """Return the message that ranks execute, with its digest."""
         return {**self._content(), "digest": self.digest}
 
     def _content(self) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def plan_fusion(
     codecs: Sequence[CodecProfile] = (),
     settings: ExchangeSettings = _SETTINGS,
 ) -> FusionPlan:
-    """The fastest plan: the best partition under each of the codecs that are allowed, and without any.
+    """Return the fastest plan: the best partition with each allowed codec, and without any.
 
-    Without a codec it is the best way to fuse what is all-reduced, which no bucket size beats. Of equally
-    fast plans the first: without a codec, then in the order of ``codecs``.
+    Without a codec it is the best fusion of all-reduces, which no bucket size beats. Ties go to the plan
+    without a codec, then to the order of ``codecs``.
     """
     plans = [
         plan_under(Exchange(model, placement, link, codec, settings))
@@ -97,10 +97,10 @@ def plan_fusion(
 
 
 def plan_under(exchange: Exchange) -> FusionPlan:
-    """The best plan under one codec.
+    """Return the best plan with one codec.
 
-    Models of so many tensors that the exact program would take long are fused from neighbours that were
-    merged before; they are still no slower than any partition that needs no search.
+    Models with too many tensors for the exact program are fused from merged neighbours. Their plan is still
+    no slower than any partition of `fused_without_search`.
     """
     problem, codec, model = exchange.problem(), exchange.codec, exchange.model
     merged, ends = merged_neighbours(problem)
@@ -140,8 +140,8 @@ def _prediction(exchange: Exchange, boundaries: Boundaries) -> Prediction:
 
 
 def _buffer_bytes(exchange: Exchange, boundaries: Boundaries) -> int:
-    """A flat buffer of all gradients; under a codec that loses something residuals, momentum where it keeps
-    one, and what arrives of all participants."""
+    """Return the size of a flat buffer of all gradients; for a lossy codec plus residuals, momentum if it
+    keeps one, and the payloads of all participants."""
     codec = exchange.codec
     flat = int(exchange.model.sizes_bytes.sum())
     if codec is None:

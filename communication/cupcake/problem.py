@@ -1,4 +1,4 @@
-"""The fusion problem: consecutive tensors, what computing them takes, and what each possible group costs."""
+"""The fusion problem: consecutive tensors, their backward times, and the cost of each possible group."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from communication.cupcake.costs import FREE, AffineCost, Cost
 from communication.profiles.arrays import Floats, Integers, durations
 
-#: Larger problems have no tables, which have an entry for each pair of tensors.
+#: Limit for the tables, which have an entry for each pair of tensors.
 MOST_TENSORS = 2048
 
 
 @dataclass(frozen=True, eq=False)
 class FusionProblem:
-    """Tensors in backward order that are to be partitioned into groups of consecutive ones (Cupcake 1).
+    """Tensors in backward order, to be partitioned into consecutive groups (Cupcake 1).
 
     Attributes:
         backward_seconds: B of each tensor. sizes_bytes: of each before encoding; 0 is allowed.
-        encode: h of a group. transfer: g of a group, encoded. other_seconds: A, forward pass and all else.
-        ending: what follows the last group's communication, such as decoding it.
+        encode: h of a group. transfer: g of an encoded group. other_seconds: A, forward pass and all else.
+        ending: cost after the last group's communication, such as decoding it.
 
-    Raises ValueError for rows of different lengths, no tensor, negative or endless values.
+    Raises ValueError for rows of different lengths, no tensor, negative or infinite values.
     """
 
     backward_seconds: Floats
@@ -48,7 +48,7 @@ class FusionProblem:
 
     @property
     def tensors(self) -> int:
-        """N."""
+        """Number of tensors, N."""
         return len(self.sizes_bytes)
 
     @cached_property
@@ -63,7 +63,7 @@ class FusionProblem:
 
     @cached_property
     def encode_table(self) -> Floats:
-        """h of the group j..k-1 at [j, k]; 0 where j >= k, which is no group. Shape (N + 1, N + 1).
+        """h of the group j..k-1 at [j, k]; 0 for j >= k, which is no group. Shape (N + 1, N + 1).
 
         Raises ValueError, like the other tables, for more than `MOST_TENSORS`.
         """
@@ -71,28 +71,28 @@ class FusionProblem:
 
     @cached_property
     def work_table(self) -> Floats:
-        """Backward and encoding of the group j..k-1, shaped as `encode_table`."""
+        """Backward time and h of the group j..k-1, shaped as `encode_table`."""
         backward = self.backward_until[None, :] - self.backward_until[:, None]
         return np.triu(backward, 1) + self.encode_table
 
     @cached_property
     def transfer_table(self) -> Floats:
-        """g of the group j..k-1, shaped as `encode_table`; of the last group with what follows it."""
+        """g of the group j..k-1, shaped as `encode_table`; for the last group including ``ending``."""
         table = self._of_groups(self.transfer)
         table[:-1, -1] += self.ending(self.bytes_until[-1] - self.bytes_until[:-1])
         return table
 
     def work_and_transfer(self, begins: Integers, ends: Integers) -> tuple[Floats, Floats]:
-        """The entries of `work_table` and `transfer_table` for these groups, without making the tables."""
+        """Return the entries of `work_table` and `transfer_table` for these groups without the tables."""
         sizes = self.bytes_until[ends] - self.bytes_until[begins]
         work = self.backward_until[ends] - self.backward_until[begins] + self.encode(sizes)
         transfer = self.transfer(sizes)
         return work, np.where(ends == self.tensors, transfer + self.ending(sizes), transfer)
 
     def with_affine_costs(self) -> FusionProblem:
-        """The same with the nearest affine costs, for what is exact with affine ones alone.
+        """Return the problem with fitted affine costs, for algorithms that are exact only for these.
 
-        Fitted over sizes from the smallest tensor to all of them, each twice the one before.
+        Fitted over sizes from the smallest tensor to the total, each twice the previous one.
         """
         largest = max(1.0, float(self.bytes_until[-1]))
         smallest = float(np.min(self.sizes_bytes, where=self.sizes_bytes > 0.0, initial=largest))

@@ -1,7 +1,7 @@
 """The timeline of an iteration: one GPU stream, one network channel, groups in order (Cupcake 1.2).
 
-The stream computes a group's gradients, encodes them, and goes on with the next group; the network sends
-groups in the order in which they are encoded. An iteration ends with its last communication.
+The stream computes a group's gradients, encodes them, and continues with the next group. The network sends
+groups in the order of encoding. An iteration ends with its last communication.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from communication.profiles.arrays import Floats
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """When each group was encoded, and when its communication began and ended, from the backward pass on.
+    """When each group is encoded, and when its communication begins and ends, from the start of the backward
+    pass.
 
-    ``other_seconds``: of the iteration beside these.
+    ``other_seconds``: of the iteration outside these.
     """
 
     encoded: Floats
@@ -35,14 +36,14 @@ class Timeline:
 
     @property
     def exposed_seconds(self) -> float:
-        """Communication that neither computing nor encoding hides."""
+        """Communication hidden by neither computing nor encoding."""
         return float(self.sent_until[-1] - self.encoded[-1])
 
 
 def in_order(work_seconds: Floats, transfer_seconds: Floats, other_seconds: float = 0.0) -> Timeline:
-    """The timeline of groups that take so long to compute and encode, and so long to send.
+    """Return the timeline of groups from their compute-and-encode times and their transfer times.
 
-    comm_a = max(comp_a, comm_{a-1}) + g_a, which is the largest of comp_b + g_b + ... + g_a over b <= a.
+    comm_a = max(comp_a, comm_{a-1}) + g_a, which is the maximum of comp_b + g_b + ... + g_a over b <= a.
     """
     encoded = np.cumsum(work_seconds)
     sent = np.cumsum(transfer_seconds)
@@ -52,12 +53,12 @@ def in_order(work_seconds: Floats, transfer_seconds: Floats, other_seconds: floa
 
 
 def timeline_of(problem: FusionProblem, boundaries: Sequence[int]) -> Timeline:
-    """The timeline of a partition. Raises ValueError for boundaries that are none."""
+    """Return the timeline of a partition. Raises ValueError for invalid boundaries."""
     ends = np.array(checked_boundaries(boundaries, problem.tensors))
     begins = np.concatenate(([0], ends[:-1]))
     return in_order(*problem.work_and_transfer(begins, ends), problem.other_seconds)
 
 
 def iteration_seconds(problem: FusionProblem, boundaries: Sequence[int]) -> float:
-    """f of a partition. Raises ValueError for boundaries that are none."""
+    """Return f of a partition. Raises ValueError for invalid boundaries."""
     return timeline_of(problem, boundaries).iteration_seconds

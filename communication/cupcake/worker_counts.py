@@ -1,5 +1,4 @@
-"""The curve over numbers of workers: the best plan of each placement, and what dense training takes there
-(Cupcake 7)."""
+"""The best plan by number of workers, compared with dense training on each placement (Cupcake 7)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from communication.profiles.placement import PlacementShape
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One placement: the best plan there, and an iteration of dense training with the best bucket size."""
+    """One placement: its best plan, and an iteration of dense training with the best bucket size."""
 
     plan: FusionPlan
     dense_seconds: float
@@ -25,21 +24,21 @@ class CurvePoint:
 
     @property
     def workers(self) -> int:
-        """Of the placement."""
+        """Number of workers of the placement."""
         return self.plan.placement.workers
 
     @property
     def speedup(self) -> float:
-        """Over dense training; at least 1, because fusing without a codec is among what is tried."""
+        """Speedup over dense training; at least 1, because fusion without a codec is a candidate."""
         return self.dense_seconds / self.plan.predicted.iteration_seconds
 
     @property
     def scaling_factor(self) -> float:
-        """An iteration on one GPU over one here: 1 where communication costs nothing."""
+        """Iteration time on one GPU divided by that of the plan: 1 if communication costs nothing."""
         return self.compute_seconds / self.plan.predicted.iteration_seconds
 
     def samples_per_second(self, samples_per_worker: float) -> float:
-        """Of all workers, each of which has so many samples in an iteration."""
+        """Return the throughput of all workers, with ``samples_per_worker`` samples each per iteration."""
         return samples_per_worker * self.workers / self.plan.predicted.iteration_seconds
 
 
@@ -50,8 +49,8 @@ def fusion_curve(
     codecs: Sequence[CodecProfile] = (),
     settings: ExchangeSettings | None = None,
 ) -> list[CurvePoint]:
-    """A point for each placement. The share of the link is the same everywhere; a worker's samples too, so
-    that the model's times are."""
+    """Return a point for each placement. All share the link's share, and the model's times, because each
+    worker's number of samples is constant."""
     chosen = settings or ExchangeSettings()
     return [
         CurvePoint(

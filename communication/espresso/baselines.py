@@ -1,4 +1,4 @@
-"""Baselines: what other systems choose, as strategies of the same question (Espresso 4.6; spec. 2.7)."""
+"""Baselines: the choices of other systems as strategies for the same question (Espresso 4.6; spec. 2.7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from communication.profiles.arrays import Integers
 from communication.profiles.codec import Device
 
 SMALLEST_FOR_BYTEPS_BYTES = 65_536
-"""Smaller tensors BytePS-Compress leaves uncompressed."""
+"""BytePS-Compress leaves smaller tensors uncompressed."""
 
 _SCATTER = Step(Task.COMM1, Routine.REDUCE_SCATTER, Level.INTRA)
 _REDUCE_ALL = Step(Task.COMM, Routine.ALL_REDUCE, Level.INTER)
@@ -28,19 +28,19 @@ def _codec(device: Device) -> tuple[Step, Step]:
 
 
 def inter_all_gather(device: Device) -> Option:
-    """Compressed between servers alone, everybody's payloads to everybody."""
+    """Return compression only between servers: an all-gather of all payloads."""
     encode, decode = _codec(device)
     return _SCATTER, encode, Step(Task.COMM_C, Routine.ALL_GATHER, Level.INTER), decode, _GATHER
 
 
 def inter_all_to_all(device: Device) -> Option:
-    """Compressed between servers alone: parts are shuffled, decoded, summed, encoded anew and distributed."""
+    """Return compression only between servers: shuffle parts, decode, sum, encode again and distribute."""
     encode, decode = _codec(device)
     return _SCATTER, encode, *_between_in_two_steps(device), decode, _GATHER
 
 
 def all_to_all_twice(device: Device) -> Option:
-    """Compressed before the exchange within servers, and anew before the one between them."""
+    """Return compression before the exchange within servers, and again before the one between them."""
     encode, decode = _codec(device)
     shuffled = Step(Task.COMM1_C, Routine.ALL_TO_ALL, Level.INTRA)
     distributed = Step(Task.COMM2_C, Routine.ALL_GATHER, Level.INTRA)
@@ -58,16 +58,16 @@ SCHEMES: dict[str, Callable[[Device], Option]] = {
     "Inter Alltoall": inter_all_to_all,
     "Alltoall+Alltoall": all_to_all_twice,
 }
-"""Ways to compress, by the names of the ablation."""
+"""Compression schemes by their names in the ablation."""
 
 
 def uncompressed(question: Question) -> Integers:
-    """FP32: every tensor through the hierarchy as it is."""
+    """FP32: all tensors hierarchically, uncompressed."""
     return question.everywhere(FP32)
 
 
 def byteps_compress(question: Question) -> Integers:
-    """BytePS-Compress: processors compress between servers, whatever is not small."""
+    """BytePS-Compress: processors compress large tensors between servers."""
     large = question.model.sizes_bytes >= SMALLEST_FOR_BYTEPS_BYTES
     return np.where(large, question.everywhere(inter_all_to_all(Device.CPU)), uncompressed(question))
 
@@ -78,25 +78,25 @@ def hitopkcomm(question: Question) -> Integers:
 
 
 def hipress(question: Question) -> Integers:
-    """HiPress: for each tensor, compressed or not between servers, what takes less by itself."""
+    """HiPress: compress each tensor between servers or not, by its isolated time."""
     options = (FP32, inter_all_gather(Device.GPU), inter_all_to_all(Device.GPU))
     return fastest_by_itself(question, np.array([question.table.columns[one] for one in options]))
 
 
 def myopic(question: Question) -> Integers:
-    """For each tensor the option whose operations, one after the other, take least."""
+    """Choose for each tensor the option with the least total time of its operations."""
     return fastest_by_itself(question, np.arange(len(question.options)))
 
 
 def fastest_by_itself(question: Question, columns: Integers) -> Integers:
-    """For each tensor the one of some columns whose operations take least in all; of equal ones the first."""
+    """Choose for each tensor, among some columns, the least total time of operations; ties: the first."""
     fastest = columns[question.table.chains.isolated[:, columns].argmin(axis=1)]
     return np.asarray(fastest[question.table.size_of], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A published system or rule. ``needs``: options without which it cannot be asked for."""
+    """A published system or rule. ``needs``: options that it requires."""
 
     name: str
     choose: Callable[[Question], Integers]
@@ -114,4 +114,4 @@ BASELINES = (
     Baseline("HiPress", hipress, (FP32, inter_all_gather(Device.GPU), inter_all_to_all(Device.GPU))),
     Baseline("Myopic", myopic, ()),
 )
-"""In the order in which they win ties."""
+"""Baselines in tie-breaking order."""

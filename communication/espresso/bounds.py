@@ -1,7 +1,7 @@
-"""How fast any plan could be: the published upper bound on throughput, and one that nothing passes.
+"""Bounds on the speed of any plan: the published upper bound on throughput, and a proved lower bound on time.
 
-The published one lets codecs take no time and chooses again. Times of a greedy selection are no proof, so
-requests are refused by the other: it counts bytes alone, without latencies, which fusing tensors would save.
+The published bound makes compression free and selects again. A greedy selection proves nothing, so requests
+are refused by the other: it counts only bytes, without latencies, because fusion could save these.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _HUGE_ELEMENTS = 1 << 36
 
 
 def free_compression_seconds(question: Question, selection: Selection) -> float:
-    """The published Upper Bound: an iteration in which compression takes no time.
+    """Return the published Upper Bound: an iteration in which compression takes no time.
 
-    It is the shortest of a selection under these costs, the best exchanges of each tensor by itself, and the
-    selection that is judged.
+    It is the minimum over a selection under these costs, each tensor's best exchange alone, and the given
+    selection.
     """
     free = question.under(replace(question.costs, free_compression=True))
     by_itself = fastest_by_itself(free, np.arange(len(free.options)))
@@ -41,14 +41,14 @@ def free_compression_seconds(question: Question, selection: Selection) -> float:
 
 
 def least_iteration_seconds(question: Question) -> float:
-    """No strategy of these options is faster, whatever is fused: what is ready from a tensor on has to pass
-    the links, and they carry so many bytes a second.
+    """Return a lower bound for all strategies of these options, with any fusion: everything that is ready
+    from some tensor on has to pass the links at their bandwidth.
 
-    Within and between servers are weighed against each other, since an option may shift bytes from one to the
-    other.
+    Links within and between servers are weighed against each other, because options can shift bytes from one
+    to the other.
     """
     model = question.model
-    # Of a tensor so large that neither a scale nor a part that is rounded up counts.
+    # A tensor so large that scales and rounded-up parts are negligible.
     huge = ModelProfile.unnamed("huge", np.array([_HUGE_ELEMENTS]), np.zeros(1))
     huge = replace(huge, bytes_per_element=model.bytes_per_element)
     totals = option_table(huge, _without_latency(question.costs), question.options).chains.totals[0]
@@ -63,7 +63,7 @@ def least_iteration_seconds(question: Question) -> float:
 
 
 def refusal(question: Question, iteration_seconds: float) -> str | None:
-    """Why no plan can have iterations of that length, in a sentence; None where one might."""
+    """Return a sentence that explains why no plan has iterations of that length; None if one may have."""
     least = least_iteration_seconds(question)
     if iteration_seconds >= least:
         return None

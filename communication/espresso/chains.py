@@ -1,4 +1,4 @@
-"""Chains of operations in arrays: what each option does to a tensor of each size, resource by resource."""
+"""Chains of operations as arrays: seconds of each option for each tensor size, by resource."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Chains:
     """One chain for each option, with times for each size.
 
     Attributes:
-        resources: `Resource` of each operation, one row an option; what lies beyond `lengths` is filled.
+        resources: `Resource` of each operation, one row per option; entries beyond `lengths` are padding.
         lengths: operations of each option.
-        seconds: by size, option and operation; 0 where there is none.
+        seconds: by size, option and operation; 0 for padding.
     """
 
     resources: Integers
@@ -31,7 +31,7 @@ class Chains:
 
     @cached_property
     def totals(self) -> Floats:
-        """By size and option, seconds of each resource."""
+        """Seconds of each resource, by size and option."""
         found = np.zeros((*self.seconds.shape[:2], len(Resource)))
         for resource in Resource:
             found[:, :, resource] = np.where(self.resources == resource, self.seconds, 0.0).sum(axis=2)
@@ -39,12 +39,12 @@ class Chains:
 
     @cached_property
     def isolated(self) -> Floats:
-        """By size and option, the seconds of all operations one after the other."""
+        """Total seconds of all operations in sequence, by size and option."""
         return np.asarray(self.seconds.sum(axis=2))
 
     @cached_property
     def first_exchange(self) -> Integers:
-        """Of each option, the number of its first exchange; -1 where there is none."""
+        """Number of each option's first exchange; -1 without one."""
         place = np.arange(self.resources.shape[1])
         exchanges = (self.resources >= Resource.WITHIN) & (place < self.lengths[:, None])
         return np.where(exchanges.any(axis=1), exchanges.argmax(axis=1), -1).astype(np.int64)
@@ -52,13 +52,13 @@ class Chains:
 
 @dataclass(frozen=True, eq=False)
 class OptionTable:
-    """The options among which tensors choose, and what each costs.
+    """The options among which tensors choose, and their costs.
 
     Attributes:
-        options: in the columns of all arrays. elements: the different sizes, ascending, in their rows.
-        size_of: for each tensor, its size's row.
-        between_bytes: by size and option, that a server receives from others. within_bytes: that a GPU
-            receives from those of its server.
+        options: the columns of all arrays. elements: the distinct sizes, ascending; the rows.
+        size_of: the row of each tensor's size.
+        between_bytes: bytes that a server receives from others, by size and option. within_bytes: bytes that
+            a GPU receives from others of its server.
     """
 
     costs: CostModel
@@ -76,9 +76,9 @@ class OptionTable:
 
 
 def option_table(model: ModelProfile, costs: CostModel, among: Sequence[Option]) -> OptionTable:
-    """The chains of some options for a model's tensors.
+    """Return the chains of some options for a model's tensors.
 
-    Raises ValueError for a tensor without elements, options that need a codec that is not there, no option.
+    Raises ValueError for a tensor without elements, options without a codec for their device, no option.
     """
     if not among:
         raise ValueError("there is no option to choose from")
@@ -118,6 +118,6 @@ def option_table(model: ModelProfile, costs: CostModel, among: Sequence[Option])
 def _priced(
     costs: CostModel, operation: Operation, elements: Integers, bytes_per_element: int
 ) -> tuple[Floats, Floats]:
-    """Seconds of an operation, and the bytes that a server or a GPU receives."""
+    """Return the seconds of an operation, and the bytes that a server or a GPU receives."""
     received = costs.received_bytes(operation, elements, bytes_per_element) * costs.sharers(operation)
     return costs.seconds(operation, elements, bytes_per_element), received

@@ -1,4 +1,4 @@
-"""What the algorithms see of a question: a timeline engine, and arrays about tensors and columns."""
+"""The algorithms' view of a question: a timeline engine, and arrays about tensors and columns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Choices:
 
     Attributes:
         sizes: of each tensor, in bytes or elements. size_of: the row of its size.
-        compressions: of each column, how often it compresses.
-        on_cpu: of each column that compresses on GPUs alone, the column with the same on the CPU; else -1.
+        compressions: how often each column compresses.
+        on_cpu: for each column that compresses on GPUs only, the same option's column on the CPU; else -1.
     """
 
     engine: TimelineEngine
@@ -28,5 +28,5 @@ class Choices:
 
     @property
     def order(self) -> Integers:
-        """Tensors as they are decided: larger ones first, of equal ones those that are ready later."""
+        """Tensors in order of decision: larger ones first, of equal ones those that are ready later."""
         return np.lexsort((-np.arange(len(self.sizes)), -self.sizes)).astype(np.int64)

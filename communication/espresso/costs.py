@@ -1,8 +1,8 @@
-"""What each operation of an option costs: bytes that a rank receives, and seconds of a resource (spec. 2.2).
+"""The cost of each operation of an option: bytes that a rank receives, and seconds of a resource (spec. 2.2).
 
-A collective call takes α and its bytes over a bandwidth. Between servers the GPUs that exchange at once share
-a server's network interface. Encoders and decoders take what their codec's profile says; the processors of
-a server serve all its GPUs, one after the other.
+A collective call takes α plus its bytes over the bandwidth. GPUs that exchange between servers at the same
+time share the server's network interface. Encoding and decoding take the times of the codec's profile; the
+processors of a server serve all its GPUs in sequence.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from communication.profiles.placement import PlacementShape
 
 @dataclass(frozen=True)
 class CostModel:
-    """Where a job trains, and what links and codecs take there.
+    """A job's placement, and the costs of links and codecs there.
 
     Attributes:
-        codecs: one algorithm on each device that may compress; none where nothing may be compressed. A CPU
-            codec's rate is that of all processors of one server.
-        decode_per_payload: whether each payload of a stack is decoded by a launch of its own.
-        single_channel: whether links within and between servers serve one operation at a time together.
-        cpu_servers: so many operations at once that a server's processors serve, each at the codec's rate.
+        codecs: one algorithm, on each device that may compress; empty to compress nothing. A CPU codec's rate
+            is that of all processors of one server.
+        decode_per_payload: whether each payload of a stack is decoded by its own kernel launch.
+        single_channel: whether links within and between servers together serve one operation at a time.
+        cpu_servers: operations that a server's processors serve concurrently, each at the codec's rate.
         free_compression: codecs take no time, for upper bounds.
 
     Raises ValueError for a codec under the wrong device, codecs of different wire formats, no CPU server.
@@ -55,12 +55,12 @@ class CostModel:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """On which gradients may be compressed."""
+        """Devices that may compress."""
         return tuple(device for device in Device if device in self.codecs)
 
     def received_bytes(self, operation: Operation, elements: Integers, bytes_per_element: int = 4) -> Floats:
-        """That a rank receives in an exchange of gradients of these sizes; of the roots that have to receive
-        most. None in a codec's step."""
+        """Return the bytes that a rank receives in an exchange of gradients of these sizes; for an exchange
+        with a root the largest number. 0 for a codec's step."""
         if operation.step.is_codec:
             return np.zeros(len(elements))
         participants, routine = operation.participants, operation.step.routine
@@ -75,7 +75,7 @@ class CostModel:
         return tree_bytes(participants, 1.0) * held
 
     def seconds(self, operation: Operation, elements: Integers, bytes_per_element: int = 4) -> Floats:
-        """That an operation occupies its resource, for gradients of these sizes."""
+        """Return the seconds for which an operation occupies its resource, for gradients of these sizes."""
         if operation.step.is_codec:
             return self._codec_seconds(operation, elements)
         rate = self._rate(operation)
@@ -84,9 +84,9 @@ class CostModel:
         return calls * rate.latency_seconds + received / rate.bytes_per_second
 
     def sharers(self, operation: Operation) -> int:
-        """Ranks of a server that receive through its network interface at once; 1 within a server.
+        """Return the ranks of a server that receive through its network interface at once; 1 within a server.
 
-        A flat ring enters each server once, and a flat root is one rank; in a flat all-to-all exchange every
+        A flat ring enters each server once, and a flat root is one rank. In a flat all-to-all exchange every
         rank receives from the other servers.
         """
         if operation.resource(self.shape) is not Resource.BETWEEN:
@@ -101,9 +101,9 @@ class CostModel:
     def held_bytes(
         self, operation: Operation, elements: Integers, bytes_per_element: int = 4, divided: int = 1
     ) -> Floats:
-        """What a rank holds before an operation: sums of its part, or a stack of payloads.
+        """Return the bytes that a rank holds before an operation: sums of its part, or a stack of payloads.
 
-        ``divided``: one of so many parts of it. Of parts that are not equal the largest.
+        ``divided``: count one of this many parts of it. Of unequal parts the largest counts.
         """
         part = _divided(elements, operation.parts * divided)
         if not operation.compressed:

@@ -1,7 +1,7 @@
 """The decision tree of compression options, as a grammar (Espresso 4.2; specification 2.1).
 
-With two devices and two routines for each first step it derives 4,341 options. On GPUs alone there are 174,
-of which 9 compress nothing, so that |C_gpu| is 165.
+With two devices and two routines for each first step it derives 4,341 options. Of the 174 options on GPUs
+only, 9 compress nothing, so |C_gpu| is 165.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
         "Comp Comm1_c Decomp Comp T4",
     ),
 }
-"""What each symbol may become; what is no symbol is a task."""
+"""Productions of each symbol; other names are tasks."""
 
 _LEVEL_OF = {"T1": Level.INTRA, "T2": Level.INTRA, "hierarchical": Level.INTRA}
-"""Where a rule's exchanges take place in a hierarchical scheme: else between servers."""
+"""Level of a rule's exchanges in a hierarchical scheme; otherwise between servers."""
 
 _Derived = tuple[tuple[Task, Level], ...]
 
 
 def options(devices: Sequence[Device] = (Device.GPU, Device.CPU)) -> tuple[Option, ...]:
-    """All options on these devices, in lexicographic order by the rules."""
+    """Return all options on these devices, in the grammar's lexicographic order."""
     return _options(tuple(devices))
 
 
 def gpu_options() -> tuple[Option, ...]:
-    """The options that encode and decode on GPUs alone: 165 that compress, and 9 that do not."""
+    """Return the options that encode and decode on GPUs only: 165 that compress, and 9 that do not."""
     return _options((Device.GPU,))
 
 
 def belongs(option: Option) -> bool:
-    """Whether the decision tree has this option: it has the same one on GPUs alone."""
+    """Whether the decision tree has this option, checked by its counterpart on GPUs only."""
     return on_device(option, Device.GPU) in _gpu_option_set()
 
 
@@ -75,11 +75,11 @@ def restricted(
     devices: Sequence[Device] = (Device.GPU, Device.CPU),
     where: Callable[[Option], bool] = lambda option: True,
 ) -> tuple[Option, ...]:
-    """What a user's constraints leave of some options.
+    """Return the options that satisfy a user's constraints.
 
     Args:
-        most_compressions: options that compress more often lose too much.
-        flat: whether all GPUs may exchange at once, without regard to servers.
+        most_compressions: limit of compressions, because each one loses accuracy.
+        flat: whether all GPUs may exchange at once, regardless of servers.
         devices: those that may encode and decode.
     """
     return tuple(
@@ -107,7 +107,7 @@ def _gpu_option_set() -> frozenset[Option]:
 
 
 def _derivations(symbol: str, *, flat: bool) -> Iterator[_Derived]:
-    """All sequences of tasks, with their levels, that a symbol derives."""
+    """Yield all sequences of tasks, with their levels, that a symbol derives."""
     level = Level.FLAT if flat else _LEVEL_OF.get(symbol, Level.INTER)
     for rule in GRAMMAR[symbol]:
         choices: list[list[_Derived]] = [
@@ -119,7 +119,7 @@ def _derivations(symbol: str, *, flat: bool) -> Iterator[_Derived]:
 
 
 def _with_choices(derived: _Derived, devices: tuple[Device, ...]) -> Iterator[Option]:
-    """Each choice of routines for first steps, and of devices for compression."""
+    """Yield each choice of routines for first steps, and of devices for compression."""
     open_choices: list[tuple[StrEnum, ...]] = [
         ROUTINES[task] if task in FIRST_STEPS else devices
         for task, _ in derived

@@ -1,4 +1,4 @@
-"""Dominated options: those that need no less of any resource than another one (specification 2.6)."""
+"""Dominated options: those that need at least as much of every resource as another (specification 2.6)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _EQUAL_SECONDS = 1e-12
 def tie_order(
     columns: Integers, compressions: Integers, between_bytes: Floats, within_bytes: Floats
 ) -> Integers:
-    """Columns in the order in which they win ties: fewer compressions, fewer bytes between servers, fewer
-    within them, and then as the decision tree derives them."""
+    """Return columns in tie-breaking order: fewer compressions, fewer bytes between servers, fewer bytes
+    within them, then the decision tree's order."""
     keys = (columns, within_bytes[columns], between_bytes[columns], compressions[columns])
     return columns[np.lexsort(keys)]
 
 
 def undominated(totals: Floats, columns: Integers) -> Integers:
-    """The columns that no other one dominates, in the order given; of equal ones the first.
+    """Return the columns that no other one dominates, in the given order; of equal ones the first.
 
-    ``totals``: seconds by option and resource. That the dominated ones are never better is a heuristic: they
-    may begin with another resource.
+    ``totals``: seconds by option and resource. Dropping dominated ones is a heuristic, because they may begin
+    with another resource.
     """
     taken = totals[columns]
     left = np.lexsort((np.arange(len(columns)), taken.sum(axis=1)))
     kept = []
     while left.size:
-        # Nothing that takes more in all needs less of each resource.
+        # No option with a larger total needs less of each resource.
         best, rest = left[0], left[1:]
         kept.append(best)
         left = rest[np.any(taken[rest] < taken[best] - _EQUAL_SECONDS, axis=1)]

@@ -1,7 +1,7 @@
 """The GPU compression decision: which tensors are compressed, and how (Espresso 4.4, Algorithm 4.1).
 
-Tensors are decided one after the other, larger ones first. Those before the last bubble are removed, since
-shorter exchanges before it only widen it.
+Tensors are decided in sequence, larger ones first. Those before the last bubble are removed, because shorter
+exchanges before it only widen it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MOST_PASSES = 5
 def decide(
     choices: Choices, start: Integers, candidates: Sequence[Integers], *, removes: bool = True
 ) -> tuple[Integers, float]:
-    """One pass of Algorithm 4.1 over all tensors, and the iteration under its strategy.
+    """Run one pass of Algorithm 4.1 over all tensors; return the strategy and its iteration time.
 
     Args:
-        start: the strategy to begin with; it is not changed.
-        candidates: for each size, columns in the order in which they win ties.
-        removes: whether uncompressed tensors before a bubble are left as they are.
+        start: the initial strategy; it is not changed.
+        candidates: for each size, columns in tie-breaking order.
+        removes: whether uncompressed tensors before a bubble are left unchanged.
     """
     engine, size_of = choices.engine, choices.size_of
     strategy = start.copy()
@@ -52,7 +52,7 @@ def passes(
     removes: bool = True,
     most: int = MOST_PASSES,
 ) -> tuple[Integers, float]:
-    """Passes of Algorithm 4.1, each from what the one before chose, until one changes nothing."""
+    """Repeat passes of Algorithm 4.1, each from the previous result, until one changes nothing."""
     strategy, seconds = start, choices.engine.seconds(start)
     for _ in range(most):
         found, found_seconds = decide(choices, strategy, candidates, removes=removes)
@@ -63,6 +63,6 @@ def passes(
 
 
 def _after_the_last_bubble(choices: Choices, strategy: Integers) -> NDArray[np.bool_]:
-    """Remove(S): which tensors stay: those that are compressed, and those behind the last bubble."""
+    """Remove(S): return which tensors stay: compressed ones, and those after the last bubble."""
     behind = np.arange(len(strategy)) >= choices.engine.last_bubble(strategy)
     return np.asarray(behind | (choices.compressions[strategy] > 0))

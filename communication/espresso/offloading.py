@@ -1,7 +1,7 @@
-"""CPU offloading: which compressed tensors leave the GPU to the processors (Espresso 4.4, Algorithm 4.2).
+"""CPU offloading: which compressed tensors move from the GPU to the processors (Espresso 4.4, Algorithm 4.2).
 
-Tensors of equal size and option form a group. Of each group those that are ready first are offloaded, for the
-text takes it that more of their time is hidden (Lemma 4.1). That is no theorem: a pass behind it tries to
+Tensors of equal size and option form a group. Of each group the earliest tensors are offloaded, because more
+of their time is assumed to be hidden (Lemma 4.1). The lemma does not always hold, so a final pass tries to
 swap members of a group.
 """
 
@@ -17,14 +17,14 @@ from communication.espresso.timeline import EQUAL_SECONDS
 from communication.profiles.arrays import Integers
 
 MOST_VECTORS = 20_000
-"""Vectors beyond which groups are searched one after the other."""
+"""Above this number of vectors, groups are searched one at a time."""
 MOST_SWAPS = 2_000
 
 Groups = Sequence[Integers]
 
 
 def offload_groups(choices: Choices, strategy: Integers) -> tuple[Integers, ...]:
-    """Tensors that compress on the GPU, by size and option; in each group those that are ready first."""
+    """Return the tensors that compress on the GPU, by size and option; in each group by readiness."""
     able = np.flatnonzero(choices.on_cpu[strategy] >= 0)
     found: dict[tuple[int, int], list[int]] = {}
     for tensor in able:
@@ -36,9 +36,9 @@ def offload_groups(choices: Choices, strategy: Integers) -> tuple[Integers, ...]
 def offload(
     choices: Choices, strategy: Integers, *, most_vectors: int = MOST_VECTORS
 ) -> tuple[Integers, float]:
-    """Algorithm 4.2: the best numbers of offloaded tensors, of all vectors; and the iteration with them.
+    """Run Algorithm 4.2: return the strategy with the best numbers of offloaded tensors, and its iteration.
 
-    Beyond ``most_vectors`` the groups are searched one after the other until nothing changes.
+    Above ``most_vectors`` the groups are searched one at a time until nothing changes.
     """
     groups = offload_groups(choices, strategy)
     if prod(len(group) + 1 for group in groups) <= most_vectors:
@@ -49,9 +49,9 @@ def offload(
 def swap(
     choices: Choices, strategy: Integers, groups: Groups, *, most_swaps: int = MOST_SWAPS
 ) -> tuple[Integers, float]:
-    """The improvement pass: an offloaded member of a group for one that is not, while that helps.
+    """Swap an offloaded member of a group with one that is not, while that helps.
 
-    ``groups``: as they were before anything was offloaded.
+    ``groups``: as before any offloading.
     """
     engine = choices.engine
     best, seconds = strategy.copy(), engine.seconds(strategy)
@@ -98,7 +98,7 @@ def _group_by_group(choices: Choices, strategy: Integers, groups: Groups) -> tup
 
 
 def _searched(choices: Choices, strategy: Integers, groups: Groups) -> tuple[Integers, float]:
-    """The strategy of the best vector of these groups, and its iteration."""
+    """Return the strategy of the best vector of these groups, and its iteration."""
     engine = choices.engine
     seconds = engine.seconds(strategy)
     if not groups:

@@ -1,12 +1,12 @@
-"""What an option does on a placement: its operations, one after the other, complete enough to be carried out.
+"""The operations of an option on a placement, in order and complete enough to execute.
 
-The timeline is computed from these operations, and ranks carry out the same ones. Each tells who takes part,
-which part of the gradient a rank holds before it, and in which form (specification 2.2).
+The timeline is computed from these operations, and ranks execute the same ones. Each specifies who takes
+part, which part of the gradient a rank holds before it, and in which form (specification 2.2).
 
-Ranks are numbered by server and GPU. A gradient of n elements is cut evenly: into parts of ⌈n / p⌉ elements,
-of which the last ones may be shorter or empty. Parts are cut again in the same way. What a rank holds is
-either one row of sums or a stack of payloads: encoded contributions to the same part, which are decoded and
-added up. A payload consists of pieces that were encoded each by itself, so that an exchange can divide it.
+Ranks are numbered by server and GPU. A gradient of n elements is cut evenly into parts of ⌈n / p⌉ elements;
+the last ones may be shorter or empty. Parts are cut again in the same way. A rank holds either one row of
+sums or a stack of payloads: encoded contributions to the same part, which are decoded and added up. A payload
+consists of separately encoded pieces, so that an exchange can divide it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from communication.profiles.placement import PlacementShape
 
 
 class Resource(IntEnum):
-    """What an operation occupies. Each serves one operation at a time."""
+    """A resource that an operation occupies. Each serves one operation at a time."""
 
     GPU = 0
     CPU = 1
@@ -35,7 +35,7 @@ class Resource(IntEnum):
 
     @property
     def told(self) -> plan.Resource:
-        """As spans of predicted and measured iterations have it."""
+        """Name in spans of predicted and measured iterations."""
         return _TOLD[self.value]
 
 
@@ -44,7 +44,7 @@ _TOLD: tuple[plan.Resource, ...] = ("gpu", "processors", "within", "between")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A division of a part among the ranks of a level, the first of which gets the first piece."""
+    """A division of a part among the ranks of a level; the first rank gets the first piece."""
 
     level: Level
     parts: int
@@ -57,15 +57,15 @@ class Operation:
     Attributes:
         step: task, routine, level or device.
         participants: ranks that exchange; 1 for a codec's step.
-        cuts: how the gradient was cut, from the whole to the part that a rank holds before the operation.
-        payloads: in a rank's stack before the operation; 1 for a row of sums.
-        piece_cuts: of compressed gradients: how the gradient was cut, from the whole to one piece. It begins
-            with ``cuts``. Of an encoder: the pieces that it makes.
+        cuts: cuts of the gradient, from the whole to the part that a rank holds before the operation.
+        payloads: number in a rank's stack before the operation; 1 for a row of sums.
+        piece_cuts: for compressed gradients, cuts from the whole to one piece, beginning with ``cuts``. For
+            an encoder: the pieces that it makes.
         compressed: whether payloads are exchanged or decoded, rather than sums.
-        first_gpu_alone, first_server_alone: who takes part: only the first GPU of each server, only the
-            first server.
+        first_gpu_alone, first_server_alone: whether only the first GPU of each server, or only the first
+            server, takes part.
         per_server: ranks of one server that take part.
-        point: of an encoder: which of the option's compressions it is, from 0. Residuals are kept for each.
+        point: number of an encoder among the option's compressions, from 0. Each has its own residuals.
     """
 
     step: Step
@@ -81,25 +81,25 @@ class Operation:
 
     @property
     def parts(self) -> int:
-        """Into so many parts the gradient is cut, of which a rank holds one before the operation."""
+        """Number of parts of the gradient, of which a rank holds one before the operation."""
         return prod(cut.parts for cut in self.cuts)
 
     @property
     def pieces(self) -> int:
-        """Of which one payload consists."""
+        """Number of pieces in one payload."""
         return prod(cut.parts for cut in self.piece_cuts) // self.parts
 
     @property
     def second_step(self) -> bool:
-        """Whether it undoes a cut, or a reduction to a root, that the first step of its level made."""
+        """Whether it reverses the cut or the reduction to a root of its level's first step."""
         return self.step.task in (Task.COMM2, Task.COMM2_C)
 
     def takes_part(self, server: int, gpu: int) -> bool:
-        """Whether that rank carries the operation out. The root of one is the first that takes part."""
+        """Whether that rank takes part in the operation. The first such rank is the root, if there is one."""
         return not (self.first_gpu_alone and gpu) and not (self.first_server_alone and server)
 
     def resource(self, shape: PlacementShape) -> Resource:
-        """What it occupies. A flat exchange occupies the links between servers where there are several."""
+        """Return its resource. A flat exchange on several servers occupies the links between servers."""
         if self.step.is_codec:
             return Resource.GPU if self.step.device is Device.GPU else Resource.CPU
         within = self.step.level is Level.INTRA or (self.step.level is Level.FLAT and not shape.spread)
@@ -108,9 +108,9 @@ class Operation:
 
 @lru_cache(maxsize=1 << 16)
 def operations(option: Option, shape: PlacementShape) -> tuple[Operation, ...]:
-    """The operations of an option on a placement, in order.
+    """Return the operations of an option on a placement, in order.
 
-    Exchanges with nobody are left out, and with them compression for such an exchange alone. At the end every
+    Exchanges with one participant are left out, and compression only for such an exchange. At the end every
     rank has the whole sum.
     """
     state = _State(shape)
@@ -118,7 +118,7 @@ def operations(option: Option, shape: PlacementShape) -> tuple[Operation, ...]:
 
 
 def part_bounds(elements: int, cuts: Sequence[Cut], server: int, gpu: int, shape: PlacementShape) -> range:
-    """Which elements of a gradient lie in a rank's part after these cuts."""
+    """Return the range of a gradient's elements in a rank's part after these cuts."""
     low, high = 0, elements
     for cut in cuts:
         width = -(-(high - low) // cut.parts)
@@ -128,7 +128,7 @@ def part_bounds(elements: int, cuts: Sequence[Cut], server: int, gpu: int, shape
 
 
 def piece_bounds(bounds: range, cuts: Sequence[Cut]) -> tuple[range, ...]:
-    """The pieces of a part under further cuts, in order. Some may be empty."""
+    """Return the pieces of a part under further cuts, in order. Some may be empty."""
     pieces = [bounds]
     for cut in cuts:
         pieces = [
@@ -141,7 +141,7 @@ def piece_bounds(bounds: range, cuts: Sequence[Cut]) -> tuple[range, ...]:
 
 
 def _number(level: Level, server: int, gpu: int, shape: PlacementShape) -> int:
-    """A rank's number among those with which it exchanges on a level."""
+    """Return a rank's number among the participants of an exchange on a level."""
     if level is Level.INTRA:
         return gpu
     return server if level is Level.INTER else server * shape.gpus_per_server + gpu
@@ -154,7 +154,7 @@ def _size(level: Level, shape: PlacementShape) -> int:
 
 
 def _needed_steps(option: Option, shape: PlacementShape) -> tuple[Step, ...]:
-    """The steps but exchanges with nobody, and codecs between which nothing is exchanged."""
+    """Return the steps except exchanges with one participant, and codecs with no exchange in between."""
     needed: list[Step] = []
     for step in option:
         if step.level is not None and _size(step.level, shape) == 1:
@@ -171,7 +171,7 @@ def _with_rest(steps: Sequence[Step]) -> list[tuple[Step, Sequence[Step]]]:
 
 
 class _State:
-    """What is carried along a path (specification 2.2): parts, payloads, form, and which ranks go on."""
+    """The state along a path (specification 2.2): parts, payloads, form, and the ranks that continue."""
 
     def __init__(self, shape: PlacementShape) -> None:
         self._shape = shape
@@ -183,7 +183,7 @@ class _State:
         self._points = 0
 
     def apply(self, step: Step, rest: Sequence[Step]) -> Operation:
-        """The operation that a step is from here; afterwards the state is the one behind it."""
+        """Return the operation of a step in this state, and advance the state."""
         operation = self._described(step, rest)
         if step.task is Task.COMP:
             self._piece_cuts = operation.piece_cuts
@@ -214,7 +214,7 @@ class _State:
         return replace(operation, piece_cuts=(*self._cuts, *self._divided(rest)), point=self._points)
 
     def _divided(self, rest: Sequence[Step]) -> list[Cut]:
-        """The cuts that come before the payload is decoded."""
+        """Return the cuts made before the payload is decoded."""
         cuts = []
         for step in rest:
             if step.task is Task.DECOMP:
@@ -239,7 +239,7 @@ class _State:
             self._payloads *= operation.participants
 
     def _alone(self, level: Level, alone: bool) -> None:
-        """A root has everything, or everybody has again."""
+        """Record that only the root continues, or all ranks again."""
         if level in (Level.INTRA, Level.FLAT):
             self._first_gpu_alone = alone
         if level in (Level.INTER, Level.FLAT):

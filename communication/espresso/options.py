@@ -1,7 +1,7 @@
-"""Compression options: what may be done to one gradient on its way to all ranks, step by step (Espresso 4.2).
+"""Compression options: the processing of one gradient on its way to all ranks, step by step (Espresso 4.2).
 
 An option is a path through the decision tree (`decision_tree.py`). Each of its steps is an action task with
-its routine, the level on which it takes place, and its device.
+its routine, and its level or device.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from communication.profiles.codec import Device
 
 
 class Level(StrEnum):
-    """Among whom an exchange takes place."""
+    """The participants of an exchange."""
 
     FLAT = "flat"
     """All GPUs of the job."""
     INTRA = "intra"
-    """Those of one server."""
+    """The GPUs of one server."""
     INTER = "inter"
-    """Those of the same number on all servers."""
+    """The GPUs of the same number on all servers."""
 
 
 class Routine(StrEnum):
-    """What a step does: collective routines, and the two halves of a codec."""
+    """The routine of a step: a collective, or one half of a codec."""
 
     ALL_REDUCE = "all-reduce"
     REDUCE_SCATTER = "reduce-scatter"
@@ -41,7 +41,7 @@ class Routine(StrEnum):
 class Task(StrEnum):
     """Action tasks of the decision tree. Those that end in ``_c`` exchange compressed gradients.
 
-    ``Comm`` is an indivisible scheme, ``Comm1`` and ``Comm2`` are the steps of a divisible one.
+    ``Comm`` is an indivisible scheme; ``Comm1`` and ``Comm2`` are the steps of a divisible one.
     """
 
     COMP = "Comp"
@@ -68,7 +68,7 @@ ROUTINES: dict[Task, tuple[Routine, ...]] = {
     Task.COMM2: (Routine.ALL_GATHER, Routine.BROADCAST),
     Task.COMM2_C: (Routine.ALL_GATHER, Routine.BROADCAST),
 }
-"""The routines that a task has to choose from. A second step has no choice: `SECOND_ROUTINE`."""
+"""The routines available to a task. That of a second step follows from the first: `SECOND_ROUTINE`."""
 
 SECOND_ROUTINE: dict[Routine, Routine] = {
     Routine.REDUCE_SCATTER: Routine.ALL_GATHER,
@@ -76,7 +76,7 @@ SECOND_ROUTINE: dict[Routine, Routine] = {
     Routine.REDUCE: Routine.BROADCAST,
     Routine.GATHER: Routine.BROADCAST,
 }
-"""What the first step of a divisible scheme leaves to do, whatever the format became in between."""
+"""The second step of a divisible scheme by its first, regardless of format changes in between."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,22 +121,23 @@ def compressions(option: Option) -> int:
 
 
 def devices_of(option: Option) -> frozenset[Device]:
-    """Where it is encoded and decoded; empty for an option that does not compress."""
+    """Return the devices that encode and decode; empty for an option that does not compress."""
     return frozenset(step.device for step in option if step.device is not None)
 
 
 def is_hierarchical(option: Option) -> bool:
-    """Whether GPUs of one server exchange first among themselves."""
+    """Whether the GPUs of one server exchange among themselves first."""
     return option[0].level is not Level.FLAT and any(step.level is Level.INTRA for step in option)
 
 
 def on_device(option: Option, device: Device) -> Option:
-    """The same option with all its compression on one device."""
+    """Return the option with all its compression on one device."""
     return tuple(Step(step.task, step.routine, None, device) if step.is_codec else step for step in option)
 
 
 def option_code(option: Option) -> str:
-    """The option as plans tell it: its steps as ``task/routine/level`` or ``task/routine/device``."""
+    """Return the code of an option in plans: its steps as ``task/routine/level`` or
+    ``task/routine/device``."""
     return " ".join(map(str, option))
 
 
@@ -144,9 +145,9 @@ _LONGEST_CODE = 1_000
 
 
 def option_from_code(code: str) -> Option:
-    """The option of a code. Whether the decision tree has it, `decision_tree.belongs` tells.
+    """Parse a code. `decision_tree.belongs` checks whether the decision tree has the option.
 
-    Raises ValueError for what is no sequence of steps.
+    Raises ValueError for anything but a sequence of steps.
     """
     if not isinstance(code, str) or not 0 < len(code) <= _LONGEST_CODE:
         raise ValueError(f"the code of an option is a text of 1 to {_LONGEST_CODE} characters")

@@ -1,4 +1,4 @@
-"""Espresso's communication plan: an option for each tensor, told so that ranks can carry it out."""
+"""Espresso's communication plan: an option for each tensor, in a form that ranks can execute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNCOMPRESSED = "none"
 
 @dataclass(frozen=True, slots=True)
 class TensorOption:
-    """What is done to one tensor. ``name``, ``elements``: of its gradient."""
+    """The option of one tensor. ``name``, ``elements``: of its gradient."""
 
     name: str
     elements: int
@@ -34,15 +34,15 @@ class EspressoPlan:
     """How a job's gradients are compressed and sent in one generation.
 
     Attributes:
-        placement: that it was made for.
-        codec: the algorithm that compresses; `UNCOMPRESSED` where nothing does. exact: whether decoding gives
-            back what was encoded.
+        placement: for which it was made.
+        codec: the compression algorithm; `UNCOMPRESSED` for none. exact: whether decoding restores what was
+            encoded.
         bytes_per_element: of an uncompressed gradient.
         tensors: in order of readiness.
-        payload_bytes: of all tensors, the largest stack of payloads that a rank holds.
-        predicted: with this plan. predicted_dense: with no compression, from the same profiles.
+        payload_bytes: sum over all tensors of the largest stack of payloads that a rank holds.
+        predicted: with this plan. predicted_dense: without compression, from the same profiles.
         upper_bound_seconds: an iteration in which compression takes no time.
-        least_seconds: no plan of these options is faster.
+        least_seconds: lower bound for all plans of these options.
     """
 
     placement: PlacementShape
@@ -58,23 +58,23 @@ class EspressoPlan:
 
     @property
     def planner(self) -> str:
-        """Its name."""
+        """Name of the planner."""
         return PLANNER
 
     @property
     def compressed_tensors(self) -> tuple[TensorOption, ...]:
-        """Those that are compressed at least once."""
+        """Tensors that are compressed at least once."""
         return tuple(each for each in self.tensors if compressions(each.option))
 
     @property
     def lossless(self) -> bool:
-        """Whether every gradient arrives as it was computed, up to the order in which sums are rounded."""
+        """Whether every gradient arrives as computed, up to the rounding order of sums."""
         return self.exact or not self.compressed_tensors
 
     @property
     def residual_bytes(self) -> int:
-        """Of what error feedback keeps on the rank that keeps most: a row for each compression point, and
-        another one with codecs that keep a momentum."""
+        """Bytes of error feedback on the rank with most: a row for each compression point, and another one
+        for codecs that keep a momentum."""
         rows = 2 if self.codec in KEEPS_MOMENTUM else 1
         return rows * sum(
             self.bytes_per_element * elements_of_part(operation, each.elements)
@@ -85,19 +85,19 @@ class EspressoPlan:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of device memory on a GPU: gradients once more for the sums on their way, payloads, residuals. All
-        as if nothing were given back before the iteration ends."""
+        """Bytes of device memory on a GPU: gradients once more for their sums, payloads, residuals. Assumes
+        that nothing is freed before the iteration ends."""
         sums = sum(each.elements for each in self.tensors) * self.bytes_per_element
         return sums + self.payload_bytes + (0 if self.exact else self.residual_bytes)
 
     def to_message(self) -> dict[str, Any]:
-        """What ranks carry out, with its digest."""
+        """Return the message that ranks execute, with its digest."""
         content = self._content()
         return {**content, "digest": content_digest(content)}
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what ranks carry out."""
+        """SHA-256 of what ranks execute."""
         return content_digest(self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -116,13 +116,13 @@ class EspressoPlan:
 
 
 def elements_of_part(operation: Operation, elements: int) -> int:
-    """Of the largest part that a rank holds before an operation."""
+    """Return the elements of the largest part that a rank holds before an operation."""
     return -(-elements // operation.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class EspressoOrders:
-    """What ranks read of a plan's message: the placement, the codec, and the option of each tensor."""
+    """The content of a plan's message for ranks: the placement, the codec, and the option of each tensor."""
 
     placement: PlacementShape
     codec: str
@@ -131,10 +131,10 @@ class EspressoOrders:
 
 
 def orders_from_message(message: Mapping[str, Any]) -> EspressoOrders:
-    """What a plan's message asks ranks to do.
+    """Parse a plan's message.
 
-    Raises ValueError for another planner's message, a digest that is not its content's, what is missing or of
-    the wrong kind, options that the decision tree does not have, more tensors or elements than allowed.
+    Raises ValueError for another planner's message, a digest that does not match, missing or malformed
+    values, options that are not in the decision tree, more tensors or elements than allowed.
     """
     if not isinstance(message, Mapping) or message.get("planner") != PLANNER:
         raise ValueError(f"this is no message of the planner {PLANNER}")

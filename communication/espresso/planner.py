@@ -1,4 +1,4 @@
-"""The planner: model, placement, links and codecs in, a plan with its prediction out."""
+"""The planner: from model, placement, links and codecs to a plan with its prediction."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def plan_compression(
     *,
     options: Sequence[Option] | None = None,
 ) -> EspressoPlan:
-    """The plan of a job on a placement.
+    """Return the plan of a job on a placement.
 
     Args:
-        codecs: one algorithm on the devices that may compress; none of them, and nothing is compressed.
-        options: that a user's constraints leave (`decision_tree.restricted`); else all on one device each.
+        codecs: one algorithm on the devices that may compress; empty to compress nothing.
+        options: those that satisfy a user's constraints (`decision_tree.restricted`); by default all that
+            compress on one device each.
 
-    Raises ValueError for a tensor without elements, codecs that are not one algorithm, no option.
+    Raises ValueError for a tensor without elements, codecs of several algorithms, no option.
     """
     question = question_of(model, CostModel(placement, links, codecs), options)
     selection = select(question)
@@ -64,7 +65,7 @@ def plan_compression(
 
 
 def predicted(question: Question, strategy: Integers) -> Prediction:
-    """What an iteration under a strategy takes, of each resource."""
+    """Predict an iteration under a strategy, with each resource's time."""
     table, size_of = question.table, question.table.size_of
     totals = table.chains.totals[size_of, strategy].sum(axis=0)
     spans = question.engine.spans(strategy)
@@ -81,7 +82,7 @@ def predicted(question: Question, strategy: Integers) -> Prediction:
 
 
 def _payload_bytes(question: Question, strategy: Integers) -> int:
-    """Of all tensors, the largest stack of payloads that a rank holds between two operations."""
+    """Return the sum over all tensors of the largest stack of payloads held between two operations."""
     model, costs = question.model, question.costs
     largest = np.zeros(len(model))
     for column in np.unique(strategy):
@@ -94,7 +95,7 @@ def _payload_bytes(question: Question, strategy: Integers) -> int:
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Seconds in which at least one of these lasts."""
+    """Return the seconds covered by at least one of these spans."""
     covered, until = 0.0, 0.0
     for start, end in sorted(spans):
         covered += max(0.0, end - max(start, until))

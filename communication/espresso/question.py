@@ -1,4 +1,4 @@
-"""What a selection is asked with: a model, what everything costs where it trains, and the options."""
+"""The input of a selection: a model, all costs on its placement, and the options."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from communication.profiles.model import ModelProfile
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Which option for each tensor makes an iteration shortest?
+    """The question which option of each tensor minimises an iteration.
 
     Attributes:
-        model, costs: of the job where it trains.
-        options: among which tensors choose. Those without compression come first where several are as good.
-        exact: whether options that another one dominates are tried as well.
+        model, costs: of the job on its placement.
+        options: among which tensors choose. Of equally good ones those without compression come first.
+        exact: whether dominated options are tried as well.
     """
 
     model: ModelProfile
@@ -37,7 +37,7 @@ class Question:
 
     @cached_property
     def table(self) -> OptionTable:
-        """What each option costs for each size."""
+        """Costs of each option for each size."""
         return option_table(self.model, self.costs, self.options)
 
     @cached_property
@@ -47,12 +47,12 @@ class Question:
 
     @cached_property
     def compressions(self) -> Integers:
-        """Of each column, how often the gradient is compressed."""
+        """How often each column compresses the gradient."""
         return np.array([compressions(option) for option in self.options], dtype=np.int64)
 
     @cached_property
     def on_cpu(self) -> Integers:
-        """Of each column that compresses on GPUs alone, the column with the same on the CPU; else -1."""
+        """For each column that compresses on GPUs only, the same option's column on the CPU; else -1."""
         columns = self.table.columns
         return np.array(
             [
@@ -66,11 +66,11 @@ class Question:
 
     @cached_property
     def choices(self) -> Choices:
-        """What the algorithms see of it."""
+        """The algorithms' view of the question."""
         return Choices(self.engine, self.model.elements, self.table.size_of, self.compressions, self.on_cpu)
 
     def columns_on(self, *devices: Device, uncompressed: bool = True) -> Integers:
-        """Columns that compress on these devices alone, and if wanted those that do not compress."""
+        """Return the columns that compress only on these devices, optionally with uncompressed ones."""
         return np.array(
             [
                 column
@@ -81,7 +81,7 @@ class Question:
         )
 
     def candidates(self, columns: Integers) -> tuple[Integers, ...]:
-        """For each size the columns to try, in the order in which they win ties."""
+        """Return the columns to try for each size, in tie-breaking order."""
         asked = columns.tobytes()
         if asked not in self._candidates:
             rows = range(len(self.table.elements))
@@ -90,7 +90,7 @@ class Question:
 
     @cached_property
     def _candidates(self) -> dict[bytes, tuple[Integers, ...]]:
-        """What was asked before, by the columns."""
+        """Cache of `candidates`, by columns."""
         return {}
 
     def _in_order(self, row: int, columns: Integers) -> Integers:
@@ -99,24 +99,24 @@ class Question:
         return found if self.exact else undominated(table.chains.totals[row], found)
 
     def everywhere(self, option: Option) -> Integers:
-        """The strategy that treats all tensors alike. Raises ValueError for an option of no column."""
+        """Return the strategy that uses one option for all tensors. Raises ValueError if it has no column."""
         if option not in self.table.columns:
             raise ValueError("this option is not among those of the question")
         return np.full(len(self.model), self.table.columns[option], dtype=np.int64)
 
     def under(self, costs: CostModel) -> Question:
-        """The same where everything costs something else."""
+        """Return the question under other costs."""
         return replace(self, costs=costs)
 
     def among(self, allowed: Callable[[Option], bool]) -> Question:
-        """The same with some of the options alone. Raises ValueError where none is left."""
+        """Return the question with some of the options only. Raises ValueError if none is left."""
         return question_of(
             self.model, self.costs, [one for one in self.options if allowed(one)], exact=self.exact
         )
 
 
 def single_device_options(devices: Sequence[Device]) -> tuple[Option, ...]:
-    """The options that compress on one device, for each of these: no option has both."""
+    """Return the options whose compression is all on one of these devices, for each of them."""
     found = [option for option in gpu_options() if not devices_of(option)]
     for device in devices:
         found += [on_device(option, device) for option in gpu_options() if devices_of(option)]
@@ -126,12 +126,12 @@ def single_device_options(devices: Sequence[Device]) -> tuple[Option, ...]:
 def question_of(
     model: ModelProfile, costs: CostModel, options: Sequence[Option] | None = None, *, exact: bool = False
 ) -> Question:
-    """The question with given options, or with all that compress on one of the devices that have a codec.
+    """Return the question with given options, or with all that compress on one device that has a codec.
 
-    Raises ValueError, as `option_table` does.
+    Raises ValueError as `option_table` does.
     """
     among = single_device_options(costs.devices) if options is None else tuple(options)
     question = Question(model, costs, among, exact)
-    # Wrong input is told here rather than where an array is first needed.
+    # Report wrong input here rather than where an array is first needed.
     assert question.table is not None
     return question

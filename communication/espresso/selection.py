@@ -1,7 +1,7 @@
-"""Espresso's selection: the published algorithms, several starts, and passes that improve on them (4.4).
+"""Espresso's selection: the published algorithms, several starts, and improvement passes (4.4).
 
-One greedy pass can end above a simple rule where two huge tensors help only together. So passes start from
-nothing compressed and from the rule by isolated times, and from a baseline that is still better.
+One greedy pass can end above a simple rule if two huge tensors help only together. So passes start from no
+compression, from the isolated-times rule, and from a baseline that is still better.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from communication.profiles.codec import Device
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A strategy, F(S), and how it was found. ``evaluations``: timelines that were asked for."""
+    """A strategy, F(S), and how it was found. ``evaluations``: timelines computed."""
 
     strategy: Integers
     seconds: float
@@ -30,7 +30,7 @@ class Selection:
 
 
 def select_as_published(question: Question) -> Selection:
-    """One pass of Algorithm 4.1 from nothing compressed, and then Algorithm 4.2."""
+    """Run one pass of Algorithm 4.1 from no compression, then Algorithm 4.2."""
     before = question.engine.evaluations
     candidates = question.candidates(question.columns_on(Device.GPU, uncompressed=False))
     strategy, _ = decide(question.choices, _start(question), candidates)
@@ -39,7 +39,7 @@ def select_as_published(question: Question) -> Selection:
 
 
 def select(question: Question) -> Selection:
-    """The best strategy that passes from several starts find; never worse than a baseline."""
+    """Return the best strategy found by passes from several starts; never worse than a baseline."""
     engine = question.engine
     before = engine.evaluations
     starts = _starts(question) | _by_scheme(question)
@@ -56,7 +56,7 @@ def select(question: Question) -> Selection:
 
 
 def _decided_and_offloaded(question: Question, start: Integers) -> tuple[Integers, float]:
-    """Passes on the GPU, then offloading with its swaps."""
+    """Run passes on the GPU, then offloading with its swaps."""
     strategy, seconds = passes(question.choices, start, question.candidates(question.columns_on(Device.GPU)))
     groups = offload_groups(question.choices, strategy)
     if not groups:
@@ -65,14 +65,14 @@ def _decided_and_offloaded(question: Question, start: Integers) -> tuple[Integer
 
 
 def _over_all_devices(question: Question, strategy: Integers) -> tuple[Integers, float]:
-    """Passes in which each tensor may choose its device, too, and none is left out for a bubble: on several
-    resources bubbles are no proof."""
+    """Run passes in which each tensor may also choose its device, without removal before bubbles: with
+    several resources a bubble proves nothing."""
     every = question.candidates(question.columns_on(*Device))
     return passes(question.choices, strategy, every, removes=False)
 
 
 def _starts(question: Question) -> dict[str, Integers]:
-    """Nothing compressed, the rule by isolated times, and what a pass makes of it with all compressed."""
+    """Return the starts: no compression, the isolated-times rule, and a pass from all compressed."""
     every = np.arange(len(question.options))
     starts = {"nothing compressed": _start(question), "fastest by itself": fastest_by_itself(question, every)}
     compressing = np.flatnonzero(question.compressions > 0)
@@ -85,8 +85,8 @@ def _starts(question: Question) -> dict[str, Integers]:
 
 
 def _by_scheme(question: Question) -> dict[str, Integers]:
-    """What passes choose where each tensor is compressed by one scheme, or not at all. The first tensors that
-    are decided otherwise take what leaves too little to those behind them."""
+    """Return starts in which each tensor uses one scheme or no compression. With free choice the first
+    tensors decided can leave too little to later ones."""
     found = {}
     for name, make in SCHEMES.items():
         options = (FP32, make(Device.GPU))
@@ -98,7 +98,7 @@ def _by_scheme(question: Question) -> dict[str, Integers]:
 
 
 def _start(question: Question) -> Integers:
-    """Nothing compressed: through the hierarchy where that is an option, else as it takes least."""
+    """Return no compression: hierarchical if that is an option, else the fastest."""
     if FP32 in question.table.columns:
         return question.everywhere(FP32)
     columns = np.flatnonzero(question.compressions == question.compressions.min())

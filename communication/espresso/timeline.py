@@ -1,6 +1,6 @@
 """The timeline of an iteration under a strategy, and its end F(S) (Espresso 4.3).
 
-A strategy is an array: for each tensor the column of its option.
+A strategy is an array with the column of each tensor's option.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EQUAL_SECONDS = kernel.EQUAL_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One operation on the timeline. ``number``: its place in its tensor's chain; None of the tensor's
+    """One operation on the timeline. ``number``: its place in its tensor's chain; None for the tensor's
     backward operation."""
 
     resource: Resource
@@ -31,15 +31,15 @@ class Span:
 
 
 class TimelineEngine:
-    """Serves chains of operations on GPU, processors and links; in order of ready time, one at a time.
+    """Serves chains of operations on GPU, processors and links, in order of ready time, one at a time.
 
-    Not for several threads at once: its arrays are used again by every run.
+    Not thread-safe: every run reuses its arrays.
 
     Args:
-        chains: of each option for each size. size_of: of each tensor, the row of its size.
+        chains: of each option for each size. size_of: the row of each tensor's size.
         gap_seconds: backward time of each tensor.
-        other_seconds: of an iteration beside what is on the timeline.
-        cpu_servers: so many operations at once that the processors serve.
+        other_seconds: time of an iteration outside the timeline.
+        cpu_servers: operations that the processors serve concurrently.
     """
 
     def __init__(
@@ -67,28 +67,28 @@ class TimelineEngine:
 
     @classmethod
     def of(cls, model: ModelProfile, table: OptionTable) -> TimelineEngine:
-        """The engine for a model's tensors and the options of a table."""
+        """Return the engine for a model's tensors and the options of a table."""
         return cls(
             table.chains, table.size_of, model.gap_seconds, model.other_seconds, table.costs.cpu_servers
         )
 
     def __len__(self) -> int:
-        """Tensors."""
+        """Number of tensors."""
         return len(self.tables.gaps)
 
     def seconds(self, strategy: Integers) -> float:
-        """F(S): an iteration from start to start."""
+        """F(S): return the seconds of an iteration, from start to start."""
         return self.other_seconds + self._end(strategy, self._quiet)
 
     def last_bubble(self, strategy: Integers) -> int:
-        """The last tensor before which there is a bubble: its first exchange starts as soon as it is ready,
-        and no link is busy then with what began before. 0 where there is none."""
+        """Return the last tensor before which there is a bubble: its first exchange starts when it is ready,
+        with all links idle. 0 without a bubble."""
         self._quiet.bubble[0] = 0
         self._end(strategy, self._quiet)
         return int(self._quiet.bubble[0])
 
     def spans(self, strategy: Integers) -> tuple[Span, ...]:
-        """The whole timeline in order of start, backward operations included."""
+        """Return the whole timeline in order of start, including backward operations."""
         shape = (len(self) + 1, max(len(self), self.chains.resources.shape[1]))
         record = kernel.Record(np.zeros(shape), np.zeros(shape), np.zeros(1, dtype=np.int64))
         self._end(strategy, record)
@@ -106,11 +106,11 @@ class TimelineEngine:
     def best_candidate(
         self, strategy: Integers, tensor: int, candidates: Integers, seconds: float
     ) -> tuple[int, float]:
-        """The option of one tensor with which an iteration is shortest, and what it takes then.
+        """Return the option of one tensor that minimises an iteration, and that iteration's seconds.
 
         Args:
-            candidates: columns in the order in which they win ties; what is chosen already wins all of them.
-            seconds: of the iteration as it is.
+            candidates: columns in tie-breaking order; the current option wins all ties.
+            seconds: of the current iteration.
         """
         self.evaluations += len(candidates)
         column, end = kernel.best_candidate(
@@ -127,12 +127,12 @@ class TimelineEngine:
     def best_vector(
         self, strategy: Integers, groups: tuple[Integers, Integers, Integers], most: Integers, seconds: float
     ) -> tuple[Integers, float]:
-        """How many tensors of each group are best offloaded, of all vectors, and the iteration then.
+        """Return the best numbers of offloaded tensors per group, over all vectors, and the iteration.
 
         Args:
-            groups: tensors by group; where each group begins; of each tensor, its column on the CPU.
-            most: that may be offloaded of each group.
-            seconds: of the iteration with none offloaded.
+            groups: tensors by group; begin of each group; column of each tensor on the CPU.
+            most: largest number to offload of each group.
+            seconds: of the iteration without offloading.
         """
         vector, end, tried = kernel.best_vector(
             self.tables,

@@ -1,12 +1,12 @@
-"""The timeline engine: what is served when, event by event (Espresso 4.3; specification 2.3).
+"""The timeline engine, event by event (Espresso 4.3; specification 2.3).
 
-Operations of a chain follow each other. Backward operations are a chain of their own on the GPU, and each
-starts its tensor's chain when it ends. A resource serves in order of ready time. So it is enough to take
-operations in that order, and to start each as soon as it is ready and its resource is free: nothing that is
-taken later can come before it. Ties: operations of chains before the next backward operation, then lower
-tensors. Completions at one time are all known before anything that becomes ready then is taken.
+Operations of a chain run in sequence. Backward operations form a chain of their own on the GPU, and each
+starts its tensor's chain when it ends. A resource serves in order of ready time. So it suffices to take
+operations in that order, and to start each once it is ready and its resource is free: no operation taken
+later can precede it. Ties: operations of chains before the next backward operation, then lower tensors. All
+completions at one time are processed before any operation that becomes ready then.
 
-The caller provides all arrays, so that nothing is allocated while strategies are tried.
+The caller provides all arrays, so that trying strategies allocates nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 class Tables(NamedTuple):
-    """What may be done to each tensor.
+    """The options of each tensor.
 
     ``lengths``, ``resources``: of each option's chain. ``first_exchange``: the number of its first exchange,
     or -1. ``seconds``: by size, option and operation. ``totals``: by size, option and resource. ``size_of``:
-    of each tensor, the row of its size. ``gaps``: seconds of each backward operation.
+    the row of each tensor's size. ``gaps``: seconds of each backward operation.
     """
 
     lengths: Integers
@@ -43,10 +43,10 @@ class Tables(NamedTuple):
 class State(NamedTuple):
     """A run between two operations.
 
-    ``ready``, ``who``, ``stage``: the waiting operations as a heap, the first to be taken at 0. ``who``: the
-    tensor, or their number for a backward operation, whose tensor is its ``stage``. ``free``: when each
-    resource is free next. ``cpu_free``: the same of each of the processors' servers. ``remaining``: seconds
-    of work of each resource that is not taken yet.
+    ``ready``, ``who``, ``stage``: the waiting operations as a heap, the next one at 0. ``who``: the tensor,
+    or the number of tensors for a backward operation, whose tensor is its ``stage``. ``free``: when each
+    resource is next free. ``cpu_free``: the same for each of the processors' servers. ``remaining``: seconds
+    of work not yet started on each resource.
     """
 
     ready: Floats
@@ -58,8 +58,8 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What is noted of a run. ``starts``, ``ends``: by tensor and operation, backward operations last; of no
-    rows where they are not wanted. ``bubble``: one number, the last tensor before which there is a bubble."""
+    """The record of a run. ``starts``, ``ends``: by tensor and operation, backward operations last; without
+    rows if not needed. ``bubble``: one number, the last tensor before which there is a bubble."""
 
     starts: Floats
     ends: Floats
@@ -71,14 +71,14 @@ CPU = int(Resource.CPU)
 WITHIN = int(Resource.WITHIN)
 BETWEEN = int(Resource.BETWEEN)
 EQUAL_SECONDS = 1e-9
-"""Iterations that differ by less take the same time."""
+"""Iterations that differ by less are considered equal."""
 AT_ONCE_SECONDS = 1e-12
-"""Sums of the same times in another order differ by less."""
+"""Tolerance for sums of the same times in different order."""
 
 
 @leaf
 def push(state: State, size: int, at: float, tensor: int, number: int) -> int:
-    """Let an operation wait, and return how many wait."""
+    """Add a waiting operation; return the number of waiting operations."""
     ready, who, stage = state.ready, state.who, state.stage
     place = size
     while place > 0:
@@ -93,7 +93,7 @@ def push(state: State, size: int, at: float, tensor: int, number: int) -> int:
 
 @leaf
 def drop_first(state: State, size: int) -> int:
-    """Take the first waiting operation away, and return how many wait."""
+    """Remove the first waiting operation; return the number of waiting operations."""
     ready, who, stage = state.ready, state.who, state.stage
     size -= 1
     at, tensor, number = ready[size], who[size], stage[size]
@@ -117,7 +117,7 @@ def drop_first(state: State, size: int) -> int:
 
 @leaf
 def serve(state: State, resource: int, ready: float, seconds: float) -> tuple[float, float]:
-    """Start and end of an operation on a resource, which is busy until then."""
+    """Schedule an operation on a resource; return its start and end."""
     free, cpu_free, remaining = state.free, state.cpu_free, state.remaining
     remaining[resource] -= seconds
     if resource != CPU:
@@ -135,7 +135,7 @@ def serve(state: State, resource: int, ready: float, seconds: float) -> tuple[fl
 
 @leaf
 def earliest_end(state: State) -> float:
-    """No run that goes on from here ends earlier: each resource has to do what remains."""
+    """Return a lower bound on the end of any run from here: each resource has to do its remaining work."""
     free, cpu_free, remaining = state.free, state.cpu_free, state.remaining
     found = free[GPU] + remaining[GPU]
     for resource in (WITHIN, BETWEEN):
@@ -156,15 +156,15 @@ def advance(
     limit: float,
     record: Record,
 ) -> tuple[float, int]:
-    """Serve what waits until nothing does, or until the backward operation of tensor ``stop`` is next.
+    """Serve waiting operations until none is left, or the backward operation of tensor ``stop`` is next.
 
     Args:
         choice: the option of each tensor.
-        limit: the run is given up, and endless, once it cannot end before.
-        record: where the bubble is raised, starts and ends are written.
+        limit: the run is abandoned with an infinite end once it cannot end before.
+        record: receives the bubble, starts and ends.
 
     Returns:
-        The last end of what was served, and how many operations wait.
+        The last end of served operations, and the number of waiting ones.
     """
     lengths, first_exchange, gaps = tables.lengths, tables.first_exchange, tables.gaps
     free, remaining = state.free, state.remaining
@@ -202,7 +202,7 @@ def advance(
 
 @leaf
 def begin(tables: Tables, choice: Integers, state: State) -> int:
-    """The state before an iteration: the first backward operation waits, everything remains to be done."""
+    """Set the state before an iteration: the first backward operation waits, and all work remains."""
     size_of, gaps, totals = tables.size_of, tables.gaps, tables.totals
     free, cpu_free, remaining = state.free, state.cpu_free, state.remaining
     free[:] = 0.0
@@ -223,7 +223,7 @@ def whole_run(
     limit: float,
     record: Record,
 ) -> float:
-    """The end of an iteration under a strategy; endless where that is after ``limit``."""
+    """Return the end of an iteration under a strategy; infinite if it is after ``limit``."""
     size = begin(tables, choice, state)
     if earliest_end(state) > limit:
         return np.inf
@@ -232,7 +232,7 @@ def whole_run(
 
 @leaf
 def copy_state(source: State, target: State, size: int) -> None:
-    """Make one state like another in which so many operations wait."""
+    """Copy a state with ``size`` waiting operations."""
     for place in range(size):
         target.ready[place] = source.ready[place]
         target.who[place] = source.who[place]
@@ -254,13 +254,13 @@ def best_candidate(
     current: float,
     record: Record,
 ) -> tuple[int, float]:
-    """The candidate with which an iteration ends earliest, all else as it is. What is chosen wins ties.
+    """Return the candidate with which an iteration ends earliest, other tensors unchanged. Ties: the current.
 
-    What happens before the tensor is ready is the same for all candidates and is served once.
+    Everything before the tensor is ready is the same for all candidates and is served once.
 
     Args:
-        candidates: columns of options, in the order in which they win ties.
-        current: the end of the iteration as it is. record: of no rows.
+        candidates: columns of options, in tie-breaking order.
+        current: the end of the current iteration. record: without rows.
 
     Returns:
         The column, and the end.
@@ -299,15 +299,16 @@ def best_vector(
     current: float,
     record: Record,
 ) -> tuple[Integers, float, int]:
-    """How many tensors of each group are offloaded best, of all vectors up to ``most`` (Algorithm 4.2).
+    """Return the best numbers of offloaded tensors per group, over all vectors up to ``most`` (Algorithm
+    4.2).
 
     Args:
-        groups: tensors by group, first those that are offloaded first; where each group begins, and the end;
-            of each tensor in that order, the column of its option on the CPU.
-        current: the end of the iteration with nothing offloaded.
+        groups: tensors by group, in order of offloading; where each group begins, and the end; in that order,
+            the column of each tensor's option on the CPU.
+        current: the end of the iteration without offloading.
 
     Returns:
-        The vector, the end with it, and how many were tried. Ties: fewer offloads, then what comes first.
+        The vector, the end with it, and the number tried. Ties: fewer offloads, then the first.
     """
     members, begins, columns = groups
     vector = np.zeros(most.size, dtype=np.int64)

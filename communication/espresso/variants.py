@@ -1,4 +1,4 @@
-"""Espresso with a dimension of its choice taken away, for the ablation (Espresso 4.6.5; spec. 2.7)."""
+"""Espresso with one dimension of its choice removed, for the ablation (Espresso 4.6.5; spec. 2.7)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from communication.profiles.codec import Device
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A restriction of the options, within which everything else is chosen as always."""
+    """A restriction of the options; everything else is chosen as usual."""
 
     name: str
     allows: Callable[[Option], bool]
 
     def select(self, question: Question) -> Selection:
-        """The selection under the restriction; its strategy counts columns of `restricted`. Raises ValueError
-        where no option is left."""
+        """Return the selection under the restriction; its columns are those of `restricted`. Raises
+        ValueError if no option is left."""
         return select(self.restricted(question))
 
     def restricted(self, question: Question) -> Question:
-        """The question with the options that the variant allows."""
+        """Return the question with the options that the variant allows."""
         return question.among(self.allows)
 
 
 def _scheme(make: Callable[[Device], Option]) -> Callable[[Option], bool]:
-    """One way to compress, or none."""
+    """Allow one compression scheme, or none."""
     allowed = {FP32, *(make(device) for device in Device)}
     return lambda option: option in allowed
 
