@@ -1,4 +1,4 @@
-"""What every communication plan tells: its prediction, and a digest that all ranks compare."""
+"""The common parts of all communication plans: a prediction, and a digest that all ranks compare."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one iteration under a plan is expected to take.
+    """The expected cost of one iteration under a plan.
 
     Attributes:
         iteration_seconds: from start to start.
         bytes_between: that one server receives from the others. bytes_within: that one GPU receives from
             those of its server.
-        device_seconds: in which one GPU encodes and decodes. host_seconds: the same for the processors of
+        device_seconds: for which one GPU encodes and decodes. host_seconds: the same for the processors of
             one server.
-        exposed_seconds: in which the iteration waits for communication alone.
+        exposed_seconds: for which the iteration waits only for communication.
 
-    Raises ValueError for negative or endless values.
+    Raises ValueError for negative or infinite values.
     """
 
     iteration_seconds: float
@@ -39,13 +39,13 @@ class Prediction:
 
 
 Stage = Literal["backward", "encode", "exchange", "decode"]
-#: What a stage occupies: a GPU, a server's processors, the links within a server or between servers.
+#: The resource of a stage: a GPU, a server's processors, the links within a server or between servers.
 Resource = Literal["gpu", "processors", "within", "between"]
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedSpan:
-    """What is to be done to a group of gradients, in seconds from the beginning of the backward pass.
+    """A planned stage of a group of gradients, in seconds from the beginning of the backward pass.
 
     ``group``: its number in order of readiness.
     """
@@ -62,32 +62,32 @@ class CommunicationPlan(Protocol):
 
     @property
     def planner(self) -> str:
-        """Who made it: `dense`, `zen`, `cupcake`, `espresso`, ..."""
+        """Name of the planner: `dense`, `zen`, `cupcake`, `espresso`, ..."""
 
     @property
     def lossless(self) -> bool:
-        """Whether every gradient arrives as it was computed."""
+        """Whether every gradient arrives as computed."""
 
     @property
     def predicted(self) -> Prediction:
-        """What an iteration takes."""
+        """Prediction of an iteration."""
 
     @property
     def buffer_bytes(self) -> int:
-        """Of device memory that it needs on each GPU: flat gradients, residuals, payloads."""
+        """Device memory needed on each GPU: flat gradients, residuals, payloads."""
 
     def to_message(self) -> dict[str, Any]:
-        """What ranks carry out, as plain values, with its `digest`. The prediction is not part of it."""
+        """Return the message that ranks execute, as plain values with its `digest` and no prediction."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what ranks carry out (`content_digest`); all of them must have the same."""
+        """SHA-256 of what ranks execute (`content_digest`); it must be equal on all of them."""
 
 
 def content_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of plain values without `digest`: JSON, keys sorted, no spaces.
+    """Return the SHA-256 of plain values without `digest`: JSON, keys sorted, no spaces.
 
-    Raises ValueError for values that JSON cannot tell (NaN, infinity); TypeError for others than plain ones.
+    Raises ValueError for values that JSON cannot represent (NaN, infinity); TypeError for other types.
     """
     told = {name: value for name, value in content.items() if name != "digest"}
     canonical = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,1 +1,1 @@
-"""Carries communication plans out, by torch and torch.distributed. Workers alone load it."""
+"""Execution of communication plans with torch and torch.distributed. Only workers import it."""

@@ -1,5 +1,5 @@
-"""How time passes on the device while gradients are exchanged. On a real one it passes by itself; an emulated
-one is told what was done, and makes it last as long as the declared device takes."""
+"""Device time during exchanges of gradients. It passes by itself on a real device. An emulated device
+receives reports of the work, and makes it last as long as on the declared device."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from communication.profiles.codec import Device
 
 
 class Course:
-    """The way of one exchange, from its creation on. Its thread may change, but one at a time has it."""
+    """The progress of one exchange. Its thread may change, but only one at a time has it."""
 
     @property
     def at(self) -> float:
-        """The time that it has come to, by a clock of its own."""
+        """The current time of the exchange, by its own clock."""
         return time.perf_counter()
 
     def goes_on(self) -> None:
-        """This thread has it from here on."""
+        """Continue in this thread."""
 
     def coded(self, stage: Stage, codec: str, device: Device, elements: int, payloads: int = 1) -> None:
-        """So many elements were encoded, or decoded from each of some payloads."""
+        """Report that elements were encoded, or decoded from each of some payloads."""
 
     def asked(self) -> None:
-        """A collective has been asked for by this thread."""
+        """Report that this thread has started a collective."""
 
     def came(self) -> None:
-        """That has ended."""
+        """Report that the collective has ended."""
 
 
 def courses_of(group: dist.ProcessGroup | None) -> Callable[[], Course]:
-    """What makes the courses of exchanges in a group; on real devices these do nothing. A group of emulated
-    devices has courses of its own."""
+    """Return the factory of a group's courses. On real devices these do nothing; a group of emulated devices
+    provides its own."""
     found = dist.group.WORLD if group is None else group
     return getattr(found, "course", Course)

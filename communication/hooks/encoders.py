@@ -1,4 +1,4 @@
-"""Where a rank encodes under an option, and who else encodes the same there."""
+"""Where a rank encodes under an option, and which other ranks encode the same there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Encoder:
     """A compression point of a rank.
 
     Attributes:
-        replicated: whether other ranks encode the same sums. They have to keep the same bits.
+        replicated: whether other ranks encode the same sums, and so have to keep the same bits.
         first: whether this rank is the first of these.
     """
 
@@ -26,7 +26,7 @@ class Encoder:
 
 
 def encoders(option: Option, gradient: int, elements: int, groups: PlacementGroups) -> list[Encoder]:
-    """This rank's, of a gradient of so many elements."""
+    """Return this rank's encoders for a gradient of ``elements`` elements."""
     found = []
     path = operations(option, groups.shape)
     for number, operation in enumerate(path):
@@ -42,10 +42,10 @@ def encoders(option: Option, gradient: int, elements: int, groups: PlacementGrou
 def _numbers_among_equals(
     before: Sequence[Operation], encoder: Operation, groups: PlacementGroups
 ) -> list[int]:
-    """This rank's numbers among GPUs of a server, and among servers, where those hold the same sums.
+    """Return this rank's numbers within its server and among servers, as far as those hold the same sums.
 
-    They do where the gradient was summed over them, and no cut that is left gives each another part, nor has
-    a root all of it alone.
+    They do if the gradient was summed over them, no remaining cut separates them, and no root holds all of
+    it alone.
     """
     summed = {each.step.level for each in before if each.step.level is not None and not each.second_step}
     cut = {each.level for each in encoder.cuts}

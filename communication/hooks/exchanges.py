@@ -1,4 +1,4 @@
-"""Collectives on flat tensors. Each tells what it has begun, and what is to be done when that has ended."""
+"""Collectives on flat tensors. Each returns the started work and how to obtain its result."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-#: The root is the first of its group.
+#: The root is the first rank of its group.
 _ROOT = 0
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective on its way.
+    """A collective in progress.
 
     Attributes:
-        result: what this rank has then, None for one that has nothing.
-        received_bytes: that it gets from others, padding included.
+        result: returns this rank's result after the end; None on a rank without one.
+        received_bytes: from other ranks, including padding.
     """
 
     work: dist.Work
@@ -28,21 +28,21 @@ class Exchange:
 
 
 def all_reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
-    """The sum over all ranks, in place."""
+    """Sum over all ranks, in place."""
     received = 2 * (group.size() - 1) * values.nbytes // group.size()
     return Exchange(dist.all_reduce(values, group=group, async_op=True), lambda: values, received)
 
 
 def reduce(values: Tensor, group: dist.ProcessGroup) -> Exchange:
-    """The sum for the root, which is written over its values."""
+    """Sum on the root, overwriting its values."""
     work = dist.reduce(values, group=group, group_dst=_ROOT, async_op=True)
-    # The root of a tree gets as many messages as the tree is high.
+    # The root of a tree receives as many messages as the tree has levels.
     received = values.nbytes * (group.size() - 1).bit_length() if _is_root(group) else 0
     return Exchange(work, lambda: values if _is_root(group) else None, received)
 
 
 def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGroup) -> Exchange:
-    """For every rank the sum of its part, of which all have ``width`` elements but the last ones. ``mine``:
+    """Give every rank the sum of its part; all parts have ``width`` elements except the last ones. ``mine``:
     elements of this rank's part."""
     part = values.new_empty(width)
     given = _padded(values, width * group.size())
@@ -51,13 +51,13 @@ def reduce_scatter(values: Tensor, width: int, mine: int, group: dist.ProcessGro
 
 
 def broadcast(values: Tensor, group: dist.ProcessGroup) -> Exchange:
-    """The root's, written over what the others give."""
+    """Overwrite all ranks' values with the root's."""
     work = dist.broadcast(values, group=group, group_src=_ROOT, async_op=True)
     return Exchange(work, lambda: values, 0 if _is_root(group) else values.nbytes)
 
 
 def gather(values: Tensor, group: dist.ProcessGroup) -> Exchange:
-    """Everybody's behind each other, for the root. All have the same length."""
+    """Concatenate all ranks' values, of equal length, on the root."""
     if not _is_root(group):
         return Exchange(dist.gather(values, group=group, group_dst=_ROOT, async_op=True), lambda: None, 0)
     gathered = values.new_empty(group.size() * len(values))
@@ -67,7 +67,7 @@ def gather(values: Tensor, group: dist.ProcessGroup) -> Exchange:
 
 
 def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Exchange:
-    """Everybody's behind each other, of these lengths. The first ones are the longest."""
+    """Concatenate all ranks' values, of these lengths, on all ranks. The first ones are the longest."""
     width = lengths[0]
     gathered = values.new_empty(width * len(lengths))
     work = dist.all_gather_single(gathered, _padded(values, width), group=group, async_op=True)
@@ -82,8 +82,7 @@ def all_gather(values: Tensor, lengths: Sequence[int], group: dist.ProcessGroup)
 
 
 def all_to_all(values: Tensor, sent: Sequence[int], received_each: int, group: dist.ProcessGroup) -> Exchange:
-    """What everybody has for this rank, behind each other. ``sent``: the lengths of what this rank has for
-    each."""
+    """Concatenate what all ranks have for this one. ``sent``: lengths of what this rank has for each."""
     received = values.new_empty(received_each * group.size())
     lengths = [received_each] * group.size()
     work = dist.all_to_all_single(received, values, lengths, list(sent), group=group, async_op=True)

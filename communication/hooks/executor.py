@@ -1,8 +1,8 @@
-"""Carries out what an option does with a gradient, among the ranks of a placement (Espresso 4.2).
+"""Execution of an option on a gradient, by the ranks of a placement (Espresso 4.2).
 
 `communication/espresso/operations.py` describes each operation: who takes part, which part of the gradient a
-rank holds before it, and in which form. Here ranks do it: with sums as flat FP32 tensors, and with a stack of
-payloads as their bytes behind each other.
+rank holds before it, and in which form. Here sums are flat FP32 tensors, and a stack of payloads is their
+concatenated bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from communication.profiles.codec import Device
 def carry_out(
     option: Option, gradient: int, values: Tensor, feedback: ErrorFeedback, groups: PlacementGroups, seed: int
 ) -> Tensor:
-    """The sum of all ranks' gradients under an option; all ranks call this together and get the same bits.
+    """Return the sum of all ranks' gradients under an option. A collective call; all ranks get the same bits.
 
     Args:
-        gradient: its number, by which residuals are kept.
-        values: flat FP32, which may be written over.
-        seed: the same on all ranks, another one in each iteration.
+        gradient: its number, the key of its residuals.
+        values: flat FP32, which may be overwritten.
+        seed: equal on all ranks, different in each iteration.
     """
     exchange = Carrying(option, gradient, values, feedback, groups, seed)
     for work in exchange.works():
@@ -46,7 +46,7 @@ def carry_out(
 
 
 class Carrying:
-    """A gradient on its way through an option."""
+    """The execution of an option on one gradient."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Carrying:
         notes: StageNotes | None = None,
         course: Course | None = None,
     ) -> None:
-        """See `carry_out`. Nothing has begun yet. ``notes``: where stages are noted as they pass. ``course``:
-        that keeps the device's time."""
+        """See `carry_out`. Starts nothing. ``notes``: records the stages. ``course``: reports to the device's
+        clock."""
         self._course = Course() if course is None else course
         self._notes = StageNotes() if notes is None else notes
         self._operations = operations(option, groups.shape)
@@ -71,7 +71,7 @@ class Carrying:
         self._groups = groups
         self._seed = seed
         self._home = values.device
-        #: Where what is exchanged lies: some codecs run on processors.
+        #: Where the exchanged data lies: some codecs run on processors.
         self._device = values.device
         self._sums: Tensor | None = values
         self._stack: Tensor | None = None
@@ -83,7 +83,7 @@ class Carrying:
         return self._sums.to(self._home)
 
     def works(self) -> Iterator[dist.Work]:
-        """Do what is to be done up to each collective, and begin it; go on when it has ended."""
+        """Work up to each collective, start and yield it; continue after it has ended."""
         for operation in self._operations:
             if not operation.takes_part(self._groups.server, self._groups.gpu):
                 if operation.step.is_codec:
@@ -111,7 +111,7 @@ class Carrying:
                 self._end(operation, exchange)
 
     def channels(self) -> list[dist.ProcessGroup]:
-        """The groups of this rank's collectives, in order."""
+        """Return the groups of this rank's collectives, in order."""
         return [
             self._groups.of(each)
             for each in self._operations
@@ -171,7 +171,7 @@ class Carrying:
             self._sums = found
 
     def _own_or_room(self, operation: Operation) -> Tensor:
-        """What this rank holds, or room for as much: the root alone has it before a broadcast."""
+        """Return this rank's data, or a buffer of its size: before a broadcast only the root has data."""
         own = self._stack if operation.compressed else self._sums
         if own is not None:
             return own
@@ -206,7 +206,7 @@ class Carrying:
         return exchanges.all_gather(self._stack, lengths, group)
 
     def _all_to_all(self, operation: Operation, stack: Tensor, group: dist.ProcessGroup) -> Exchange:
-        """Each rank gets its share of the pieces of all payloads."""
+        """Give each rank its share of the pieces of all payloads."""
         sizes = self._held(operation).piece_bytes
         share = operation.pieces // operation.participants
         lengths = [sum(sizes[at : at + share]) for at in range(0, len(sizes), share)]
@@ -215,14 +215,14 @@ class Carrying:
         return exchanges.all_to_all(ordered, sent, sent[group.rank()], group)
 
     def _by_payload(self, operation: Operation, gathered: Tensor) -> Tensor:
-        """Stacks of parts of each payload, put together to a stack of payloads."""
+        """Reassemble gathered stacks of payload parts into a stack of payloads."""
         lengths = [[sum(sizes)] * operation.payloads for _, sizes in self._siblings(operation)]
         return _transposed(gathered, lengths)
 
-    # -- what is where
+    # -- layout
 
     def _held(self, operation: Operation) -> _Held:
-        """What this rank holds before an operation, or would hold."""
+        """Return the part and pieces of this rank before an operation, even if it holds no data."""
         part = part_bounds(
             self._elements, operation.cuts, self._groups.server, self._groups.gpu, self._groups.shape
         )
@@ -230,7 +230,7 @@ class Carrying:
         return _Held(part, pieces, [self._codec.payload_bytes(len(piece)) for piece in pieces])
 
     def _siblings(self, operation: Operation) -> list[tuple[range, list[int]]]:
-        """Before the second step of a level, the part of each rank of it, and the bytes of its pieces."""
+        """Return each rank's part before the second step of a level, with the bytes of its pieces."""
         whole = part_bounds(
             self._elements, operation.cuts[:-1], self._groups.server, self._groups.gpu, self._groups.shape
         )
@@ -254,7 +254,7 @@ class _Held:
 
 
 def _transposed(content: Tensor, lengths: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of blocks of these lengths behind each other, in the order of columns."""
+    """Reorder rows of blocks of these lengths into column order."""
     if len(lengths) == 1 or len(lengths[0]) == 1:
         return content
     begins = list(accumulate((length for row in lengths for length in row), initial=0))

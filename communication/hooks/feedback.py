@@ -1,4 +1,4 @@
-"""Error feedback: what a codec has not sent is added to what it encodes next (specification 1.2)."""
+"""Error feedback: what a codec has not sent is added to its next input (specification 1.2)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _WORD = 0xFFFFFFFF
 class ErrorFeedback:
     """A codec, and what it has not sent yet: a row for each place where this rank encodes.
 
-    With a momentum, DGC's correction: what is sent is that of a momentum of each rank's own, which is
-    forgotten where it was sent (Lin and others, 2018, 3.1 and 3.2). It stands for the optimizer's momentum
-    and is wrong beside one. What is encoded anew on its way has had its momentum already.
+    With a momentum, it applies DGC's correction: each rank sends its own momentum, and forgets it where it
+    was sent (Lin and others, 2018, 3.1 and 3.2). This replaces the optimizer's momentum and is wrong together
+    with one. Later compression points of an option apply no momentum again.
 
-    A value that is not finite is sent and not kept: it would never end.
+    A value that is not finite is sent and not kept, because it would stay for ever.
     """
 
     def __init__(self, codec: Codec, momentum: float = 0.0) -> None:
-        """Raises ValueError for a momentum that is not at least 0 and below 1, or with a codec that sends
-        something of every element."""
+        """Raises ValueError for a momentum outside [0, 1), or with a codec that sends something of every
+        element."""
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"a momentum is at least 0 and below 1, not {momentum}")
         if momentum and not isinstance(codec, SparseCodec):
@@ -48,12 +48,12 @@ class ErrorFeedback:
         self._velocities: dict[Row, Tensor] = {}
 
     def encode(self, row: Row, values: Tensor, pieces: Sequence[range], seed: int) -> Tensor:
-        """The payload of a part of a gradient, and of what was left of it before.
+        """Return the payload of a part of a gradient plus its residual.
 
         Args:
-            values: flat FP32, of the row's part; they may be written over.
-            pieces: of the gradient, which cover the part and are encoded each by itself.
-            seed: see `Codec.encode`; pieces get others that follow from it.
+            values: flat FP32, of the row's part; they may be overwritten.
+            pieces: of the gradient, which cover the part and are encoded separately.
+            seed: see `Codec.encode`; pieces use different seeds derived from it.
         """
         if self.codec.exact:
             whole, velocity = values, None
@@ -83,13 +83,13 @@ class ErrorFeedback:
         return left, velocity.nan_to_num_(0.0, 0.0, 0.0)
 
     def norm(self) -> float:
-        """Of all that was not sent yet on this rank."""
+        """Return the norm of this rank's residuals."""
         return float(sum(float(row.double().square().sum()) for row in self._rows.values()) ** 0.5)
 
     def kept(self, layout: Sequence[Sequence[Segment]], copies: Container[Row] = frozenset()) -> list[Kept]:
-        """All of it, by parameter; it shares memory with what is kept.
+        """Return all residuals and momentum by parameter, as views.
 
-        ``copies``: rows that another rank has as well and tells.
+        ``copies``: rows that another rank has and reports as well.
         """
         return [
             each
@@ -104,7 +104,7 @@ class ErrorFeedback:
     def resume(
         self, kept: Sequence[Kept], rows: Iterable[Row], layout: Sequence[Sequence[Segment]], device: object
     ) -> list[Kept]:
-        """`take`, with what this rank has kept itself under the same plan: its copies are its own rows."""
+        """Run `take` on this rank's own state under the same plan: its copies become its rows again."""
         own = {RESIDUAL_COPY: RESIDUAL, VELOCITY_COPY: VELOCITY}
         return self.take(
             [replace(each, kind=own.get(each.kind, each.kind)) for each in kept], rows, layout, device
@@ -113,19 +113,19 @@ class ErrorFeedback:
     def take(
         self, kept: Sequence[Kept], rows: Iterable[Row], layout: Sequence[Sequence[Segment]], device: object
     ) -> list[Kept]:
-        """Go on with what ranks have kept, in place of what is kept now.
+        """Replace the current state by what ranks have kept.
 
         Args:
-            rows: of this rank, none of which another rank has as well. device: where they are encoded.
+            rows: of this rank, distinct from all other ranks' rows. device: where they are encoded.
 
         Returns:
-            Residuals that no row has a place for: they are still to be sent. Momentum that no row has a place
-            for is forgotten, and so are copies.
+            Residuals that fit no row: they are still to be sent. Momentum that fits no row is dropped, and so
+            are copies.
         """
         residuals = [each for each in kept if each.kind == RESIDUAL]
         self._rows, self._velocities = {}, {}
         if self.codec.exact:
-            # It has no rows.
+            # An exact codec has no rows.
             return residuals
         wanted = list(rows)
         filled, left = recut(residuals, wanted, layout)
@@ -137,7 +137,7 @@ class ErrorFeedback:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed below 2^32 that follows from numbers, and looks like no other's."""
+    """Return a seed below 2^32 derived from numbers, distinct with high probability."""
     word = 0
     for number in numbers:
         word = (word ^ number ^ number >> 32) * 0x9E3779B1 & _WORD

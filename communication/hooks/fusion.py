@@ -1,4 +1,4 @@
-"""Gradients fused in groups, which are exchanged while the backward pass goes on (Cupcake 2.5)."""
+"""Gradients fused in groups, which are exchanged during the backward pass (Cupcake 2.5)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from communication.hooks.measures import CommunicationMeasures, StageNotes
 from communication.hooks.order import InOrder
 from communication.hooks.residuals import Kept, Segment, from_state, to_state
 
-#: What kept rows belong to: rank, ranks, the plan's digest in words, and the iteration.
+#: Key of a state's origin: rank, ranks, the plan's digest in words, and the iteration.
 _ORIGIN = "origin"
-#: In the place of a compression point: of no encoder.
+#: Stands for a compression point when residuals belong to no encoder.
 _CARRIED = 1 << 20
 
 
 class FusedGradients:
-    """Brings gradients to their mean over all ranks.
+    """Averages gradients over all ranks.
 
-    All gradients lie behind each other in one flat FP32 buffer, in the order in which they become ready; a
-    group is a slice of it. A group sets out when the last of its gradients is ready, and the groups before
-    it have set out: in the same order on all ranks. Gradients are divided by the number of ranks before they
-    are encoded, so that what was not sent has its weight wherever it is sent later.
+    All gradients lie in one flat FP32 buffer, in order of readiness; a group is a slice of it. A group is
+    sent once all its gradients are ready and the groups before it are sent: in the same order on all ranks.
+    Gradients are divided by the number of ranks before they are encoded, so that residuals keep their weight
+    wherever they are sent later.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class FusedGradients:
         seed: int = 0,
         active: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Begin to look after the gradients of parameters, in their order of readiness.
+        """Attach to the gradients of parameters, in their order of readiness.
 
         Args:
-            boundaries: for each group one more than its last parameter. options: what is done to each group.
-            plan_digest: rows that were kept under it go on as they were.
-            seed: of all chance, the same on all ranks.
+            boundaries: for each group one more than its last parameter. options: of each group.
+            plan_digest: rows kept under the same digest are resumed unchanged.
+            seed: of all random choices, equal on all ranks.
             active: whether gradients that become ready are to be synchronised.
 
         Raises:
-            ValueError: parameters on several devices or none, or of more bits than FP32 has.
+            ValueError: parameters on several devices or none, or wider than FP32.
         """
         devices = {each.device for each in parameters.values()}
         if len(devices) != 1:
@@ -73,7 +73,7 @@ class FusedGradients:
         self._groups = groups
         self._digest, self._seed, self._active = plan_digest, seed, active
         self._iteration = 0
-        #: What is added to the next gradients, by parameter.
+        #: Added to the next gradients, by parameter.
         self._carried: dict[str, list[Kept]] = {}
         sizes = [each.numel() for _, each in self._parameters]
         ends = [0, *accumulate(sizes)]
@@ -91,7 +91,7 @@ class FusedGradients:
         steps = {each: _steps(each, groups) for each in set(options)}
         self._at_once = max(map(len, steps.values())) <= 1
         later = {(one.step.level, one.second_step) for each in steps.values() for one in each[1:]}
-        # Later steps are the same on all ranks, whether or not they take part in them.
+        # Later steps are the same on all ranks, including those that do not take part in them.
         self._begins_at_once = [
             bool(steps[each])
             and (steps[each][0].step.level, steps[each][0].second_step) not in later
@@ -108,12 +108,12 @@ class FusedGradients:
         ]
 
     def close(self) -> None:
-        """Look after nothing any more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._order.close()
 
-    # -- while the backward pass goes on
+    # -- during the backward pass
 
     def _gradient_is_ready(self, place: int, parameter: Tensor) -> None:
         if self._active():
@@ -129,7 +129,7 @@ class FusedGradients:
         self._ready.add(place)
 
     def _send_complete_groups(self) -> None:
-        """Send what is complete and follows what was sent."""
+        """Send the complete groups that follow the groups sent so far."""
         for number in range(len(self._sent), len(self._spans)):
             if not self._ready.issuperset(range(*self._spans[number])):
                 return
@@ -157,15 +157,15 @@ class FusedGradients:
                     begins_at_once=self._begins_at_once[number],
                 )
 
-    # -- when it is over
+    # -- after the backward pass
 
     def after_backward(self, *, late: bool = False) -> None:
-        """Wait for all groups; gradients are the mean over all ranks then.
+        """Wait for all groups; afterwards gradients are the mean over all ranks.
 
         A gradient that was not computed here counts as zeros.
 
         Args:
-            late: take the gradients that are there now, as nobody said when they were ready.
+            late: use the gradients as they are now, because no hook reported their readiness.
         """
         if late:
             for place, (_, parameter) in enumerate(self._parameters):
@@ -187,7 +187,7 @@ class FusedGradients:
         self._notes.sums.dense_bytes += 2 * (workers - 1) * self._flat.nbytes // workers
 
     def _agreed(self, values: Tensor, operation: object) -> list[float]:
-        """The largest or smallest of all ranks' values."""
+        """Return the elementwise maximum or minimum over all ranks."""
         if self._groups.everybody is None:
             return list(values.tolist())
         values = values.to(self._flat.device)
@@ -195,7 +195,7 @@ class FusedGradients:
         return list(values.tolist())
 
     def measured(self) -> CommunicationMeasures:
-        """Of the iterations since this was asked last; between two of them."""
+        """Return the measurements since the last call; between two iterations."""
         found = self._notes.forget()
         squares = [each.values.double().square().sum() for some in self._carried.values() for each in some]
         found.residual_norm = (self._feedback.norm() ** 2 + sum(map(float, squares))) ** 0.5
@@ -204,7 +204,7 @@ class FusedGradients:
     # -- from one generation to the next
 
     def state(self) -> dict[str, Tensor]:
-        """What error feedback keeps on this rank, between two iterations; empty where it keeps nothing."""
+        """Return this rank's error feedback between two iterations; empty if it keeps nothing."""
         copies = frozenset(each.row for each in self._encoders if not each.first)
         kept = self._feedback.kept(self._layout, copies)
         kept += [each for some in self._carried.values() for each in some]
@@ -213,13 +213,13 @@ class FusedGradients:
         return {**to_state(kept), _ORIGIN: torch.tensor([*self._origin(), self._iteration])}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Go on with what ranks have kept, some of which each rank is given. All ranks call this together.
+        """Resume from what ranks have kept, of which each rank receives some. All ranks call this together.
 
-        Where every rank is given what it has kept itself under the same plan, all goes on as it was. Where
-        not, what belongs to no encoder of this rank alone is added to the next gradients: so the sum of all
-        of it stays.
+        If every rank receives its own state under the same plan, it is restored unchanged. Otherwise, what
+        belongs to no encoder of this rank alone is added to the next gradients, so that the total is
+        preserved.
 
-        Raises ValueError for what `state` never made.
+        Raises ValueError for a state that `state` did not make.
         """
         own = len(states) == 1 and _ORIGIN in states[0] and states[0][_ORIGIN].tolist()[:-1] == self._origin()
         kept = [
@@ -247,7 +247,7 @@ class FusedGradients:
 
 
 def _steps(option: Option, groups: PlacementGroups) -> list[Operation]:
-    """Its collectives, in order."""
+    """Return the option's collectives, in order."""
     return [each for each in operations(option, groups.shape) if not each.step.is_codec]
 
 

@@ -1,4 +1,4 @@
-"""What a fusion plan's message asks ranks to do (Cupcake 2.5)."""
+"""Parsing of a fusion plan's message (Cupcake 2.5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class FusionOrders:
-    """Of a plan: its digest, the placement, the codec and its device, and the groups' boundaries."""
+    """The content of a plan: its digest, the placement, the codec and its device, and the boundaries."""
 
     digest: str
     placement: PlacementShape
@@ -33,10 +33,10 @@ class FusionOrders:
 
     @property
     def option(self) -> Option:
-        """What is done to each group, as Espresso has it (specification 1).
+        """The option of each group in Espresso's terms (specification 1).
 
-        On one server all ranks gather what each encodes. On several, parts are summed within servers, encoded
-        and gathered between them, and gathered within servers. Without a codec they are all-reduced.
+        On one server all ranks gather all payloads. On several, parts are summed within servers, encoded and
+        gathered between them, and gathered within servers. Without a codec they are all-reduced.
         """
         level = Level.INTER if self.placement.spread else Level.FLAT
         between: Option = (Step(Task.COMM, Routine.ALL_REDUCE, level),)
@@ -55,13 +55,13 @@ class FusionOrders:
 def orders_from_message(
     message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]
 ) -> FusionOrders:
-    """Read a plan's message.
+    """Parse a plan's message.
 
     Args:
-        names, elements: of the gradients that it is carried out with, in order of readiness.
+        names, elements: of the gradients to exchange, in order of readiness.
 
-    Raises ValueError for another planner's message, a digest that is not its content's, other gradients than
-    it was made for, what is missing or of the wrong kind.
+    Raises ValueError for another planner's message, a digest that does not match, gradients other than the
+    plan's, missing or malformed values.
     """
     if not isinstance(message, Mapping) or message.get("planner") != _PLANNER:
         raise ValueError(f"this is no message of the planner {_PLANNER}")
@@ -77,7 +77,7 @@ def orders_from_message(
 
 
 def check_digest(message: Mapping[str, Any]) -> str:
-    """The digest of a plan's message. Raises ValueError where it is not that of its content."""
+    """Return the digest of a plan's message. Raises ValueError if it does not match the content."""
     try:
         digest = content_digest(message)
     except TypeError as error:
@@ -88,7 +88,7 @@ def check_digest(message: Mapping[str, Any]) -> str:
 
 
 def check_layout(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> None:
-    """Raises ValueError where a plan was made for other gradients."""
+    """Raise ValueError if a plan was made for other gradients."""
     sizes = np.array(elements, dtype=np.int64)
     layout = ModelProfile("gradients", tuple(names), sizes, np.zeros(len(names))).layout
     if message.get("layout") != layout:
@@ -96,7 +96,7 @@ def check_layout(message: Mapping[str, Any], names: Sequence[str], elements: Seq
 
 
 def codec_name(message: Mapping[str, Any]) -> str:
-    """Of a plan. Raises ValueError where there is none."""
+    """Return a plan's codec. Raises ValueError if it is missing or malformed."""
     codec = message.get("codec")
     if not isinstance(codec, str) or not 0 < len(codec) <= _LONGEST_NAME:
         raise ValueError("a plan names its codec")
@@ -104,7 +104,7 @@ def codec_name(message: Mapping[str, Any]) -> str:
 
 
 def boundaries_of(message: Mapping[str, Any], tensors: int) -> Boundaries:
-    """Of a plan's groups. Raises ValueError where they are no partition of so many tensors."""
+    """Return the boundaries of a plan's groups. Raises ValueError unless they partition the tensors."""
     told = message.get("boundaries")
     if not isinstance(told, list | tuple) or not all(type(each) is int for each in told):
         raise ValueError("the boundaries of a plan are a list of whole numbers")
@@ -114,7 +114,7 @@ def boundaries_of(message: Mapping[str, Any], tensors: int) -> Boundaries:
 
 
 def whole_number(message: Mapping[str, Any], key: str) -> int:
-    """A positive one of a plan. Raises ValueError for anything else."""
+    """Return a positive integer of a plan. Raises ValueError for anything else."""
     found = message.get(key)
     if type(found) is not int or found < 1:
         raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")

@@ -16,28 +16,28 @@ from communication.espresso.operations import Operation, operations
 from communication.espresso.options import Level, Option
 from communication.profiles.placement import PlacementShape
 
-#: A level, and whether it is its second step.
+#: A level, and whether the step is its second.
 LevelStep = tuple[Level, bool]
-#: What its groups carry, broadcasts included, as those ask who tell traffic apart.
+#: Description of the groups' traffic, including broadcasts, for code that distinguishes traffic.
 GRADIENTS = "gradients"
 FIRST_FLAT: LevelStep = (Level.FLAT, False)
 ALL_STEPS: tuple[LevelStep, ...] = tuple(product(Level, (False, True)))
-#: That this rank has given to groups.
+#: Number of names that this rank has given to groups.
 _names = 0
 
 
 @dataclass(frozen=True)
 class PlacementGroups:
-    """This rank's place, and the groups with which it exchanges.
+    """This rank's place, and its groups for exchanges.
 
-    Each step of a level has a group of its own, since collectives of one group must begin in the same order
-    on all ranks, while steps of different gradients overtake each other. None of them is that of the whole
-    generation, in which others exchange as well: DDP, for example, at the end of its backward pass.
+    Each step of a level has its own group, because collectives of one group must begin in the same order on
+    all ranks, while steps of different gradients overtake each other. No step uses the group of the whole
+    generation, because others exchange there as well, for example DDP at the end of its backward pass.
 
     Attributes:
         server, gpu: the rank's numbers.
-        everybody: all ranks, for what is agreed upon when nothing is on its way; None of a rank alone.
-        by_step: its group of each step; of a level on which it is alone, none.
+        everybody: all ranks, for agreements while no exchange is in progress; None for a single rank.
+        by_step: the group of each step; none for a level on which the rank is alone.
     """
 
     shape: PlacementShape
@@ -53,11 +53,11 @@ class PlacementGroups:
         group: dist.ProcessGroup | None = None,
         steps: Collection[LevelStep] = ALL_STEPS,
     ) -> PlacementGroups:
-        """Make the groups, once for all gradients; all ranks of the group call this together.
+        """Create the groups, once for all gradients. All ranks of the group call this together.
 
         Args:
-            group: of all ranks, by server and then by GPU; the whole generation where there is none.
-            steps: that are taken.
+            group: all ranks, by server and then by GPU; by default the whole generation.
+            steps: those in use.
 
         Raises:
             ValueError: the group has another number of ranks than the placement.
@@ -76,7 +76,7 @@ class PlacementGroups:
                     continue
                 key = (tuple(members[level]), second)
                 if key not in made:
-                    # Its ranks alone take part in its making.
+                    # Only its own ranks take part in creating it.
                     made[key] = dist.new_group(
                         list(members[level]), use_local_synchronization=True, group_desc=GRADIENTS
                     )
@@ -84,18 +84,18 @@ class PlacementGroups:
         return cls(shape, server, gpu, everybody if shape.workers > 1 else None, found)
 
     def of(self, operation: Operation) -> dist.ProcessGroup:
-        """In which an exchange takes place."""
+        """Return the group of an exchange."""
         assert operation.step.level is not None
         return self.by_step[operation.step.level, operation.second_step]
 
     def close(self) -> None:
-        """Take down the groups that were made."""
+        """Destroy the groups."""
         for group in {id(each): each for each in self.by_step.values()}.values():
             dist.destroy_process_group(group)
 
 
 def steps_of(options: Iterable[Option], shape: PlacementShape) -> set[LevelStep]:
-    """The steps that options take on a placement."""
+    """Return the steps that options take on a placement."""
     return {
         (each.step.level, each.second_step)
         for option in set(options)
@@ -111,11 +111,11 @@ def open_group(
     backend: str | None = None,
     timeout: timedelta | None = None,
 ) -> dist.ProcessGroup:
-    """Make another group of the same ranks, for collectives in an order of their own. All ranks of `group`
+    """Create another group of the same ranks, for collectives in an independent order. All ranks of `group`
     call this together.
 
     Args:
-        description: what the group carries, as those ask who tell traffic apart.
+        description: of the group's traffic, for code that distinguishes traffic.
         group: the whole generation if None.
         backend: the default one if None.
         timeout: of its collectives; the backend's own if None.
@@ -134,11 +134,11 @@ def open_subgroup(
     backend: str | None = None,
     timeout: timedelta | None = None,
 ) -> dist.ProcessGroup | None:
-    """Make a group of some ranks of another one; None on ranks that are not in it. All ranks of `group` call
-    this together.
+    """Create a group of some ranks of another one; None on ranks outside it. All ranks of `group` call this
+    together.
 
     Args:
-        description: what the new group carries, as those ask who tell traffic apart.
+        description: of the new group's traffic, for code that distinguishes traffic.
         members: ranks of `group`, ascending.
         group: the whole generation if None.
         backend: the default one if None.
@@ -157,11 +157,11 @@ def open_subgroup(
 
 @contextmanager
 def _names_of_their_own(everybody: dist.ProcessGroup) -> Iterator[None]:
-    """Groups that are made here have names that no group had before, the same on all ranks.
+    """Give groups created in this context fresh names that are equal on all ranks.
 
-    Torch names a group that its ranks alone make after the number of groups that each of them has. That
-    differs where one was in fewer, and falls when some are taken down: then a name comes again under which
-    the store still has the addresses of those.
+    Torch names a locally created group by the number of groups that its rank has. That number differs between
+    ranks with different groups, and falls when groups are destroyed. A reused name would find the old group's
+    addresses in the store.
     """
     global _names
     most = torch.tensor([_names])
@@ -183,7 +183,7 @@ def _names_of_their_own(everybody: dist.ProcessGroup) -> Iterator[None]:
 
 
 def _members(ranks: Sequence[int], shape: PlacementShape, server: int, gpu: int) -> dict[Level, list[int]]:
-    """With whom a rank exchanges on each level. Ranks are by server and then by GPU."""
+    """Return this rank's peers on each level. Ranks are ordered by server and then by GPU."""
     first = server * shape.gpus_per_server
     return {
         Level.FLAT: list(ranks),

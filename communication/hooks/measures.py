@@ -1,4 +1,4 @@
-"""What exchanges of gradients turned out to be: seconds by stage, bytes, and the spans of one iteration."""
+"""Measurements of exchanges of gradients: seconds by stage, bytes, and the spans of one iteration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES: tuple[Stage, ...] = ("encode", "exchange", "decode")
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """What was done to a group of gradients, from when to when by this host's monotonic clock."""
+    """One stage of a group of gradients, with begin and end by this host's monotonic clock."""
 
     stage: Stage
     resource: Resource
@@ -29,14 +29,14 @@ class StageSpan:
 
 @dataclass
 class CommunicationMeasures:
-    """Sums over iterations, of one rank.
+    """Sums over iterations of one rank.
 
     Attributes:
-        seconds: by stage, of all gradients together, whether anyone waited or not. On a GPU, of the host's
-            part of it.
-        received_bytes: from other ranks. dense_bytes: that all-reduces would have brought.
+        seconds: by stage, over all gradients, whether or not anything waited. On a GPU, the host's part of
+            it.
+        received_bytes: from other ranks. dense_bytes: that all-reduces would have received.
         push_imbalance, pull_imbalance: of sparse gradients, the fullest server over the mean.
-        residual_norm: of what is kept now. densities: of sparse gradients.
+        residual_norm: current value. densities: of sparse gradients.
         spans: of the last iteration.
     """
 
@@ -50,8 +50,8 @@ class CommunicationMeasures:
     spans: list[StageSpan] = field(default_factory=list)
 
     def with_others(self, other: CommunicationMeasures) -> CommunicationMeasures:
-        """Both kinds of gradients together; what only one of them has is its. Groups of the other kind are
-        numbered on."""
+        """Return the combined measures of two kinds of gradients; the other's groups are numbered after
+        these."""
         groups = 1 + max((span.group for span in self.spans), default=-1)
         return CommunicationMeasures(
             {stage: self.seconds[stage] + other.seconds[stage] for stage in STAGES},
@@ -66,19 +66,19 @@ class CommunicationMeasures:
 
 
 class StageNotes:
-    """Notes stages as they pass, from several threads."""
+    """Records stages, from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.sums = CommunicationMeasures()
 
     def begin_iteration(self) -> None:
-        """Spans are of one iteration."""
+        """Clear the spans, which cover one iteration."""
         with self._lock:
             self.sums.spans = []
 
     def forget(self) -> CommunicationMeasures:
-        """The sums so far; begins anew."""
+        """Return the sums so far and reset them."""
         with self._lock:
             found, self.sums = self.sums, CommunicationMeasures()
         return found
@@ -92,7 +92,7 @@ class StageNotes:
         ended: float,
         received_bytes: int = 0,
     ) -> None:
-        """A stage of a group is over, which has occupied a resource."""
+        """Record a completed stage of a group, and the resource that it occupied."""
         with self._lock:
             self.sums.seconds[stage] += ended - begun
             self.sums.received_bytes += received_bytes
@@ -100,11 +100,11 @@ class StageNotes:
 
 
 class Ending:
-    """Notes when a collective has ended, although nobody waits for it yet."""
+    """Records when a collective ends, before it is waited for."""
 
     def __init__(self, work: dist.Work, *, on_gpu: bool) -> None:
         self._at: float | None = None
-        # Some of gloo's collectives have no future. Who waits for them looks soon after.
+        # Some of gloo's collectives have no future; their waiter reads the time soon after.
         with suppress(RuntimeError):
             if not on_gpu:
                 work.get_future().add_done_callback(self._ended)
@@ -114,5 +114,5 @@ class Ending:
 
     @property
     def at(self) -> float:
-        """When it ended; now, where that is not known."""
+        """Time of the end; now if it is unknown."""
         return time.perf_counter() if self._at is None else self._at

@@ -1,4 +1,4 @@
-"""Exchanges beside the backward pass, in an order that is the same on all ranks."""
+"""Exchanges during the backward pass, in an order that is equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Works = Iterator[dist.Work]
 
 
 class InOrder:
-    """Carries exchanges out, each group's in the order in which they are added, the same on all ranks.
+    """Runs exchanges, in each group in the order in which they are added, equal on all ranks.
 
-    Exchanges of one collective are begun at once. Others take several, each in a group of its own: a thread
-    for each group takes the exchanges that pass through it, one after the other, and each when it has left
-    the group before. So an exchange between servers goes on beside the next one within them. All ranks of a
-    group see the same exchanges in the same order, and none waits for a later one: nobody waits for ever.
+    Exchanges of one collective start at once. Longer ones use a different group for each collective. A thread
+    for each group takes its exchanges in order, each after it has left its previous group. So an exchange
+    between servers overlaps with the next one within them. All ranks of a group see the same exchanges in the
+    same order, and none waits for a later one, so there is no deadlock.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """``device``: of what is exchanged."""
+        """Args: device: of the exchanged data."""
         self._device = device
         self._begun: list[tuple[dist.Work | None, Works]] = []
         self._added: list[_Passing] = []
@@ -30,19 +30,19 @@ class InOrder:
         self._failed: BaseException | None = None
 
     def begin(self, works: Works) -> None:
-        """Begin an exchange of at most one collective."""
+        """Start an exchange of at most one collective."""
         self._begun.append((next(works, None), works))
 
     def add(
         self, works: Works, channels: Sequence[dist.ProcessGroup], *, begins_at_once: bool = False
     ) -> None:
-        """Carry an exchange out when those before it have left its groups.
+        """Run an exchange once earlier ones have left its groups.
 
         Args:
-            channels: the group of each of its collectives, in order; an exchange passes through a group once.
-            begins_at_once: whether the first of them is begun here, so that what comes before it is done
-                beside earlier exchanges. No exchange may come to that group later than first: then ranks
-                begin there in the order of adding.
+            channels: the group of each of its collectives, in order, each at most once.
+            begins_at_once: whether its first collective starts here, so that the work before it overlaps with
+                earlier exchanges. Its group must be the first one of every exchange that uses it, so that
+                ranks start collectives there in the order of adding.
         """
         if not channels:
             self.begin(works)
@@ -55,7 +55,7 @@ class InOrder:
             self._channel(group).put((passing, place))
 
     def wait(self) -> None:
-        """Until all have ended. Raises what the first that failed has raised."""
+        """Wait until all have ended. Raises the first failure."""
         begun, self._begun = self._begun, []
         for first, works in begun:
             if first is not None:
@@ -68,7 +68,7 @@ class InOrder:
             raise self._failed
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop the threads after the exchanges added so far."""
         for channel in self._channels.values():
             channel.put(None)
 
@@ -90,7 +90,7 @@ class InOrder:
             if place:
                 passing.left[place - 1].wait()
             try:
-                # After a failure ranks are at different places: nothing more is begun.
+                # After a failure ranks are at different places, so nothing more is started.
                 if self._failed is None:
                     passing.go_on(last=place == len(passing.left) - 1)
             except BaseException as error:  # noqa: BLE001 - raised by whoever waits
@@ -99,7 +99,7 @@ class InOrder:
 
 
 class _Passing:
-    """An exchange on its way through groups. ``left``: set as it has left each of them."""
+    """An exchange in progress. ``left``: set when it has left each group."""
 
     def __init__(self, works: Works, left: list[threading.Event]) -> None:
         self._works = works

@@ -1,4 +1,4 @@
-"""What a plan's message asks ranks to do, whichever planner made it."""
+"""Parsing of plan messages of several planners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES_PER_ELEMENT = 4
 
 @dataclass(frozen=True, slots=True)
 class GroupOrders:
-    """What is done to each group of gradients.
+    """The option of each group of gradients.
 
     Attributes:
         digest: of the plan. placement, codec: of all groups.
@@ -35,19 +35,19 @@ class GroupOrders:
 
     @property
     def compresses(self) -> bool:
-        """Whether anything is encoded on its way."""
+        """Whether some option encodes."""
         return any(map(compressions, self.options))
 
 
 def orders_of(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
-    """Read the message of a fusion plan, of an Espresso plan, in which each gradient is a group, or of a
-    combined one: an option for each group.
+    """Parse the message of a fusion plan, a combined plan, or an Espresso plan, where each gradient is a
+    group.
 
     Args:
-        names, elements: of the gradients that it is carried out with, in order of readiness.
+        names, elements: of the gradients to exchange, in order of readiness.
 
-    Raises ValueError for other planners' messages, a digest that is not the content's, other gradients than
-    the plan was made for, what is missing or of the wrong kind.
+    Raises ValueError for other planners' messages, a digest that does not match, gradients other than the
+    plan's, missing or malformed values.
     """
     planner = message.get("planner") if isinstance(message, Mapping) else None
     if planner == espresso.PLANNER:

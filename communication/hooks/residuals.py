@@ -1,11 +1,11 @@
-"""What error feedback keeps, told by parameter, so that ranks of another number or plan can go on with it.
+"""Residuals of error feedback by parameter, so that another number of ranks or another plan can resume them.
 
-Gradients that are encoded are flat: one parameter's, or those of a group behind each other. A row of what was
-not sent belongs to an encoder of a gradient, its compression point, and to the part of the gradient that a
-rank encodes there. In a state it is told by parameters, whose names outlast groups, options and placements.
+Encoded gradients are flat: one parameter's, or those of a group in sequence. A row of residuals belongs to an
+encoder of a gradient, its compression point, and to the part of the gradient that a rank encodes there. A
+state stores it by parameters, whose names outlast groups, options and placements.
 
-Where several ranks encode the same sums, they keep the same rows, which count once: the first one's are told
-as what they are, the others' as copies of them.
+Ranks that encode the same sums keep the same rows, which count once: the first rank's are stored as
+residuals, the others' as copies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: What is kept: what was not sent yet, and the momentum of codecs that keep one.
+#: Kinds of state: what was not sent yet, and the momentum of codecs that keep one.
 RESIDUAL, VELOCITY = "residual", "velocity"
 RESIDUAL_COPY, VELOCITY_COPY = "residual-copy", "velocity-copy"
 KINDS = frozenset({RESIDUAL, VELOCITY, RESIDUAL_COPY, VELOCITY_COPY})
@@ -24,7 +24,7 @@ KINDS = frozenset({RESIDUAL, VELOCITY, RESIDUAL_COPY, VELOCITY_COPY})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a rank encodes: part ``start`` to ``start + count`` of a gradient, at one of its points."""
+    """A place where a rank encodes: ``start`` to ``start + count`` of a gradient, at one of its points."""
 
     gradient: int
     point: int
@@ -43,7 +43,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Some of what was kept: elements of a parameter from ``start`` on. ``kind``: one of `KINDS`."""
+    """A piece of state: elements of a parameter from ``start`` on. ``kind``: one of `KINDS`."""
 
     kind: str
     parameter: str
@@ -56,7 +56,7 @@ Rows = Mapping[Row, Tensor]
 
 
 def told_by_parameter(kind: str, rows: Rows, layout: Sequence[Sequence[Segment]]) -> list[Kept]:
-    """Rows, as views, cut where parameters begin and end. ``layout``: the segments of each gradient."""
+    """Return rows as views, cut at parameter boundaries. ``layout``: the segments of each gradient."""
     found = []
     for row, values in rows.items():
         for segment in layout[row.gradient]:
@@ -70,14 +70,14 @@ def told_by_parameter(kind: str, rows: Rows, layout: Sequence[Sequence[Segment]]
 def recut(
     kept: Iterable[Kept], rows: Iterable[Row], layout: Sequence[Sequence[Segment]]
 ) -> tuple[dict[Row, Tensor], list[Kept]]:
-    """What was kept anywhere, for the rows of one rank.
+    """Distribute state from any ranks to the rows of one rank.
 
-    Every element comes into the first row that has it at the same compression point, and into none twice. Of
-    several that were kept of one element, as when there are fewer ranks now, it is the sum.
+    Every element goes to the first row that covers it at the same compression point, and to no other. Several
+    values for one element, as when the number of ranks falls, are summed.
 
     Returns:
-        The rows that have got something, on the CPU; and what no row has a place for. Together they sum up to
-        what was kept.
+        The rows that received something, on the CPU; and the state that fits no row. Their total equals
+        the input's.
     """
     filled: dict[Row, Tensor] = {}
     left = list(kept)
@@ -95,7 +95,7 @@ def recut(
 
 
 def _put(each: Kept, row: Row, segment: Segment, filled: dict[Row, Tensor]) -> list[Kept]:
-    """Add what overlaps a row to it; returns the rest."""
+    """Add what overlaps a row to it; return the rest."""
     begin = segment.offset + each.start
     end = begin + len(each.values)
     low, high = max(begin, row.start, segment.offset), min(end, row.start + row.count, _end(segment))
@@ -113,7 +113,7 @@ def _put(each: Kept, row: Row, segment: Segment, filled: dict[Row, Tensor]) -> l
 
 
 def to_state(kept: Iterable[Kept]) -> dict[str, Tensor]:
-    """What was kept as named flat tensors. What has one name is added up."""
+    """Return state as named flat tensors. Values of the same name are summed."""
     state: dict[str, Tensor] = {}
     for each in kept:
         name = f"{each.kind}/{each.point}/{each.start}/{len(each.values)}/{each.parameter}"
@@ -122,9 +122,9 @@ def to_state(kept: Iterable[Kept]) -> dict[str, Tensor]:
 
 
 def from_state(state: Mapping[str, Tensor]) -> list[Kept]:
-    """What `to_state` named.
+    """Parse the names of `to_state`.
 
-    Raises ValueError for other names, and tensors that are not flat FP32 ones of their length.
+    Raises ValueError for other names, and tensors other than flat FP32 ones of their length.
     """
     return [_from_name(name, values) for name, values in state.items()]
 

@@ -1,1 +1,1 @@
-"""What is known without measuring: published models and codecs. A job's own profile replaces them."""
+"""Published models and codecs, used without measurements. A job's own profile replaces them."""

@@ -1,4 +1,4 @@
-"""Codecs with what they send and how long they take as published (Espresso 1.2 and 4.3; Cupcake 4.3)."""
+"""Codecs with their wire formats and published times (Espresso 1.2 and 4.3; Cupcake 4.3)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from communication.library.codec_names import LOSSY
 from communication.profiles.codec import CodecProfile, Device, WireFormat
 
-#: Up to so many elements (4 MiB of FP32) a GPU takes the same time; in proportion to the size beyond.
+#: Up to this number of elements (4 MiB of FP32) a GPU's time is constant; beyond, proportional to the size.
 THRESHOLD_ELEMENTS = 1 << 20
 SPARSE = WireFormat(kept_share=0.01, value_bits=32, index_bits=32)
 
-#: What each codec sends of FP32 gradients.
+#: Wire format of each codec for FP32 gradients.
 WIRE_FORMATS: dict[str, WireFormat] = {
     "none": WireFormat(),
     "fp16": WireFormat(value_bits=16),
@@ -21,7 +21,7 @@ WIRE_FORMATS: dict[str, WireFormat] = {
     "ef-signsgd": WireFormat(value_bits=1, fixed_bytes=4),
     "onebit": WireFormat(value_bits=1, fixed_bytes=8),
 }
-#: On a V100, in microseconds: encoding and decoding together, and decoding alone.
+#: On a V100, in microseconds: encoding plus decoding, and decoding alone.
 _ONE_LEVEL = {
     "random-k": (88.0, 34.0),
     "dgc": (390.0, 34.0),
@@ -29,21 +29,21 @@ _ONE_LEVEL = {
     "onebit": (620.0, 170.0),
     "fp16": (26.0, 22.0),
 }
-#: The same for both levels of a hierarchical exchange that compresses twice.
+#: The same, summed over both levels of a hierarchical exchange that compresses twice.
 _TWO_LEVELS = {
     "random-k": (1000.0, 100.0),
     "dgc": (1400.0, 100.0),
     "ef-signsgd": (810.0, 420.0),
     "onebit": (2000.0, 520.0),
 }
-#: Of FP32 input that a server's processors encode in a second; 8 to 40 Gbps by model.
+#: FP32 input that a server's processors encode per second; 8 to 40 Gbps by model.
 CPU_BITS_PER_SECOND = 20e9
 
 
 def gpu_codec(name: str, *, two_levels: bool = False) -> CodecProfile:
-    """A codec on a GPU. ``two_levels``: what both levels of a hierarchical exchange take together.
+    """Return a codec's profile on a GPU. ``two_levels``: sum over both levels of a hierarchical exchange.
 
-    Raises ValueError for a codec that was not measured so.
+    Raises ValueError for a codec without such a measurement.
     """
     table = _TWO_LEVELS if two_levels else _ONE_LEVEL
     if name == "none":
@@ -60,7 +60,7 @@ def gpu_codec(name: str, *, two_levels: bool = False) -> CodecProfile:
 
 
 def cpu_codec(name: str, bits_per_second: float = CPU_BITS_PER_SECOND) -> CodecProfile:
-    """A codec on a server's processors: so many bits of FP32 a second, encoding and decoding alike.
+    """Return a codec's profile on a server's processors, with one rate of FP32 for encoding and decoding.
 
     Raises ValueError for a codec that is unknown or compresses nothing, or a rate that is not positive.
     """

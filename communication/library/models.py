@@ -1,8 +1,8 @@
-"""Measured tensor profiles of seven models: the library's default until a job has been profiled itself.
+"""Measured tensor profiles of seven models: the default until a job has its own profile.
 
 Sizes in elements and times between readiness in microseconds, in the order in which a backward pass makes
 gradients ready, on V100 GPUs with the published batch sizes (Espresso's public artifact; specification,
-appendix A). The forward pass was not measured with them.
+appendix A). The forward pass was not measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from communication.profiles.arrays import durations, whole_numbers
 from communication.profiles.model import ModelProfile
 
-#: Elements of each model's tensors, and then its gaps in microseconds; `5*3` stands for 5, 5, 5.
+#: Elements of each model's tensors, then gaps in microseconds; `5*3` stands for 5, 5, 5.
 _MEASURED = {
     "VGG16": """
         1000,4096000,4096,16777216,4096,102760448,512,2359296,512,2359296,512,2359296,512,2359296,512,
@@ -128,9 +128,9 @@ MODELS = tuple(_MEASURED)
 
 
 def measured_model(name: str, other_seconds: float = 0.0) -> ModelProfile:
-    """The profile of one of `MODELS`. ``other_seconds``: of its forward pass and all else.
+    """Return the profile of one of `MODELS`. ``other_seconds``: of its forward pass and all else.
 
-    Raises ValueError, which lists the names that there are.
+    Raises ValueError for an unknown name.
     """
     if name not in _MEASURED:
         raise ValueError(f"there is no measured profile of {name!r}; there are {', '.join(MODELS)}")

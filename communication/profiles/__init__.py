@@ -1,1 +1,1 @@
-"""What planners of communication are asked with: a model's tensors, where it trains, links and codecs."""
+"""The input of communication planners: a model's tensors, its placement, links and codecs."""

@@ -1,4 +1,4 @@
-"""Arrays as profiles hold them: of one type, checked, and read-only."""
+"""Arrays of profiles: of one type, validated, and read-only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def whole_numbers(values: Sequence[int] | Integers, what: str) -> Integers:
-    """A read-only copy. Raises ValueError, which names ``what``, unless all are whole and none negative."""
+    """Return a read-only copy. Raises ValueError, naming ``what``, for fractional or negative values."""
     given = np.asarray(values)
     if given.ndim != 1:
         raise ValueError(f"{what} are a row of numbers, not an array of {given.ndim} dimensions")
@@ -26,7 +26,7 @@ def whole_numbers(values: Sequence[int] | Integers, what: str) -> Integers:
 
 
 def durations(values: Sequence[float] | Floats, what: str) -> Floats:
-    """A read-only copy. Raises ValueError, which names ``what``, unless all are finite and none negative."""
+    """Return a read-only copy. Raises ValueError, naming ``what``, for infinite or negative values."""
     given = np.asarray(values, dtype=np.float64)
     if given.ndim != 1:
         raise ValueError(f"{what} are a row of numbers, not an array of {given.ndim} dimensions")

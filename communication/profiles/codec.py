@@ -1,4 +1,4 @@
-"""The codec profile: what a way to compress gradients sends, and how long a device takes for it."""
+"""The codec profile: a compression's wire format, and its times on a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from communication.profiles.arrays import Floats, Integers, durations, whole_num
 
 
 class Device(StrEnum):
-    """Where gradients are encoded and decoded."""
+    """The device that encodes and decodes gradients."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -22,13 +22,13 @@ class Device(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """What is sent of a tensor: some of its values, perhaps with their indices, and a few bytes.
+    """The encoding of a tensor on the wire: some of its values, perhaps with indices, and a few more bytes.
 
     Attributes:
-        kept_share: of the elements whose values are sent; of a tensor that is not empty at least one.
-        value_bits, index_bits: of each of them. fixed_bytes: beside them, such as a scale.
+        kept_share: of the elements whose values are sent; at least one of a non-empty tensor.
+        value_bits, index_bits: of each sent value. fixed_bytes: additional ones, such as a scale.
 
-    Raises ValueError for a share that is not above 0 and at most 1, or negative sizes.
+    Raises ValueError for a share outside (0, 1], or negative sizes.
     """
 
     kept_share: float = 1.0
@@ -45,42 +45,42 @@ class WireFormat:
             raise ValueError("a value has at least a bit; indices and what is beside them are not negative")
 
     def kept(self, elements: int) -> int:
-        """Values that are sent of so many elements: their share, rounded down, and at least one."""
+        """Return the number of values sent for ``elements``: their share, rounded down, and at least one."""
         return int(self.kept_of(np.array([elements]))[0])
 
     def bytes(self, elements: int) -> int:
-        """Bytes on the wire. An empty tensor sends none."""
+        """Return the bytes on the wire. An empty tensor sends none."""
         return int(self.bytes_of(np.array([elements]))[0])
 
     def kept_of(self, elements: Integers) -> Integers:
-        """`kept` of each of these tensors."""
+        """Return `kept` of each of these tensors."""
         share = np.floor(elements * self.kept_share + 1e-9).astype(np.int64)
         kept: Integers = np.minimum(elements, np.maximum(1, share))
         return kept
 
     def bytes_of(self, elements: Integers) -> Integers:
-        """`bytes` of each of these tensors."""
+        """Return `bytes` of each of these tensors."""
         sent = -(-self.kept_of(elements) * (self.value_bits + self.index_bits) // 8) + self.fixed_bytes
         return np.where(np.asarray(elements) > 0, sent, 0)
 
     def ratio(self, bytes_per_element: int = 4) -> float:
-        """ρ: compressed over original bytes of a large tensor."""
+        """ρ: return compressed over original bytes of a large tensor."""
         return self.kept_share * (self.value_bits + self.index_bits) / (8 * bytes_per_element)
 
 
 @dataclass(frozen=True, eq=False)
 class CodecProfile:
-    """A codec on a device, as it was measured.
+    """A codec's measurements on a device.
 
     Attributes:
-        name: of the codec. wire: what it sends. exact: whether decoding gives back what was encoded.
-        elements: sizes that were measured, ascending, none 0. encode_seconds, decode_seconds: at these
-            sizes, of one tensor and one payload.
+        name: of the codec. wire: its wire format. exact: whether decoding restores the input.
+        elements: measured sizes, ascending, none 0. encode_seconds, decode_seconds: at these sizes, of one
+            tensor and one payload.
 
-    Between two sizes times are interpolated; below the first they are its; beyond the last they go on with
-    the slope of the last two, and in proportion where there is one size alone. An empty tensor takes none.
+    Times between two sizes are interpolated. Below the first size they are constant. Beyond the last they
+    continue with the slope of the last two, or proportionally to a single size. An empty tensor takes none.
 
-    Raises ValueError for rows of different lengths or none, sizes that do not ascend, negative or endless
+    Raises ValueError for rows of different lengths or none, sizes that do not ascend, negative or infinite
     times.
     """
 
@@ -122,7 +122,7 @@ class CodecProfile:
         decode_seconds: float,
         elements: int,
     ) -> CodecProfile:
-        """Times that are constant up to so many elements, and in proportion to the size beyond."""
+        """Return a profile with times constant up to ``elements``, and proportional to the size beyond."""
         table = (np.array([elements]), np.array([encode_seconds]), np.array([decode_seconds]))
         return cls(name, device, wire, *table)
 
@@ -130,18 +130,18 @@ class CodecProfile:
     def with_rate(
         cls, name: str, device: Device, wire: WireFormat, encode_rate: float, decode_rate: float
     ) -> CodecProfile:
-        """Times in proportion to the size: elements a second for encoding and decoding."""
+        """Return a profile with proportional times, from elements per second for encoding and decoding."""
         if not (isfinite(encode_rate) and isfinite(decode_rate) and min(encode_rate, decode_rate) > 0.0):
             raise ValueError(f"a codec's rates are finite and positive, not {encode_rate} and {decode_rate}")
         table = (np.array([1]), np.array([1.0 / encode_rate]), np.array([1.0 / decode_rate]))
         return cls(name, device, wire, *table)
 
     def seconds_to_encode(self, elements: Integers | Sequence[int] | int) -> Floats:
-        """Of each of these tensors."""
+        """Return the seconds of each of these tensors."""
         return self._seconds(self.encode_seconds, elements)
 
     def seconds_to_decode(self, elements: Integers | Sequence[int] | int) -> Floats:
-        """Of each of these tensors, for one payload."""
+        """Return the seconds of each of these tensors, for one payload."""
         return self._seconds(self.decode_seconds, elements)
 
     def _seconds(self, table: Floats, elements: Integers | Sequence[int] | int) -> Floats:

@@ -8,9 +8,9 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """What one collective call takes.
+    """The cost of collective calls on a link.
 
-    ``latency_seconds``: α, of each call whatever it sends. ``bytes_per_second``: that a participant receives.
+    ``latency_seconds``: α, of each call regardless of size. ``bytes_per_second``: received by a participant.
 
     Raises ValueError for a negative latency or a rate that is not positive and finite.
     """
@@ -25,17 +25,17 @@ class LinkRate:
             raise ValueError(f"a bandwidth is finite and positive, not {self.bytes_per_second} bytes/s")
 
     def seconds(self, received_bytes: float) -> float:
-        """Of one call in which each participant receives so many bytes."""
+        """Return the seconds of one call in which each participant receives ``received_bytes``."""
         return self.latency_seconds + received_bytes / self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """What a job's traffic finds.
+    """The links available to a job.
 
     Attributes:
-        between: a server's network interface, shared by its GPUs. within: one GPU's way to the others of its
-            server. share: of `between` that the placement leaves to the job, above 0 and at most 1.
+        between: a server's network interface, shared by its GPUs. within: one GPU's link to the others of its
+            server. share: of `between` that the job gets on its placement, above 0 and at most 1.
 
     Raises ValueError for another share.
     """
@@ -50,9 +50,9 @@ class LinkProfile:
 
     @property
     def granted(self) -> LinkRate:
-        """What the job gets between servers: the latency, and its share of the bandwidth."""
+        """The job's link between servers: the latency, and its share of the bandwidth."""
         return LinkRate(self.between.latency_seconds, self.between.bytes_per_second * self.share)
 
     def rate(self, *, spread: bool) -> LinkRate:
-        """What an exchange between servers finds, or one within a server."""
+        """Return the link of an exchange between servers (`spread`), or within a server."""
         return self.granted if spread else self.within

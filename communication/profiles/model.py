@@ -12,23 +12,24 @@ import numpy as np
 
 from communication.profiles.arrays import Floats, Integers, durations, whole_numbers
 
-#: Of bytes an element that gradients have: FP64, FP32, FP16 and BF16, FP8.
+#: Possible bytes per element of gradients: FP64, FP32, FP16 and BF16, FP8.
 ELEMENT_BYTES = (8, 4, 2, 1)
-#: More of either is no model, but a mistake or an attack.
+#: Larger input is rejected as a mistake or an attack.
 MOST_TENSORS, MOST_ELEMENTS = 1 << 16, 1 << 48
 
 
 @dataclass(frozen=True, eq=False)
 class ModelProfile:
-    """Tensors in order of readiness, and what an iteration computes. Two profiles with one digest are equal.
+    """Tensors in order of readiness, and the compute times of an iteration. Profiles with equal digests are
+    equal.
 
     Attributes:
-        tensor_names: each once. elements: of each tensor; 0 is allowed.
-        gap_seconds: backward time of each tensor, from the readiness of the one before it to its own.
-        other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
+        tensor_names: distinct. elements: of each tensor; 0 is allowed.
+        gap_seconds: backward time of each tensor, from the previous one's readiness to its own.
+        other_seconds: of an iteration outside the backward pass: forward pass, optimizer, data.
         bytes_per_element: of an uncompressed gradient.
 
-    Raises ValueError for rows of different lengths, no tensor or too many, negative or endless values.
+    Raises ValueError for rows of different lengths, no tensor or too many, negative or infinite values.
     """
 
     name: str
@@ -37,7 +38,7 @@ class ModelProfile:
     gap_seconds: Floats
     other_seconds: float = 0.0
     bytes_per_element: int = 4
-    #: SHA-256 of names, sizes and element type, which ranks must have alike.
+    #: SHA-256 of names, sizes and element type, which must be equal on all ranks.
     layout: str = field(init=False)
     #: SHA-256 of all of the above.
     digest: str = field(init=False)
@@ -72,7 +73,7 @@ class ModelProfile:
     def unnamed(
         cls, name: str, elements: Integers, gap_seconds: Floats, other_seconds: float = 0.0
     ) -> ModelProfile:
-        """A profile whose tensors are called by their numbers."""
+        """Return a profile whose tensors are named by their numbers."""
         names = tuple(f"tensor {number}" for number in range(len(elements)))
         return cls(name, names, elements, gap_seconds, other_seconds)
 
@@ -88,23 +89,23 @@ class ModelProfile:
 
     @property
     def parameters(self) -> int:
-        """Elements of all tensors."""
+        """Total elements of all tensors."""
         return int(self.elements.sum())
 
     @property
     def backward_seconds(self) -> float:
-        """Of the whole backward pass."""
+        """Seconds of the whole backward pass."""
         return float(self.gap_seconds.sum())
 
     @property
     def compute_seconds(self) -> float:
-        """Of an iteration on one GPU, which sends nothing."""
+        """Seconds of an iteration on one GPU, without communication."""
         return self.other_seconds + self.backward_seconds
 
     def with_times(self, backward_seconds: float, other_seconds: float) -> ModelProfile:
-        """The same tensors on a device of another speed: gaps keep their proportions.
+        """Return the same tensors on a device of another speed: gaps keep their proportions.
 
-        Raises ValueError where all gaps are 0 and the backward pass is to take time.
+        Raises ValueError if all gaps are 0 and ``backward_seconds`` is positive.
         """
         if self.backward_seconds <= 0.0 < backward_seconds:
             raise ValueError("gaps that are all 0 have no proportions to keep")
@@ -112,7 +113,7 @@ class ModelProfile:
         return replace(self, gap_seconds=self.gap_seconds * factor, other_seconds=other_seconds)
 
     def with_elements_divided(self, divisor: int) -> ModelProfile:
-        """The same model with smaller tensors, rounded up: none vanishes. Times stay."""
+        """Return the model with smaller tensors, rounded up so that none is empty, and the same times."""
         if divisor < 1:
             raise ValueError(f"sizes are divided by at least 1, not {divisor}")
         return replace(self, elements=-(-self.elements // divisor))

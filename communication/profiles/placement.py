@@ -1,4 +1,4 @@
-"""The shape of a placement: on how many servers a job's workers are, and how many on each."""
+"""The shape of a placement: the number of a job's servers, and of its workers on each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PlacementShape:
 
     @property
     def workers(self) -> int:
-        """All of them."""
+        """Total number of workers."""
         return self.servers * self.gpus_per_server
 
     @property
     def spread(self) -> bool:
-        """Whether they are on several servers; packed otherwise."""
+        """Whether they are on several servers; otherwise packed."""
         return self.servers > 1

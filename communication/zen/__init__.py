@@ -1,1 +1,1 @@
-"""Zen: sparse gradients that every worker ends up with the exact sum of, by balanced parts."""
+"""Zen: the exact sum of sparse gradients on every worker, by balanced partitions."""

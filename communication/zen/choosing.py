@@ -1,6 +1,6 @@
-"""The choice of a scheme and its formats for one sparse tensor: every formula, and the fastest (Zen 3.2.4).
+"""The choice of a scheme and its formats for one sparse tensor: the fastest by formula (Zen 3.2.4).
 
-The dense all-reduce is always among those that are asked, so that nothing is ever dearer than it.
+The dense all-reduce is always a candidate, so no choice is slower than it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from communication.zen.formats import VALUE_BYTES, Format, smallest_format
 from communication.zen.profile import SparsityProfile
 from communication.zen.schemes import Exchange, Scheme, calls, received_bytes
 
-#: Those that the training runtime can carry out.
+#: Schemes that the training runtime can execute.
 EXECUTABLE = (
     Scheme.DENSE, Scheme.ZEN, Scheme.BALANCED_COO, Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS,
 )  # fmt: skip
-#: Those whose partitions come from a hash.
+#: Schemes with hashed partitions.
 HASHED = (Scheme.ZEN, Scheme.BALANCED_COO)
 
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """What a worker's own part of a sparse exchange takes: hashing, sorting, adding up, encoding, decoding.
+    """A worker's own time in a sparse exchange: hashing, sorting, adding, encoding, decoding.
 
     Attributes:
         fixed_seconds: of each exchange of a tensor.
@@ -46,13 +46,13 @@ NOTHING = OperationTimes()
 
 @dataclass(frozen=True)
 class SchemeCost:
-    """What one scheme would take for a tensor.
+    """The cost of one scheme for a tensor.
 
     Attributes:
-        seconds: of the exchange, the steps within a server and a worker's own part included.
-        operation_seconds: of these a worker's own part.
-        received_bytes: of the participant that receives most, between servers (within one where there is
-            one).
+        seconds: of the exchange, including steps within a server and a worker's own time.
+        operation_seconds: a worker's own time, part of `seconds`.
+        received_bytes: of the participant that receives most, between servers (within the server if there is
+            only one).
     """
 
     scheme: Scheme
@@ -63,14 +63,13 @@ class SchemeCost:
 
 @dataclass(frozen=True)
 class TensorChoice:
-    """How one tensor is synchronised.
+    """The synchronisation of one tensor.
 
     Attributes:
-        participants: of the exchange: servers, or GPUs where they are all on one.
-        scheme, push_format, pull_format: what is chosen; formats are those of Zen.
-        push_imbalance, pull_imbalance: expected of a hash with so many participants.
-        costs: of every scheme that was asked, in the order of `Scheme`; those that were ruled out are not in
-            it.
+        participants: of the exchange: servers, or GPUs if all are on one server.
+        scheme, push_format, pull_format: the choice; formats are those of Zen.
+        push_imbalance, pull_imbalance: expected for a hash with these participants.
+        costs: of every candidate scheme, in the order of `Scheme`; excluded ones are missing.
         within_bytes: that a GPU receives within its server, in the dense steps before and after.
     """
 
@@ -86,11 +85,11 @@ class TensorChoice:
 
     @property
     def cost(self) -> SchemeCost:
-        """Of the chosen scheme."""
+        """Cost of the chosen scheme."""
         return self.cost_of(self.scheme)
 
     def cost_of(self, scheme: Scheme) -> SchemeCost:
-        """Of a scheme that was asked. Raises ValueError for others."""
+        """Return the cost of a candidate scheme. Raises ValueError for others."""
         for cost in self.costs:
             if cost.scheme is scheme:
                 return cost
@@ -100,10 +99,10 @@ class TensorChoice:
 def exchange_of(
     profile: SparsityProfile, placement: PlacementShape, *, adaptive_push: bool = False
 ) -> Exchange:
-    """What the formulas are asked about where a job's GPUs are so placed.
+    """Return the input of the formulas for a job on a placement.
 
-    On several servers each one's GPUs first add up their gradients (dense, within the server), so that the
-    exchange is among servers, with the density of their sums. On one server it is among its GPUs.
+    On several servers the GPUs of each first sum their gradients densely, so the exchange is between servers,
+    with the density of their sums. On one server it is between its GPUs.
     """
     spread = placement.spread
     participants = placement.servers if spread else placement.gpus_per_server
@@ -133,11 +132,11 @@ def choose_scheme(
     schemes: Sequence[Scheme] = EXECUTABLE,
     adaptive_push: bool = False,
 ) -> TensorChoice:
-    """The fastest of ``schemes`` for a tensor; of equally fast ones the first in the order of `Scheme`. One
-    that is kept as rows is not all-reduced.
+    """Return the fastest of ``schemes`` for a tensor; of equally fast ones the first in the order of
+    `Scheme`. A tensor that is kept as rows is not all-reduced.
 
-    ``adaptive_push``: choose the format of Push as well, which the paper always sends in COO.
-    Raises ValueError unless the scheme that needs no plan is among them: dense, or for rows AGsparse.
+    ``adaptive_push``: choose the format of Push as well, which is always COO in the paper.
+    Raises ValueError unless the fall-back scheme is included: dense, or AGsparse for rows.
     """
     if (Scheme.AGSPARSE if profile.rows else Scheme.DENSE) not in schemes:
         raise ValueError("without the scheme that needs no plan there is nothing to fall back to")
@@ -167,7 +166,7 @@ def choose_scheme(
 
 
 def _within(profile: SparsityProfile, placement: PlacementShape, links: LinkProfile) -> tuple[float, float]:
-    """Bytes and seconds of a reduce-scatter and an all-gather within each server of several."""
+    """Return bytes and seconds of a reduce-scatter and an all-gather within each of several servers."""
     gpus = placement.gpus_per_server
     if not placement.spread or gpus == 1:
         return 0.0, 0.0

@@ -1,8 +1,9 @@
-"""Densification: how dense a gradient gets as workers are summed, and how skewed as it is cut (Zen 3.2.2).
+"""Densification: the density of summed gradients by number of workers, and skew by number of parts (Zen
+3.2.2).
 
-The paper has end points only. In between the density of i workers' sum is d * i ** beta, at most 1, which is
-what partial overlap looks like on all four of its models. Measured points are followed exactly; beyond the
-last of them sums fill up as throws into bins do, so that they come near 1 without a bend.
+The paper has end points only. In between, the density of i workers' sum is modelled as d * i ** beta, at most
+1, which fits partial overlap on all four of its models. Measured points are matched exactly. Beyond the last
+one, sums fill up like bins hit by random throws, so that they approach 1 smoothly.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from math import exp, expm1, isfinite, log, log1p
 
 @dataclass(frozen=True)
 class Densification:
-    """The density after summing workers.
+    """The density of the sum of several workers.
 
     Attributes:
         density: d, of one worker's tensor.
-        beta: 0 where all workers touch the same, 1 where none overlap.
-        measured: numbers of workers with the density of their sum, ascending. Between two of them, `density`
-            at 1 included, a power law holds.
+        beta: 0 if all workers touch the same units, 1 if none overlap.
+        measured: pairs of a number of workers and the density of their sum, ascending. Between neighbours,
+            including `density` at 1, a power law holds.
     """
 
     density: float
@@ -44,7 +45,7 @@ class Densification:
             last = (workers, density)
 
     def after(self, workers: float) -> float:
-        """Density of the sum of so many workers' gradients, d^(i). Raises ValueError below 1."""
+        """Return the density of the sum of ``workers`` gradients, d^(i). Raises ValueError below 1."""
         if workers < 1:
             raise ValueError(f"the sum of {workers} workers: there is at least one")
         if self.density == 0.0:
@@ -61,17 +62,17 @@ class Densification:
         return min(1.0, float(before[1] * grown))
 
     def with_batch(self, share: float) -> Densification:
-        """The law where each worker's batch is ``share`` times the one that was measured.
+        """Return the law for a batch per worker of ``share`` times the measured one.
 
-        Two workers touch what one with twice the batch does, so a batch is as many workers as it is shares:
-        a smaller one has the law's own smaller density. Above 1 the law begins further on.
+        A batch of i times the size touches what i workers touch. So a larger share starts further on in the
+        law, and a smaller one extrapolates it.
         """
         if not (isfinite(share) and share > 0.0):
             raise ValueError(f"{share} times the batch: it is finite and positive")
         if share >= 1.0:
             density = self.after(share)
         else:
-            # The first step of the law, since nothing smaller was measured; no row is touched by less.
+            # Use the law's first step, because nothing smaller was measured; a density cannot fall below 0.
             slope = self.beta
             if self.measured and self.density:
                 workers, sum_density = self.measured[0]
@@ -87,23 +88,23 @@ class Densification:
         )
 
     def ratio(self, workers: float) -> float:
-        """Densification ratio of so many workers, γ; 1 for a tensor of zeros."""
+        """Return the densification ratio γ of ``workers`` workers; 1 for a tensor of zeros."""
         return self.after(workers) / self.density if self.density else 1.0
 
 
 def beta_between(density: float, workers: int, density_after: float) -> float:
-    """The beta with which ``workers`` of this density come to ``density_after``, as the paper's end points
-    give it. Raises ValueError where none does."""
+    """Return the beta with which ``workers`` of this density reach ``density_after``, as the paper's end
+    points give it. Raises ValueError if there is none."""
     if not 0.0 < density <= density_after or workers < 2:
         raise ValueError(f"no beta leads from a density of {density} to {density_after} at {workers} workers")
     return log(density_after / density) / log(workers)
 
 
 def fitted_densification(measured: Mapping[int, float]) -> Densification:
-    """The law through measured densities by number of workers, 1 among them.
+    """Return the law through measured densities by number of workers, including 1.
 
-    Beta is the slope between the last two, of throws into bins: sums grow ever more slowly, so an average
-    slope would go too high beyond them.
+    Beta is the slope between the last two points, in the model of random throws: sums grow ever more slowly,
+    so an average slope would be too steep beyond them.
 
     Raises ValueError without a density of one worker, or for densities that no workers can have.
     """
@@ -119,10 +120,10 @@ def fitted_densification(measured: Mapping[int, float]) -> Densification:
 
 @dataclass(frozen=True)
 class Skew:
-    """How much fuller the fullest of n contiguous equal parts is than the mean: n ** sigma, at most n.
+    """The fullest of n contiguous equal parts over the mean: n ** sigma, at most n.
 
     Attributes:
-        sigma: 0 where non-zeros lie evenly, 1 where all are in one part.
+        sigma: 0 if non-zeros lie evenly, 1 if all are in one part.
     """
 
     sigma: float = 0.0
@@ -132,12 +133,13 @@ class Skew:
             raise ValueError(f"sigma is from 0 to 1, not {self.sigma}")
 
     def ratio(self, parts: int) -> float:
-        """Skewness ratio with so many parts, from 1 to their number; it never falls as there are more."""
+        """Return the skewness ratio with ``parts`` parts, from 1 to their number; monotonic in ``parts``."""
         return exp(self.sigma * log(parts)) if parts > 1 else 1.0
 
 
 def skew_from(parts: int, ratio: float) -> Skew:
-    """The skew whose fullest of ``parts`` is ``ratio`` times the mean. Raises ValueError where none is."""
+    """Return the skew whose fullest of ``parts`` is ``ratio`` times the mean. Raises ValueError if none
+    is."""
     if parts < 2 or not 1.0 <= ratio <= parts:
         raise ValueError(f"a skewness ratio of {ratio} with {parts} parts: it is from 1 to their number")
     return Skew(log(ratio) / log(parts))

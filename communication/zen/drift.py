@@ -1,6 +1,6 @@
-"""When a sparse plan is given up: densities drift while a job trains, and predictions with them (Zen 3.3.2).
+"""When to abandon a sparse plan: densities, and so predictions, drift while a job trains (Zen 3.3.2).
 
-The dense all-reduce is always there to fall back to.
+The dense all-reduce is always available as a fall-back.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-#: Above it a hashed exchange is given up while it runs, so one that is expected there is not begun.
+#: A hashed exchange above it is abandoned, and one with a higher expected imbalance is not started.
 MOST_IMBALANCE = 1.2
-#: Iterations in a row that may take longer than predicted, margin included.
+#: Consecutive iterations that may exceed the prediction and margin.
 PATIENCE_ITERATIONS = 50
-#: The margin until so many iterations have been seen; then what 95 % of them stayed below.
+#: The margin until ENOUGH_ITERATIONS; then the 95th percentile of measured over predicted time.
 MARGIN = 0.15
 ENOUGH_ITERATIONS = 200
 PERCENTILE = 95
-#: A density that has moved by more than this share of itself is profiled again.
+#: Relative change of a density that calls for a new profile.
 MOST_DRIFT = 0.2
 
 
 @dataclass(frozen=True)
 class WindowReport:
-    """What workers told of a window of iterations.
+    """The workers' report of a window of iterations.
 
     Attributes:
-        iteration_seconds: measured, one after the other.
-        push_imbalance, pull_imbalance: of all the bytes of the window, whatever tensors they were of.
+        iteration_seconds: measured, in order.
+        push_imbalance, pull_imbalance: of all bytes of the window, over all tensors.
     """
 
     iteration_seconds: Sequence[float]
@@ -37,8 +37,8 @@ class WindowReport:
 
 
 def margin(measured_over_predicted: Sequence[float]) -> float:
-    """What to allow an iteration over its prediction, as a share of it: 0.15 until 200 were seen, then their
-    95th percentile; never negative."""
+    """Return the relative margin over a prediction: 0.15 until 200 iterations, then their 95th percentile;
+    never negative."""
     if len(measured_over_predicted) < ENOUGH_ITERATIONS:
         return MARGIN
     return max(0.0, quantiles(measured_over_predicted, n=100, method="inclusive")[PERCENTILE - 1] - 1.0)
@@ -47,9 +47,9 @@ def margin(measured_over_predicted: Sequence[float]) -> float:
 def reason_to_fall_back(
     report: WindowReport, predicted_seconds: float, allowed: float = MARGIN
 ) -> str | None:
-    """Why the plan should be replaced, in a sentence with numbers; None where it holds.
+    """Return why the plan should be replaced, as a sentence with numbers; None if it holds.
 
-    ``allowed``: the margin, as `margin` says it.
+    ``allowed``: the margin of `margin`.
     """
     worst = max(report.push_imbalance, report.pull_imbalance)
     if worst > MOST_IMBALANCE:
@@ -67,20 +67,19 @@ def reason_to_fall_back(
 
 
 def has_drifted(planned: float, measured: float) -> bool:
-    """Whether a density has moved so far from the one that was planned with that a new plan is due."""
+    """Whether a density differs so much from the planned one that a new plan is due."""
     return abs(measured - planned) > MOST_DRIFT * planned
 
 
 def with_densities(
     sparse: Sequence[Mapping[str, Any]], measured: Mapping[str, float]
 ) -> list[dict[str, Any]] | None:
-    """Return records of sparse tensors with the densities that were measured while training; None if no
-    density has drifted. The densities of sums of workers keep their ratios to that of one worker, as far as
-    sums can have them.
+    """Return records of sparse tensors with the densities measured during training; None if no density has
+    drifted. Densities of sums keep their ratios to that of one worker, as far as possible.
 
     Args:
         sparse: as in a `CommunicationProfile`.
-        measured: density of one worker's gradient, by tensor; those of other tensors, and zeros, are ignored.
+        measured: density of one worker's gradient, by tensor; unknown tensors and zeros are ignored.
     """
     if not any(has_drifted(one["density"], measured.get(one["name"]) or one["density"]) for one in sparse):
         return None

@@ -1,7 +1,7 @@
-"""Formats of sparse tensors on the wire: their sizes, and which is the smallest (Zen 3.3.4, Figure 3.17).
+"""Formats of sparse tensors on the wire: their sizes, and the smallest one (Zen 3.3.4, Figure 3.17).
 
-Sizes are relative to the dense tensor. A *unit* is what one index stands for: an element as in the paper, or
-a whole row of an embedding table, whose gradients are non-zero together; then an index is shared by a row.
+Sizes are relative to the dense tensor. One index addresses a *unit*: an element as in the paper, or a whole
+row of an embedding table, whose gradients are non-zero together.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ BLOCK_VALUES = 256
 
 
 class Format(StrEnum):
-    """How a tensor with zeros travels."""
+    """The wire format of a tensor with zeros."""
 
     DENSE = "dense"
     #: Indices and values.
     COO = "coo"
-    #: A bit for each unit of the whole tensor from each server, and values: what hashed parts would need
-    #: without tables.
+    #: A bit for each unit of the whole tensor from each server, and values: hashed parts without tables
+    #: would need it.
     BITMAP = "bitmap"
     #: A bit for each unit that a server owns, and values.
     HASH_BITMAP = "hash_bitmap"
@@ -30,7 +30,7 @@ class Format(StrEnum):
 
 
 def relative_size(form: Format, density: float, servers: int = 1, width: int = 1) -> float:
-    """Bytes that a worker receives over those of the dense tensor.
+    """Return the bytes that a worker receives over those of the dense tensor.
 
     Args:
         density: share of units that are not zero, after aggregation.
@@ -48,15 +48,15 @@ def relative_size(form: Format, density: float, servers: int = 1, width: int = 1
 
 
 def block_density(density: float, width: int = 1, block: int = BLOCK_VALUES) -> float:
-    """Share of blocks with one non-zero at least, where units lie at random in what is cut into blocks; a
-    unit that is no shorter than a block fills its own ones."""
+    """Return the share of blocks with at least one non-zero, for units at random places. A unit of at least
+    a block's length fills its own blocks."""
     if width >= block:
         return density
     return float(1.0 - (1.0 - density) ** (block / width))
 
 
 def smallest_format(density: float, width: int = 1) -> Format:
-    """The smallest of dense, hash bitmap and COO; of equally small ones the first.
+    """Return the smallest of dense, hash bitmap and COO; of equally small ones the first.
 
     For elements: dense from 31/32 on, hash bitmap above 1/32, else COO.
     """

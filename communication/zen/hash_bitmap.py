@@ -1,8 +1,7 @@
-"""The hash bitmap: one bit for each index that a server owns, wherever it lies (Zen 3.3.4, Algorithm 3.3).
+"""The hash bitmap: one bit for each index that a server owns, at any place (Zen 3.3.4, Algorithm 3.3).
 
-Worker and server both know which indices a partition has, in ascending order; so a bit for each of them says
-which are not zero, and all servers' bitmaps together have one bit for each element, however many servers
-there are.
+Worker and server both know the indices of a partition in ascending order. So a bit for each suffices to mark
+non-zeros, and all servers' bitmaps together have one bit per element, for any number of servers.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ HEADER = struct.Struct("<IHIII")
 
 
 def bitmap_encode(values: Values) -> NDArray[np.uint8]:
-    """The bitmap of a partition's aggregated gradients, in the order of its members: bit t in byte t >> 3 at
-    place t & 7, zeros up to the whole byte."""
+    """Return the bitmap of a partition's aggregated gradients, in the order of its members: bit t in byte
+    t >> 3 at place t & 7, padded with zeros."""
     return np.packbits(values != 0, bitorder="little")
 
 
 def bitmap_decode(bitmap: NDArray[np.uint8], members: NDArray[np.integer]) -> Indices:
-    """The indices whose bits are ones."""
+    """Return the indices whose bits are set."""
     bits = np.unpackbits(bitmap, count=len(members), bitorder="little")
     return members[np.flatnonzero(bits)].astype(np.int64)
 
 
 def bitmap_bytes(members: int) -> int:
-    """Bytes of a partition's bitmap."""
+    """Return the size of a partition's bitmap."""
     return -(-members // 8)
 
 
 @dataclass(frozen=True)
 class Packet:
-    """What one server sends each worker of one tensor: header, bitmap, and the values whose bits are ones.
+    """One server's message to each worker for one tensor: header, bitmap, and the values of set bits.
 
     Attributes:
         epoch: of the hash family: partitions change with the number of servers.
@@ -53,26 +52,26 @@ class Packet:
     values: NDArray[np.float32]
 
     def to_bytes(self) -> bytes:
-        """The packet on the wire; values are FP32, little-endian."""
+        """Encode the packet; values are FP32, little-endian."""
         header = HEADER.pack(self.tensor, self.server, self.epoch, self.members, len(self.values))
         return header + self.bitmap.tobytes() + self.values.astype("<f4", copy=False).tobytes()
 
     def indices(self, members: NDArray[np.integer]) -> Indices:
-        """The indices of its values. Raises ValueError where the partition is another one."""
+        """Return the indices of its values. Raises ValueError for another partition."""
         if len(members) != self.members:
             raise ValueError(f"a bitmap of {self.members} bits for a partition of {len(members)}")
         return bitmap_decode(self.bitmap, members)
 
 
 def packet_of(tensor: int, server: int, epoch: int, aggregated: NDArray[np.float32]) -> Packet:
-    """The packet of a partition's aggregated gradients, in the order of its members. What has cancelled to
-    zero is not sent."""
+    """Return the packet of a partition's aggregated gradients, in the order of its members. Sums of zero are
+    not sent."""
     bitmap = bitmap_encode(aggregated)
     return Packet(tensor, server, epoch, len(aggregated), bitmap, aggregated[aggregated != 0])
 
 
 def packet_from(message: bytes) -> Packet:
-    """Read a packet. Raises ValueError where its lengths, its padding or its ones are not what it says."""
+    """Parse a packet. Raises ValueError if its lengths, padding or set bits do not match its header."""
     if len(message) < HEADER.size:
         raise ValueError(f"a packet of {len(message)} bytes: its header alone has {HEADER.size}")
     tensor, server, epoch, members, count = HEADER.unpack_from(message)

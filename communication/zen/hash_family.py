@@ -1,10 +1,9 @@
-"""The hash functions of Zen: MurmurHash3 with a seed for each function, the same on all workers (Zen 3.4.1).
+"""The hash functions of Zen: MurmurHash3 with one seed per function, equal on all workers (Zen 3.4.1).
 
 A function of the family is MurmurHash3 x86-32 over the four bytes of one index, little-endian, with a 32-bit
 seed, modulo the size of its range. `h0` uses the first seed, `h1` to `hk` the others in order. All arithmetic
-is that of unsigned 32-bit integers. PyTorch has no such arithmetic on a GPU: int64 tensors give the same bits
-if each product, sum and left shift is masked by 0xFFFFFFFF, since the lower 32 bits of a product that wraps
-around at 64 are right.
+is unsigned 32-bit. PyTorch has none on a GPU: int64 tensors give the same bits if each product, sum and left
+shift is masked by 0xFFFFFFFF, because the lower 32 bits of a product that wraps around at 64 are right.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from numpy.typing import NDArray
 
 from communication.zen.indices import Indices
 
-#: Steps of MurmurHash3 x86-32 for one block of four bytes; a GPU's implementation uses the same constants.
+#: Constants of MurmurHash3 x86-32 for one block of four bytes, shared with the GPU implementation.
 BLOCK_FIRST, BLOCK_SECOND = 0xCC9E2D51, 0x1B873593
 STATE_FACTOR, STATE_ADDEND = 5, 0xE6546B64
 FINAL_FIRST, FINAL_SECOND = 0x85EBCA6B, 0xC2B2AE35
 BLOCK_ROTATION, STATE_ROTATION = 15, 13
 KEY_BYTES = 4
 
-#: Keys that are hashed at a time: intermediate results stay in a processor's cache.
+#: Keys hashed at a time, so that intermediate results stay in a processor's cache.
 BLOCK_KEYS = 1 << 15
 
 #: Second-level functions, as published: cost falls from one to three and is flat at four.
 REHASHES = 3
 MOST_REHASHES = 16
-#: Indices whose partitions go into a checksum of the seeds.
+#: Indices whose partitions enter a checksum of the seeds.
 PROBES = 4096
 
 
 def murmur3(keys: NDArray[np.uint32], seed: int) -> NDArray[np.uint32]:
-    """MurmurHash3 x86-32 of each key, taken as four little-endian bytes, under a 32-bit seed."""
+    """Return the MurmurHash3 x86-32 of each key, as four little-endian bytes, with a 32-bit seed."""
     block = keys * np.uint32(BLOCK_FIRST)
     block = _rotated(block, BLOCK_ROTATION) * np.uint32(BLOCK_SECOND)
     state = _rotated(block ^ np.uint32(seed), STATE_ROTATION)
@@ -57,17 +56,17 @@ def _rotated(words: NDArray[np.uint32], bits: int) -> NDArray[np.uint32]:
 
 
 class HashFunctions(Protocol):
-    """What hierarchical hashing asks of hash functions; `HashFamily` has it."""
+    """The hash functions that hierarchical hashing needs; `HashFamily` implements it."""
 
     @property
     def rehashes(self) -> int:
-        """k: how many second-level functions there are."""
+        """k: the number of second-level functions."""
 
     def partition(self, indices: Indices, parts: int) -> NDArray[np.int64]:
-        """First level, h0: the partition of each index."""
+        """Return h0, the partition of each index."""
 
     def slot(self, level: int, indices: Indices, slots: int) -> NDArray[np.int64]:
-        """Second level, h1 to hk: the slot of each index."""
+        """Return h_level (h1 to hk), the slot of each index."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class HashFamily:
     """The seeded functions that all workers of a job share.
 
     Attributes:
-        seeds: 32-bit, different; the first is that of `h0`, which alone decides partitions.
+        seeds: 32-bit, distinct; the first is that of `h0`, which alone decides partitions.
     """
 
     seeds: tuple[int, ...]
@@ -90,22 +89,22 @@ class HashFamily:
 
     @property
     def rehashes(self) -> int:
-        """k: how many second-level functions there are."""
+        """k: the number of second-level functions."""
         return len(self.seeds) - 1
 
     def partition(self, indices: Indices, parts: int) -> NDArray[np.int64]:
-        """First level, h0: the partition of each index, 0 to ``parts`` - 1."""
+        """Return h0, the partition of each index, 0 to ``parts`` - 1."""
         return self._hashed(0, indices, parts)
 
     def slot(self, level: int, indices: Indices, slots: int) -> NDArray[np.int64]:
-        """Second level: what h_level (1 to k) says of each index, 0 to ``slots`` - 1."""
+        """Return h_level (1 to k), the slot of each index, 0 to ``slots`` - 1."""
         if not 1 <= level <= self.rehashes:
             raise ValueError(f"there is no h{level}, only h1 to h{self.rehashes}")
         return self._hashed(level, indices, slots)
 
     def checksum(self, parts: int) -> int:
-        """32 bits that tell whether another worker has the same seeds and the same partitions of some
-        indices; workers compare it before they exchange anything."""
+        """Return 32 bits that show whether another worker has the same seeds and the same partitions of some
+        indices; workers compare it before any exchange."""
         probes = np.arange(1, PROBES + 1, dtype=np.int64)
         seeds = np.array(self.seeds, dtype="<u4").tobytes()
         return zlib.crc32(self.partition(probes, parts).astype("<i4").tobytes(), zlib.crc32(seeds))
@@ -121,10 +120,10 @@ class HashFamily:
 
 
 def drawn_family(name: str, rehashes: int = REHASHES) -> HashFamily:
-    """The family of a job, drawn from its name: whoever knows the name draws the same, on any machine.
+    """Derive a job's family from its name, equally on any machine.
 
     Seed j is the first four bytes, little-endian, of SHA-256 of "name/i", where i counts from 0 and skips
-    seeds that were there before.
+    duplicate seeds.
     """
     seeds: dict[int, None] = {}
     for number in count():

@@ -1,9 +1,9 @@
-"""Hierarchical hashing: non-zeros into balanced partitions without losing one (Zen 3.3.3, Algorithm 3.2).
+"""Hierarchical hashing: non-zeros into balanced partitions without loss (Zen 3.3.3, Algorithm 3.2).
 
-The first-level hash alone decides an index's partition, so that all workers agree; second-level hashes find
-it a slot in that partition's parallel memory, and what finds none goes to serial memory. Here all indices
-take each round in lockstep and the smallest one wins a slot, so that the same input gives the same table
-anywhere. A GPU's kernel claims slots by compare-and-swap: its table may differ, its partitions may not.
+The first-level hash alone decides an index's partition, so that all workers agree. Second-level hashes find a
+slot in the partition's parallel memory; indices without a slot go to serial memory. Here all indices take
+each round in lockstep and the smallest one wins a slot, so that the same input gives the same table anywhere.
+A GPU kernel claims slots by compare-and-swap: its table may differ, but not its partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from communication.zen.hash_family import HashFunctions
 from communication.zen.indices import Indices
 
-#: Slots of parallel memory over expected non-zeros, all partitions together, as published.
+#: Slots of parallel memory over expected non-zeros, over all partitions, as published.
 PARALLEL_SHARE = 2.0
 #: Slots of serial memory over those of parallel memory.
 SERIAL_SHARE = 0.1
@@ -28,8 +28,8 @@ class MemorySize:
     """Slots of each partition.
 
     Attributes:
-        parallel: r1, which hash functions choose from; at least 1.
-        serial: r2, filled one after the other.
+        parallel: r1, the range of the hash functions; at least 1.
+        serial: r2, filled in sequence.
     """
 
     parallel: int
@@ -43,7 +43,7 @@ class MemorySize:
 
 
 def memory_for(nonzeros: int, parts: int, share: float = PARALLEL_SHARE) -> MemorySize:
-    """The memory for so many expected non-zeros: ``share`` times as many slots over all partitions.
+    """Return the memory for ``nonzeros`` expected non-zeros: ``share`` times as many slots in all partitions.
 
     The paper's 2|G|d is the memory of all partitions together (2.11 of the sheet), a load of one half.
     """
@@ -56,11 +56,11 @@ class HashTable:
     """The memory after all indices were written.
 
     Attributes:
-        slots: an index for each slot, 0 where it is empty; shape (partitions, r1 + r2).
+        slots: an index for each slot, 0 if empty; shape (partitions, r1 + r2).
         counters: next free serial slot of each partition, counted from the partition's beginning.
-        placed: how many indices found a slot in each round, h1 to hk.
-        serial: how many went to serial memory: the collisions that are left after k rounds.
-        grown: serial slots that some partition had too few, 0 where the memory sufficed.
+        placed: indices that found a slot in each round, h1 to hk.
+        serial: indices in serial memory: the collisions left after k rounds.
+        grown: largest number of serial slots that a partition lacked; 0 if the memory sufficed.
     """
 
     slots: NDArray[np.int64]
@@ -70,14 +70,14 @@ class HashTable:
     grown: int
 
     def partitions(self) -> tuple[Indices, ...]:
-        """The indices of each partition, in the order of their slots: all of them, each once."""
+        """Return the indices of each partition, in the order of their slots: all of them, each once."""
         return tuple(row[row > 0] for row in self.slots)
 
 
 def hierarchical_hash(indices: Indices, parts: int, memory: MemorySize, hashes: HashFunctions) -> HashTable:
     """Write each index into its partition's memory (Algorithm 3.2).
 
-    Serial memory that is too small is grown before anything is written to it: nothing is dropped.
+    Serial memory that is too small is grown before it is written: no index is dropped.
     """
     parallel: NDArray[np.int64] = np.zeros((parts, memory.parallel), np.int64)
     flat = parallel.reshape(-1)
@@ -107,7 +107,7 @@ def hierarchical_hash(indices: Indices, parts: int, memory: MemorySize, hashes: 
 
 
 def _winners(memory: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which of those that want a slot get it: the first (smallest index) for each slot that is empty."""
+    """Return who gets a slot: for each empty slot, the first (smallest index) that wants it."""
     free = np.flatnonzero(memory[slots] == 0)
     _, first = np.unique(slots[free], return_index=True)
     return free[first]

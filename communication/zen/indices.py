@@ -1,4 +1,4 @@
-"""Indices of non-zeros: what they are, and how they come from a gradient and go back into one."""
+"""Indices of non-zeros, and their conversion from and to a gradient."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Values: TypeAlias = NDArray[np.floating[Any]]
 """The gradient at some indices, in their order."""
 
 MOST_ELEMENTS = 2**31 - 1
-"""Indices travel as int32."""
+"""Indices are sent as int32."""
 
 
 def nonzero_indices(gradient: Values) -> Indices:
-    """The indices of a flat gradient's non-zeros. NaN and infinity are some, negative zero is none."""
+    """Return the indices of a flat gradient's non-zeros. NaN and infinity count, negative zero does not."""
     return np.flatnonzero(gradient) + 1
 
 
 def dense_from(indices: Indices, values: Values, elements: int) -> Values:
-    """The flat gradient with these values at these indices and zeros elsewhere."""
+    """Return the flat gradient with these values at these indices and zeros elsewhere."""
     gradient: Values = np.zeros(elements, values.dtype)
     gradient[indices - 1] = values
     return gradient
 
 
 def checked_elements(elements: int) -> int:
-    """A number of elements that indices can count. Raises ValueError for others."""
+    """Return a number of elements that fits indices. Raises ValueError for others."""
     if not 0 <= elements <= MOST_ELEMENTS:
         raise ValueError(f"a tensor of {elements} elements: there must be 0 to {MOST_ELEMENTS}")
     return elements

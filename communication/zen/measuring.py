@@ -1,4 +1,4 @@
-"""The sparsity profile of a tensor from what workers touched in a few iterations."""
+"""The sparsity profile of a tensor from the units that workers touched in a few iterations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from communication.zen.indices import Indices
 from communication.zen.profile import PUBLISHED_SKEW, SparsityProfile
 from communication.zen.sparsity import density, skewness, union
 
-#: Numbers of workers whose sums are measured, as far as there are so many.
+#: Numbers of workers whose sums are measured, up to the number of workers.
 SUBSETS = (2, 4, 8)
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -19,13 +19,13 @@ PARTS = (2, 4, 8, 16, 32, 64, 128)
 def measured_profile(
     tensor: str, elements: int, width: int, iterations: Sequence[Sequence[Indices]]
 ) -> SparsityProfile:
-    """The profile that these iterations show.
+    """Return the profile of these iterations.
 
     Args:
-        elements, width: of the tensor, and the values for which one index stands.
-        iterations: of each the units that every worker touched, counted from 1; all of as many workers.
+        elements, width: of the tensor, and the values that share one index.
+        iterations: for each, the units that every worker touched, counted from 1; equally many workers.
 
-    Raises ValueError where there is no iteration, an iteration has other workers, or an index is none.
+    Raises ValueError for no iteration, different numbers of workers, or an invalid index.
     """
     workers = len(iterations[0]) if iterations else 0
     if workers < 1:
@@ -44,12 +44,12 @@ def _law(iterations: Sequence[Sequence[Indices]], units: int, workers: int) -> D
     measured = {1: fmean(density(one, units) for each in iterations for one in each)}
     for count in SUBSETS:
         if count <= workers:
-            # All workers take part: groups of so many, one after the other.
+            # All workers take part, in consecutive groups.
             groups = range(0, workers - count + 1, count)
             found = [
                 density(union(each[first : first + count]), units) for each in iterations for first in groups
             ]
-            # A mean over fewer workers may lie a hair outside of what theirs allow.
+            # A mean over fewer workers may slightly violate the bounds.
             before = max(measured)
             least, most = measured[before], min(1.0, count * measured[1])
             measured[count] = min(most, max(least, fmean(found)))
@@ -57,8 +57,8 @@ def _law(iterations: Sequence[Sequence[Indices]], units: int, workers: int) -> D
 
 
 def _skew(iterations: Sequence[Sequence[Indices]], units: int) -> Skew:
-    """The power of the number of parts that fits all measured ratios; the published one where no part can be
-    told from another."""
+    """Return the power of the number of parts that fits all measured ratios; the published one if there is
+    nothing to fit."""
     parts = [count for count in PARTS if count <= units]
     touched = [one for each in iterations for one in each if len(one)]
     if not parts or not touched:

@@ -1,7 +1,7 @@
-"""Partitions by the first-level hash alone: the production path, and the tables that make bitmaps short.
+"""Partitions by the first-level hash alone: the production path, and the tables for short bitmaps.
 
-A counting sort by h0 gives the same partitions as hierarchical hashing (Zen, Algorithm 3.2), without memory
-for slots; on a CPU it is the faster of the two.
+A counting sort by h0 gives the same partitions as hierarchical hashing (Zen, Algorithm 3.2) without memory
+for slots, and faster on a CPU.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ MOST_PARTS = 2**15
 
 @dataclass(frozen=True)
 class Partitioned:
-    """Indices in the order in which they are sent.
+    """Indices in sending order.
 
     Attributes:
         order: positions in the input, partition by partition, ascending within each.
-        counts: how many of them go to each partition.
+        counts: number in each partition.
     """
 
     order: NDArray[np.int64]
     counts: NDArray[np.int64]
 
     def split(self, values: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """What belongs to the indices, cut into partitions."""
+        """Return the values of the indices, cut into partitions."""
         return np.split(values[self.order], np.cumsum(self.counts)[:-1])
 
 
 def partitioned(indices: Indices, parts: int, hashes: HashFunctions) -> Partitioned:
-    """Each index in exactly one of ``parts`` partitions, by h0."""
+    """Assign each index to one of ``parts`` partitions by h0."""
     if not 1 <= parts <= MOST_PARTS:
         raise ValueError(f"{parts} partitions: there must be 1 to {MOST_PARTS}")
-    # Sorting small integers stably is counting sort.
+    # A stable sort of small integers is a counting sort.
     part = hashes.partition(indices, parts).astype(np.int16)
     return Partitioned(np.argsort(part, kind="stable"), np.bincount(part, minlength=parts))
 
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """All indices of a tensor by partition: computed once for a tensor, a seed and a number of servers.
+    """All indices of a tensor by partition: computed once per tensor, seed and number of servers.
 
     Attributes:
         members: P_i of each partition i: all indices with h0 = i, ascending; int32.
-        position: of each index (at place index - 1) its place in its partition; int32.
+        position: place of each index (at index - 1) in its partition; int32.
     """
 
     members: tuple[NDArray[np.int32], ...]
@@ -62,12 +62,12 @@ class PartitionTable:
 
     @property
     def table_bytes(self) -> int:
-        """What the table takes in memory: eight bytes for each element."""
+        """Memory of the table: eight bytes per element."""
         return self.position.nbytes + sum(each.nbytes for each in self.members)
 
 
 def partition_table(elements: int, parts: int, hashes: HashFunctions) -> PartitionTable:
-    """The table of a tensor. With fewer elements than partitions some have no members."""
+    """Return the table of a tensor. With fewer elements than partitions some are empty."""
     indices = np.arange(1, checked_elements(elements) + 1, dtype=np.int64)
     found = partitioned(indices, parts, hashes)
     position = np.empty(elements, np.int32)
@@ -78,12 +78,12 @@ def partition_table(elements: int, parts: int, hashes: HashFunctions) -> Partiti
     return PartitionTable(tuple(members), position)
 
 
-#: To compute a table anew, of each unit: accounted within a rescale's pause. Measured with numpy on one core,
-#: with a margin; the paper's GPUs take less.
+#: Time per unit to recompute a table, counted in a rescale's pause. Measured with numpy on one core, with a
+#: margin; the paper's GPUs are faster.
 TABLE_SECONDS_PER_UNIT = 6e-8
 
 
 def table_seconds(units: int, parts_before: int, parts_now: int) -> float:
-    """What a rank takes for a tensor's table when the number of participants changes; nothing where it
-    stays, since partitions depend on seeds and that number alone."""
+    """Return the seconds to recompute a rank's table when the number of participants changes; 0 if it does
+    not, because partitions depend only on seeds and that number."""
     return 0.0 if parts_before == parts_now else units * TABLE_SECONDS_PER_UNIT

@@ -19,20 +19,20 @@ from communication.zen.profile import SparsityProfile
 from communication.zen.schemes import Scheme
 
 PLANNER = "zen"
-#: Buffers are made for so many times what is expected.
+#: Buffer size over the expected size.
 BUFFER_SHARE = 1.25
-#: P and the inverse map, for each unit.
+#: P and the inverse map, per unit.
 TABLE_BYTES = 2 * INDEX_BYTES
 
 
 @dataclass(frozen=True)
 class ZenPlan:
-    """How a job's gradients are synchronised in one generation.
+    """The synchronisation of a job's gradients in one generation.
 
     Attributes:
-        placement: that it was made for.
-        hashes: of all tensors, drawn from the job's name, so that a worker that starts again draws the same.
-        tensors: a choice for each sparse tensor; those whose choice is dense are all-reduced with the rest.
+        placement: for which it was made.
+        hashes: of all tensors, derived from the job's name, so that restarted workers derive the same.
+        tensors: a choice for each sparse tensor; dense choices are all-reduced with the rest.
         predicted: with this plan. predicted_dense: with all-reduces alone, from the same profiles.
     """
 
@@ -44,33 +44,33 @@ class ZenPlan:
 
     @property
     def planner(self) -> str:
-        """Its name."""
+        """Name of the planner."""
         return PLANNER
 
     @property
     def lossless(self) -> bool:
-        """Every gradient arrives, up to the order in which sums are rounded."""
+        """Always true: every gradient arrives, up to the rounding order of sums."""
         return True
 
     @property
     def sparse_tensors(self) -> tuple[TensorChoice, ...]:
-        """Those that are not all-reduced."""
+        """Tensors that are not all-reduced."""
         return tuple(each for each in self.tensors if each.scheme is not Scheme.DENSE)
 
     @property
     def buffer_bytes(self) -> int:
-        """Of device memory on each GPU: tables of partitions, and what is sent and received."""
+        """Device memory on each GPU: partition tables, and data sent and received."""
         gpus = self.placement.gpus_per_server if self.placement.spread else 1
         return sum(_buffer_bytes(each, gpus) for each in self.sparse_tensors)
 
     def to_message(self) -> dict[str, Any]:
-        """What ranks carry out, with its digest."""
+        """Return the message that ranks execute, with its digest."""
         content = self._content()
         return {**content, "digest": content_digest(content)}
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what ranks carry out."""
+        """SHA-256 of what ranks execute."""
         return content_digest(self._content())
 
     def _content(self) -> dict[str, Any]:
@@ -103,14 +103,14 @@ def plan_sparse(
     times: OperationTimes = NOTHING,
     adaptive_push: bool = False,
 ) -> ZenPlan:
-    """The plan of a job on a placement.
+    """Return the plan of a job on a placement.
 
     Args:
-        job: a name that seeds are drawn from; equal for all its generations.
-        profiles: of tensors of ``model`` that are sparse; each once.
-        times: what a worker's own part of an exchange takes.
+        job: a name from which seeds are derived; equal for all its generations.
+        profiles: of the sparse tensors of ``model``; distinct.
+        times: a worker's own time in an exchange.
 
-    Raises ValueError for a profile of a tensor that the model does not have, or of another size.
+    Raises ValueError for a profile of a tensor that is not in the model, or of another size.
     """
     _check(model, profiles)
     choices = [
@@ -122,7 +122,7 @@ def plan_sparse(
     if dense.iteration_seconds <= best.iteration_seconds:
         choices, best = all_reduced, dense
     for place, other in enumerate(all_reduced):
-        # Beside the backward pass an all-reduce may cost less than a faster exchange after it.
+        # An all-reduce during the backward pass may cost less than a faster exchange after it.
         changed = [*choices[:place], other, *choices[place + 1 :]]
         predicted = _predicted(model, placement, links, changed)
         if predicted.iteration_seconds < best.iteration_seconds:
@@ -131,7 +131,7 @@ def plan_sparse(
 
 
 def at_batch_share(profiles: Sequence[SparsityProfile], share: float) -> tuple[SparsityProfile, ...]:
-    """The profiles where each worker's batch is ``share`` times the one that they were measured with."""
+    """Return the profiles for a batch per worker of ``share`` times the measured one."""
     return tuple(replace(each, densification=each.densification.with_batch(share)) for each in profiles)
 
 
@@ -171,7 +171,7 @@ def _predicted(
 
 
 def _buffer_bytes(choice: TensorChoice, gpus: int) -> int:
-    """Of a tensor, of which each of ``gpus`` GPUs of a server synchronises its share."""
+    """Return the buffers of a tensor, of which each of a server's ``gpus`` GPUs synchronises a share."""
     profile = choice.profile
     own = profile.densification.after(gpus) * profile.units
     sent = own * (INDEX_BYTES + VALUE_BYTES * profile.width)

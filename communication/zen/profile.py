@@ -1,4 +1,4 @@
-"""The sparsity profile of a tensor: what the choice of its scheme is made from."""
+"""The sparsity profile of a tensor: the input of the choice of its scheme."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from communication.zen.densification import Densification, Skew, skew_from
 from communication.zen.formats import VALUE_BYTES
 from communication.zen.indices import checked_elements
 
-#: Where it was not measured: that of the published LSTM, more than half of whose non-zeros are in one of 128
-#: parts. Too little skew would speak for a parameter server that one full part holds up.
+#: Default skew: that of the published LSTM, with more than half of its non-zeros in one of 128 parts. Too
+#: little skew would favour a parameter server that one full part slows down.
 PUBLISHED_SKEW = skew_from(128, 70.0)
 
 
 @dataclass(frozen=True)
 class SparsityProfile:
-    """A tensor whose gradients are mostly zeros, as it was measured.
+    """The measured sparsity of a tensor whose gradients are mostly zeros.
 
     Attributes:
         tensor: its name in the model. elements: |G|.
-        width: values that are zero together, such as a row of an embedding table; one index stands for them.
-        densification: shares of these units that are not zero, by workers. skew: of contiguous parts.
-        rows: whether the gradient is kept as rows, of which an all-reduce knows nothing: without a plan these
-            are gathered. Otherwise it is all-reduced with the others, and any plan may take it.
+        width: values that are zero together and share one index, such as a row of an embedding table.
+        densification: density of these units by number of workers. skew: of contiguous parts.
+        rows: whether the gradient is kept as rows, which cannot be all-reduced: without a plan these are
+            gathered. Otherwise it is all-reduced with the others, and any plan may include it.
 
     Raises ValueError for a width that does not divide the elements, or more units than indices can count.
     """
@@ -41,10 +41,10 @@ class SparsityProfile:
 
     @property
     def units(self) -> int:
-        """What has an index of its own: rows, or elements where the width is 1."""
+        """Number of indices: rows, or elements if the width is 1."""
         return self.elements // self.width
 
     @property
     def dense_bytes(self) -> int:
-        """M, in FP32."""
+        """M, with FP32 values."""
         return VALUE_BYTES * self.elements

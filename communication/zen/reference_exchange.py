@@ -1,7 +1,7 @@
-"""Reference exchanges: what each scheme sends among workers and what comes of it, step by step in memory.
+"""Reference exchanges: the traffic and result of each scheme, step by step in memory.
 
-Nothing travels here. Implementations on real links are held against the sums, and formulas against the bytes.
-All is counted in elements (Zen 3.2.4 and 3.3.4; steps 2 to 8 of the full exchange).
+Nothing is sent. Tests compare implementations with the sums, and formulas with the bytes. All counts are in
+elements (Zen 3.2.4 and 3.3.4; steps 2 to 8 of the full exchange).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COO_BYTES = INDEX_BYTES + VALUE_BYTES
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What came of an exchange.
+    """The result of an exchange.
 
     Attributes:
         total: the sum that every worker has.
-        push_bytes, pull_bytes: that each worker received from others in each phase, headers and counts
-            apart; all in the first where there is one phase.
+        push_bytes, pull_bytes: that each worker received from others in each phase, without headers and
+            counts; all in the first if there is one phase.
         push_imbalance, pull_imbalance: of what was sent and of what was aggregated.
     """
 
@@ -42,16 +42,16 @@ class Exchanged:
 
     @property
     def received_bytes(self) -> tuple[int, ...]:
-        """By worker, both phases together."""
+        """By worker, over both phases."""
         return tuple(push + pull for push, pull in zip(self.push_bytes, self.pull_bytes, strict=True))
 
 
 def zen_exchange(
     gradients: Sequence[Values], hashes: HashFunctions, pull_format: Format | None = None
 ) -> Exchanged:
-    """Zen: COO to the server that h0 names, and its hash bitmap, COO or dense part back.
+    """Run Zen: COO to the server given by h0; hash bitmap, COO or the dense part back.
 
-    ``pull_format``: dense, COO or hash bitmap; the smallest one for what was aggregated where none is given.
+    ``pull_format``: dense, COO or hash bitmap; by default the smallest for what was aggregated.
     """
     workers, elements = len(gradients), len(gradients[0])
     table = partition_table(elements, workers, hashes)
@@ -82,7 +82,7 @@ def zen_exchange(
 def _pushed(
     gradients: Sequence[Values], table: PartitionTable, hashes: HashFunctions
 ) -> tuple[NDArray[np.int64], list[Values]]:
-    """Non-zeros by worker and server, and each server's aggregated part, in the order of its members."""
+    """Return non-zeros by worker and server, and each server's aggregated part in its members' order."""
     parts = len(table.members)
     counts = np.zeros((len(gradients), parts), np.int64)
     aggregated: list[Values] = [np.zeros(len(each), gradients[0].dtype) for each in table.members]
@@ -96,7 +96,7 @@ def _pushed(
 
 
 def _owned(gradients: Sequence[Values], table: PartitionTable) -> list[Indices]:
-    """The union of pushed indices by server: what cancels to zero counts as aggregated."""
+    """Return the union of pushed indices by server: an index that cancels to zero counts as aggregated."""
     touched = np.zeros(len(gradients[0]), bool)
     for gradient in gradients:
         touched |= gradient != 0
@@ -104,15 +104,15 @@ def _owned(gradients: Sequence[Values], table: PartitionTable) -> list[Indices]:
 
 
 def agsparse_exchange(gradients: Sequence[Values]) -> Exchanged:
-    """AGsparse: everybody gets everybody's COO."""
+    """Run AGsparse: all workers gather all COO."""
     sizes = [COO_BYTES * int(np.count_nonzero(gradient)) for gradient in gradients]
     received = tuple(sum(sizes) - own for own in sizes)
     return Exchanged(_summed(gradients), received, (0,) * len(gradients))
 
 
 def sparcml_exchange(gradients: Sequence[Values]) -> Exchanged:
-    """SparCML: pairs at doubling distance give each other the COO of their sums so far. Raises ValueError
-    unless there are a power of two of workers."""
+    """Run SparCML: pairs at doubling distance exchange the COO of their sums so far. Raises ValueError unless
+    the number of workers is a power of two."""
     workers = len(gradients)
     if workers & (workers - 1):
         raise ValueError(f"recursive doubling among {workers} workers: there must be a power of two")
@@ -128,7 +128,7 @@ def sparcml_exchange(gradients: Sequence[Values]) -> Exchanged:
 
 
 def sparse_ps_exchange(gradients: Sequence[Values]) -> Exchanged:
-    """A sparse parameter server: COO of contiguous equal parts to their servers, and back."""
+    """Run a sparse parameter server: COO of contiguous equal parts to their servers, and back."""
     workers, elements = len(gradients), len(gradients[0])
     counts = np.stack(
         [

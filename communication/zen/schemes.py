@@ -1,7 +1,7 @@
 """Communication time of all schemes for sparse tensors, as the paper derives it (Zen 3.2.4, Theorem 3.1).
 
-A formula gives the bytes that the participant who receives most receives of one tensor; over its bandwidth
-that is the time, without latency.
+A formula gives the bytes that the participant with most traffic receives for one tensor; divided by its
+bandwidth that is the time, without latency.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from communication.zen.formats import Format, block_density, relative_size
 
 
 class Scheme(StrEnum):
-    """Ways to synchronise a sparse tensor, in the order in which ties are decided."""
+    """Schemes for a sparse tensor, in tie-breaking order."""
 
     DENSE = "dense"
     ZEN = "zen"
-    #: Balanced Parallelism as the theorem has it, COO both ways.
+    #: Balanced Parallelism as in the theorem, COO both ways.
     BALANCED_COO = "balanced_coo"
-    #: Before SparCML: between two workers both send the same, and this one is simpler.
+    #: Before SparCML: between two workers both send the same, and AGsparse is simpler.
     AGSPARSE = "agsparse"
     SPARCML = "sparcml"
     SPARSE_PS = "sparse_ps"
@@ -50,7 +50,7 @@ DIMENSIONS: Mapping[Scheme, tuple[str, str, str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Exchange:
-    """What formulas are asked about: one tensor among some participants.
+    """The input of the formulas: one tensor among some participants.
 
     Attributes:
         participants: n, one for each server; each holds the sum of its own workers' gradients.
@@ -58,9 +58,9 @@ class Exchange:
         densification: by numbers of workers.
         workers_each: workers whose sum each participant holds.
         skew: with contiguous parts.
-        width: values for which one index stands.
+        width: values that share one index.
         push_format, pull_format: of Zen.
-        push_imbalance, pull_imbalance: of hashed partitions; 1 where they are even.
+        push_imbalance, pull_imbalance: of hashed partitions; 1 if they are even.
     """
 
     participants: int
@@ -84,36 +84,36 @@ class Exchange:
             raise ValueError(f"a tensor of {self.dense_bytes} bytes")
 
     def density(self, participants: float = 1) -> float:
-        """Of the sum of so many participants."""
+        """Return the density of the sum of ``participants`` participants."""
         return self.densification.after(participants * self.workers_each)
 
     def fullest(self, participants: int = 1) -> float:
-        """Of the fullest contiguous part, one for each participant, of such a sum."""
+        """Return the density of the fullest contiguous part, one per participant, of such a sum."""
         return min(1.0, self.skew.ratio(self.participants) * self.density(participants))
 
     def coo(self, density: float) -> float:
-        """Relative size in COO."""
+        """Return the relative size in COO."""
         return relative_size(Format.COO, density, width=self.width)
 
 
 def received_bytes(scheme: Scheme, exchange: Exchange) -> float:
-    """Bytes that the participant who receives most receives; 0 where there is nobody else."""
+    """Return the bytes that the participant with most traffic receives; 0 for a single participant."""
     if exchange.participants == 1:
         return 0.0
     return _RELATIVE[scheme](exchange) * exchange.dense_bytes
 
 
 def lower_bound_bytes(exchange: Exchange) -> float:
-    """Bytes that nobody can receive less of: the sum of all others, without indices."""
+    """Return a lower bound on the received bytes: the sum of all others, without indices."""
     if exchange.participants == 1:
         return 0.0
     return exchange.density(exchange.participants - 1) * exchange.dense_bytes
 
 
 def calls(scheme: Scheme, participants: int) -> int:
-    """Collective calls of one exchange, each of which waits for the link's latency.
+    """Return the collective calls of one exchange, each of which waits for the link's latency.
 
-    Where sizes are not known beforehand, they take a call of their own.
+    Sizes that are not known in advance take a call of their own.
     """
     if participants == 1:
         return 0
@@ -143,7 +143,7 @@ def _balanced_coo(exchange: Exchange) -> float:
 
 
 def _sparcml(exchange: Exchange) -> float:
-    # Other numbers of participants than powers of two take as many stages as the next one.
+    # A number of participants that is not a power of two takes as many stages as the next one.
     stages = ceil(log2(exchange.participants))
     return sum(exchange.coo(exchange.density(2**stage)) for stage in range(stages))
 

@@ -1,7 +1,7 @@
 """Characteristics of sparse gradients: density, overlap, densification and skewness (Zen 3.2.2).
 
-A sparse gradient is told by its indices: the places of its non-zeros in the flat tensor, counted from 1 as
-in the paper, ascending, each once.
+A sparse gradient is described by its indices: the places of its non-zeros in the flat tensor, counted from 1
+as in the paper, ascending, distinct.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from communication.zen.indices import Indices
 
 
 def overlap(one: Indices, other: Indices) -> float:
-    """The overlap of two workers' indices (Definition 3.3): shared ones over the fewer; 0 where one has
-    none."""
+    """Return the overlap of two workers' indices (Definition 3.3): shared ones over the smaller number; 0 if
+    one has none."""
     fewest = min(len(one), len(other))
     return len(np.intersect1d(one, other, assume_unique=True)) / fewest if fewest else 0.0
 
 
 def union(workers: Sequence[Indices]) -> Indices:
-    """The indices of the sum of several workers' gradients, unless non-zeros cancel."""
+    """Return the indices of the sum of several workers' gradients, unless non-zeros cancel."""
     return reduce(np.union1d, workers, np.empty(0, np.int64))
 
 
 def density(indices: Indices, elements: int) -> float:
-    """Share of the tensor's ``elements`` that are not zero."""
+    """Return the share of the tensor's ``elements`` that are not zero."""
     return len(indices) / elements if elements else 0.0
 
 
 def densification(workers: Sequence[Indices]) -> float:
-    """Density of the sum over the mean density of one (Definition 3.4): 1 where all are alike, their number
-    where none overlap."""
+    """Return the density of the sum over the mean density of one (Definition 3.4): 1 if all are equal, the
+    number of workers if none overlap."""
     total = sum(map(len, workers))
     return len(union(workers)) * len(workers) / total if total else 1.0
 
 
 def part_counts(indices: Indices, elements: int, parts: int) -> NDArray[np.int64]:
-    """Non-zeros in each of ``parts`` contiguous equal parts of the tensor (the last ones may be an element
-    longer or shorter)."""
+    """Return the non-zeros in each of ``parts`` contiguous equal parts of the tensor (sizes may differ by one
+    element)."""
     return np.bincount(contiguous_parts(indices, elements, parts), minlength=parts)
 
 
 def contiguous_parts(indices: Indices, elements: int, parts: int) -> NDArray[np.int64]:
-    """The contiguous part that each index lies in: part i begins at ``i * elements // parts + 1``."""
+    """Return the contiguous part of each index: part i begins at ``i * elements // parts + 1``."""
     edges = np.arange(1, parts) * elements // parts
     return np.searchsorted(edges, indices - 1, side="right")
 
 
 def skewness(indices: Indices, elements: int, parts: int) -> float:
-    """Density of the fullest of ``parts`` contiguous equal parts over the tensor's (Definition 3.5); 1
-    without non-zeros."""
+    """Return the density of the fullest of ``parts`` contiguous equal parts over the tensor's (Definition
+    3.5); 1 without non-zeros."""
     if not len(indices):
         return 1.0
     return float(part_counts(indices, elements, parts).max()) * parts / len(indices)

@@ -1,6 +1,6 @@
-"""Strawmen that Zen is held against: one hash into flat memory, which is lossy, and cut points that age.
+"""Strawmen that Zen is compared with: one hash into flat memory, which is lossy, and cut points, which age.
 
-Both are published as baselines (Zen 3.3.2, Algorithm 3.1); neither synchronises anything here.
+Both are published baselines (Zen 3.3.2, Algorithm 3.1); neither synchronises anything here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from communication.zen.indices import Indices
 
 
 def one_hash(indices: Indices, parts: int, slots: int, hashes: HashFunctions) -> tuple[Indices, ...]:
-    """Algorithm 3.1: each index overwrites what is in its slot of ``parts * slots``; what is left by
-    partition, in the order of slots. Of those that meet the last in ``indices`` stays."""
+    """Run Algorithm 3.1: each index overwrites its slot of ``parts * slots``; return the remaining indices by
+    partition, in the order of slots. Of colliding indices the last in ``indices`` remains."""
     memory: NDArray[np.int64] = np.zeros((parts, slots), np.int64)
     flat = memory.reshape(-1)
     flat[hashes.partition(indices, parts * slots)] = indices
@@ -24,18 +24,18 @@ def one_hash(indices: Indices, parts: int, slots: int, hashes: HashFunctions) ->
 
 
 def expected_loss(load: float) -> float:
-    """Share of indices that one ideal hash overwrites; ``load``: indices over slots."""
+    """Return the share of indices that one ideal hash overwrites; ``load``: indices over slots."""
     return 1.0 + expm1(-load) / load if load > 0 else 0.0
 
 
 def cut_points(indices: Indices, parts: int) -> NDArray[np.int64]:
-    """Where to cut so that these indices fall into equal runs: the data-dependent strawman, whose balance is
-    lost as soon as other indices come."""
+    """Return the cuts of these indices into equal runs: the data-dependent strawman, whose balance is lost
+    with other indices."""
     if not len(indices):
         return np.zeros(parts - 1, np.int64)
     return indices[np.arange(1, parts) * len(indices) // parts]
 
 
 def cut_parts(indices: Indices, cuts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The part of each index by cut points of another iteration."""
+    """Return the part of each index by cut points of another iteration."""
     return np.searchsorted(cuts, indices, side="right")

@@ -1,7 +1,7 @@
-"""Synthetic sparse gradients with the overlap, densification and skew of embedding tables, drawn by seed.
+"""Synthetic sparse gradients with the overlap, densification and skew of embedding tables, from a seed.
 
-Rows of a table are drawn by a Zipf law without replacement, the popular ones first in the table, as
-vocabularies sorted by frequency are; all columns of a drawn row are non-zero.
+Rows of a table are drawn by a Zipf law without replacement, the popular ones first in the table, as in a
+vocabulary sorted by frequency; all columns of a drawn row are non-zero.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from communication.zen.indices import Indices, Values, checked_elements
 
 @dataclass(frozen=True)
 class SyntheticTable:
-    """An embedding table whose rows are more popular the further ahead they stand.
+    """An embedding table whose rows are sorted by popularity.
 
     Attributes:
         rows, columns: of the table.
         touched: rows that one worker's batch touches.
-        exponent: of the Zipf law; 0 touches all alike, 1 skews as words do.
-        shift: of ranks (Zipf-Mandelbrot); the higher, the less the first rows stand out, so that workers
+        exponent: of the Zipf law; 0 is uniform, 1 is as skewed as words.
+        shift: of ranks (Zipf-Mandelbrot); a higher one makes the first rows less dominant, so that workers
             overlap less.
     """
 
@@ -54,19 +54,20 @@ class SyntheticTable:
         return self.touched / self.rows
 
     def touched_rows(self, worker: int, iteration: int = 0, seed: int = 0) -> Indices:
-        """Rows of one worker in one iteration, counted from 1."""
+        """Return the rows of one worker in one iteration, counted from 1."""
         generator = np.random.default_rng((seed, iteration, worker))
-        # The smallest of exponential draws over weights are a draw without replacement by these weights.
+        # The rows with the smallest weighted exponential keys are a weighted sample without replacement.
         keys = generator.exponential(size=self.rows) * np.power(self._ranks(), self.exponent)
         chosen = np.argpartition(keys, self.touched - 1)[: self.touched] if self.touched else np.empty(0, int)
         return np.sort(chosen).astype(np.int64) + 1
 
     def indices(self, worker: int, iteration: int = 0, seed: int = 0) -> Indices:
-        """The same in elements."""
+        """Return the elements of `touched_rows`."""
         return elements_of_rows(self.touched_rows(worker, iteration, seed), self.columns)
 
     def gradient(self, worker: int, iteration: int = 0, seed: int = 0, *, whole: bool = False) -> Values:
-        """A flat FP32 gradient with these non-zeros. ``whole``: of whole numbers, whose sums are exact."""
+        """Return a flat FP32 gradient with these non-zeros. ``whole``: with integers, whose sums are
+        exact."""
         generator = np.random.default_rng((seed, iteration, worker, 1))
         indices = self.indices(worker, iteration, seed)
         if whole:
@@ -78,7 +79,7 @@ class SyntheticTable:
         return gradient
 
     def measured_densification(self, workers: tuple[int, ...], seed: int = 0) -> Densification:
-        """The law through what so many drawn workers' sums come to; as profiling would measure it."""
+        """Return the law fitted to the sums of these numbers of simulated workers, as profiling would."""
         found: dict[int, float] = {}
         seen = np.zeros(self.rows, bool)
         for worker in range(max(workers, default=1)):
@@ -92,5 +93,5 @@ class SyntheticTable:
 
 
 def elements_of_rows(rows: Indices, columns: int) -> Indices:
-    """The indices of all elements of these rows."""
+    """Return the indices of all elements of these rows."""
     return (((rows - 1) * columns)[:, None] + np.arange(1, columns + 1)).reshape(-1)

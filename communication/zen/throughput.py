@@ -1,7 +1,7 @@
-"""The throughput curve of a job over worker counts, under the best scheme for each and under all-reduces.
+"""The throughput of a job by number of workers, with the best scheme for each and with all-reduces.
 
-Sparse exchanges get denser with workers, dense ones do not: the curve of a job with little overlap bends
-earlier. What is computed here ranks placements and plans; a promise rests on measured levels alone.
+Sparse exchanges get denser with more workers, dense ones do not: the curve of a job with little overlap bends
+earlier. The result ranks placements and plans; a promise relies on measured levels only.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from communication.zen.profile import SparsityProfile
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A number of workers, and what is predicted for it.
+    """The prediction for a number of workers.
 
     Attributes:
-        plan: the fastest that the placement has.
+        plan: the fastest on the placement.
     """
 
     workers: int
@@ -30,17 +30,17 @@ class CurvePoint:
 
     @property
     def iterations_per_second(self) -> float:
-        """With the plan."""
+        """Rate with the plan."""
         return _rate(self.plan.predicted.iteration_seconds)
 
     @property
     def dense_iterations_per_second(self) -> float:
-        """With all-reduces alone."""
+        """Rate with all-reduces alone."""
         return _rate(self.plan.predicted_dense.iteration_seconds)
 
     @property
     def speedup(self) -> float:
-        """Of the plan over all-reduces; never below 1."""
+        """Speedup of the plan over all-reduces; never below 1."""
         dense, planned = self.plan.predicted_dense, self.plan.predicted
         return dense.iteration_seconds / planned.iteration_seconds if planned.iteration_seconds else 1.0
 
@@ -56,14 +56,14 @@ def predicted_curve(
     compute_seconds: Mapping[int, float] | None = None,
     times: OperationTimes = NOTHING,
 ) -> tuple[CurvePoint, ...]:
-    """The points of these placements, in the order of their workers.
+    """Return the points of these placements, in order of workers.
 
     Args:
-        model, profiles: as measured with ``measured_workers`` workers, each of which had its share of the
-            global batch. With more workers each has less of it: it computes less and touches less. None: the
-            batch of each worker stays the same, as in the paper.
-        compute_seconds: of an iteration by number of workers, where it was measured. Elsewhere computing
-            is taken to be in proportion to the batch.
+        model, profiles: as measured with ``measured_workers`` workers, each with an equal share of the global
+            batch. With more workers each share is smaller: it computes less and touches less. None: the batch
+            of each worker is constant, as in the paper.
+        compute_seconds: measured, of an iteration by number of workers. Otherwise compute time is assumed to
+            be proportional to the batch.
     """
     points = []
     for placement in sorted(placements, key=lambda each: each.workers):

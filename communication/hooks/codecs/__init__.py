@@ -1,1 +1,1 @@
-"""Codecs as ranks run them, on processors and GPUs: one file each, one interface."""
+"""Codecs for ranks, on processors and GPUs: one file each, one interface."""

@@ -1,4 +1,4 @@
-"""A bit for each element, eight of them in a byte."""
+"""One bit per element, eight in a byte."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def pack(bits: Tensor) -> Tensor:
-    """Bytes of flat bits. With m bytes, bit b of byte i is that of element b * m + i, so that all of it is
-    done on runs of neighbours."""
+    """Return flat bits as bytes. With m bytes, bit b of byte i is that of element b * m + i, so that all
+    operations work on contiguous runs."""
     width = -(-len(bits) // 8)
     padded = torch.zeros(8 * width, dtype=torch.uint8, device=bits.device)
     padded[: len(bits)] = bits
@@ -20,6 +20,6 @@ def pack(bits: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:
-    """The first ``count`` bits, as they were packed."""
+    """Return the first ``count`` bits that `pack` packed."""
     planes = [(packed >> place) & 1 for place in range(8)]
     return torch.cat(planes)[:count].bool()

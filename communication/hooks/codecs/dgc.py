@@ -1,6 +1,6 @@
 """Deep Gradient Compression: the values of largest magnitude (Lin and others, 2018; specification 1.2).
 
-Its momentum is kept with what was not sent (`communication/hooks/feedback.py`).
+`communication/hooks/feedback.py` keeps its momentum, together with what was not sent.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from torch import Tensor
 from communication.hooks.codecs.random_k import mixed
 from communication.hooks.codecs.sparse import SparseCodec
 
-#: Smaller tensors are selected from exactly.
+#: Below this number of elements the selection is exact.
 EXACT_BELOW = 16384
-#: Of larger ones a sample gives a threshold: 1 % of them, 0.1 % above this size.
+#: Above it a sample gives a threshold: 1 % of the elements, 0.1 % above this size.
 _LARGE = 1 << 20
 _ADAPTATIONS = 4
 _TOO_FEW, _TOO_MANY = 0.7, 1.3
@@ -21,7 +21,7 @@ _LEAST = torch.finfo(torch.float32).tiny
 
 
 class DGC(SparseCodec):
-    """Sends what reaches a threshold, found in a sample; of more than k values the k largest."""
+    """Sends the values that reach a threshold, found in a sample; of more than k values the k largest."""
 
     name = "dgc"
 
@@ -31,7 +31,7 @@ class DGC(SparseCodec):
         if len(values) < EXACT_BELOW or 2 * kept >= len(values):
             return torch.topk(magnitudes, kept, sorted=False).indices
         threshold = _threshold(magnitudes, kept, seed)
-        # As many as are compared, and no more than there is room for: the device decides without the host.
+        # `room` is fixed, so that the device needs no synchronisation with the host.
         room = min(len(values), int(_TOO_MANY * kept) + 1)
         candidates = torch.nonzero_static(magnitudes >= threshold, size=room, fill_value=-1).view(-1)
         found = torch.where(candidates >= 0, magnitudes[candidates.clamp(min=0)], -1.0)
@@ -39,10 +39,10 @@ class DGC(SparseCodec):
 
 
 def _threshold(magnitudes: Tensor, kept: int, seed: int) -> Tensor:
-    """Reached by about as many elements as are to be sent, and by no zeros.
+    """Return a threshold that about ``kept`` elements reach, and no zeros.
 
-    A sample's share of large ones sets it. Up to four times it is moved while far too many or far too few
-    reach it: by a factor, and once it has been on both sides to the middle. Rather too many than too few.
+    A sample gives the first estimate. It is adjusted up to four times while far too many or too few elements
+    reach it: by a factor, and by bisection once it is bracketed. Rather too many than too few.
     """
     elements = len(magnitudes)
     sampled = max(1, elements // (100 if elements <= _LARGE else 1000))

@@ -1,4 +1,4 @@
-"""EF-SignSGD: the sign of each element, and the mean of absolute values (Karimireddy and others, 2019)."""
+"""EF-SignSGD: the sign of each element and the mean magnitude (Karimireddy and others, 2019)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from communication.hooks.codecs.interface import Codec, read
 
 
 class SignSGD(Codec):
-    """Decodes to plus or minus the mean of absolute values; the sign of zero is plus."""
+    """Decodes to plus or minus the mean magnitude; the sign of zero is plus."""
 
     name = "ef-signsgd"
 

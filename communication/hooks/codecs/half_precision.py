@@ -1,4 +1,4 @@
-"""FP16: every value, rounded to half precision."""
+"""FP16: every value rounded to half precision."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LARGEST = torch.finfo(torch.float16).max
 
 
 class HalfPrecision(Codec):
-    """Rounds to FP16. What is finite stays finite: error feedback sends later what did not fit.
+    """Rounds to FP16. Finite values stay finite: error feedback sends the excess later.
 
-    PyTorch's own hook of that name (`fp16_compress_hook`) cannot be used: it all-reduces buckets of DDP.
+    PyTorch's own hook (`fp16_compress_hook`) does not fit: it all-reduces buckets of DDP.
     """
 
     name = "fp16"

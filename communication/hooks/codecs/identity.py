@@ -1,4 +1,4 @@
-"""No compression, as a codec: values as they are."""
+"""No compression, as a codec: values unchanged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from communication.hooks.codecs.interface import Codec, read
 
 
 class Identity(Codec):
-    """Sends every value as it is."""
+    """Sends every value unchanged."""
 
     name = "none"
 
     @property
     def exact(self) -> bool:
-        """It gives back what it was given."""
+        """Always true: decoding restores the input."""
         return True
 
     def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:

@@ -1,4 +1,4 @@
-"""Codecs by the names that profiles and plans call them."""
+"""Codecs by their names in profiles and plans."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CODECS: Mapping[str, type[Codec]] = {
 
 
 def codec_named(name: str) -> Codec:
-    """The codec with the library's wire format.
+    """Return the codec of that name, with the library's wire format.
 
-    Raises ValueError where there is none of that name.
+    Raises ValueError for an unknown name.
     """
     if name not in CODECS:
         raise ValueError(f"there is no codec {name!r} to run; there are {', '.join(CODECS)}")

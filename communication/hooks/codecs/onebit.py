@@ -1,5 +1,5 @@
-"""OneBit: whether each element is negative, and the means of those that are and of the rest (Seide and
-others, 2014)."""
+"""OneBit: whether each element is negative, and the means of negative and other elements (Seide and others,
+2014)."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class OneBit(Codec):
 
 
 def _mean(values: Tensor, among: Tensor) -> Tensor:
-    """Of a selection."""
+    """Return the mean of the selected values."""
     return torch.where(among, values, 0.0).sum() / among.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""What codecs have in common that send some of the values, with their indices."""
+"""The base class of codecs that send some of the values, with their indices."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _MOST_ELEMENTS = 1 << 31
 
 
 class SparseCodec(Codec):
-    """Sends k values and their indices, of 32 bits each. Where fewer were found, zeros at index 0 follow."""
+    """Sends k values and their 32-bit indices. If fewer are selected, zeros at index 0 pad them."""
 
     @property
     def exact(self) -> bool:
-        """Where all values are sent."""
+        """Whether all values are sent."""
         return self.wire.kept_share == 1.0
 
     def sent(self, payload: Tensor, elements: int) -> tuple[Tensor, Tensor]:
-        """Indices and values in the payload of so many elements. Each index is there once, but index 0, which
-        zeros may follow."""
+        """Return the indices and values in the payload of so many elements. Indices are distinct except 0,
+        which may be padding."""
         kept = self.wire.kept(elements)
         indices = read(payload, 4 * kept, kept, torch.int32)
         return indices.long(), read(payload, 0, kept, torch.float32)
 
     def forget(self, payload: Tensor, row: Tensor) -> None:
-        """Set a row to 0 where the payload holds a value."""
+        """Set a row to 0 at the places of the payload's values."""
         indices, values = self.sent(payload, len(row))
         row.index_add_(0, indices, torch.where(values != 0, -row[indices], 0.0))
 
     @abstractmethod
     def select(self, values: Tensor, kept: int, seed: int) -> Tensor:
-        """Indices of the values that are sent, each once; -1 in the place of those that were not found."""
+        """Return the distinct indices of the values to send, padded with -1 to ``kept``."""
 
     def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:
         if len(values) >= _MOST_ELEMENTS:

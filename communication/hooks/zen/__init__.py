@@ -1,1 +1,1 @@
-"""Sparse gradients on ranks: the schemes that Zen chooses from, carried out with what travels (chapter 3)."""
+"""Sparse gradients on ranks: execution of the schemes that Zen chooses from (chapter 3)."""

@@ -1,7 +1,6 @@
-"""The schemes for a sparse tensor, carried out: every rank ends with the sum of all, to the same bits.
+"""The schemes for a sparse tensor: every rank ends with the sum of all, with the same bits.
 
-Sizes depend on data. So counts are exchanged before rows are: whatever rows there are arrive, no buffer is
-too small for them.
+Sizes depend on data. So counts are exchanged before rows, and buffers always fit.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from communication.zen.formats import Format
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What came of an exchange.
+    """The result of an exchange.
 
     Attributes:
-        total: the sum, its places ascending.
-        pushed, owned: units that each server received, and that it owned after adding up; none where a
-            scheme has no servers.
+        total: the sum, in ascending order of places.
+        pushed, owned: units that each server received, and owned after aggregation; empty for a scheme
+            without servers.
     """
 
     total: Rows
@@ -35,14 +34,14 @@ class Exchanged:
 def in_parts(
     mine: Rows, partitions: Partitions, push_format: Format, pull_format: Format, wire: Wire
 ) -> Exchanged:
-    """Zen, Balanced Parallelism and sparse parameter servers: each part to its owner, which adds up, and from
-    there to all. They differ in partitions and formats."""
+    """Run Zen, Balanced Parallelism or a sparse parameter server: each owner sums its part and sends it to
+    all. They differ in partitions and formats."""
     width = mine.values.shape[1]
     part = partitions.parts_of(mine.places)
     order = torch.argsort(part, stable=True)
     counts = torch.bincount(part, minlength=wire.size).tolist()
     ordered = Rows(partitions.positions_of(mine.places[order]), mine.values[order])
-    # What everybody sends to everybody: a rank needs its column, and all of it tells how even the parts are.
+    # Numbers of units from each rank to each: a rank needs its column, and all of them show the imbalance.
     table = wire.numbers(counts, mine.places.device)
     pushed = [sum(row[server] for row in table) for server in range(wire.size)]
     sent = [
@@ -74,7 +73,7 @@ def in_parts(
 
 
 def all_to_everybody(mine: Rows, wire: Wire) -> Exchanged:
-    """AGsparse: everybody gets everybody's rows."""
+    """Run AGsparse: all ranks gather all rows."""
     width = mine.values.shape[1]
     counts = [count for (count,) in wire.numbers([len(mine)], mine.places.device)]
     sizes = [packet_bytes(Format.COO, count, 0, width) for count in counts]
@@ -86,9 +85,9 @@ def all_to_everybody(mine: Rows, wire: Wire) -> Exchanged:
 
 
 def doubling(mine: Rows, wire: Wire) -> Exchanged:
-    """SparCML: partners at doubling distance give each other the sums that they have.
+    """Run SparCML: partners at doubling distance exchange their sums so far.
 
-    Of other numbers of ranks than powers of two those beyond give theirs to a partner first, and get the
+    If the number of ranks is not a power of two, those beyond send theirs to a partner first, and receive the
     whole sum at the end.
     """
     power = 1 << (wire.size.bit_length() - 1)
@@ -102,7 +101,7 @@ def doubling(mine: Rows, wire: Wire) -> Exchanged:
         other = None if beyond else wire.rank ^ distance
         given = _swapped(mine, other, other, wire)
         if given is not None:
-            # Of two the sum has the same bits on both.
+            # The sum of two has the same bits on both.
             mine = added_up([mine, given]).without_zeros()
         distance *= 2
     if power < wire.size:
@@ -112,7 +111,7 @@ def doubling(mine: Rows, wire: Wire) -> Exchanged:
 
 
 def _swapped(mine: Rows, to: int | None, source: int | None, wire: Wire) -> Rows | None:
-    """Rows to one rank and from one; all ranks call this together."""
+    """Send rows to one rank and receive from one; all ranks call this together."""
     width = mine.values.shape[1]
     counts = [count for (count,) in wire.numbers([len(mine)], mine.places.device)]
     nothing = torch.empty(0, dtype=torch.uint8, device=mine.places.device)

@@ -1,4 +1,4 @@
-"""Sparse gradients of a model, brought to their mean after the backward pass by the schemes of Zen's plan."""
+"""Sparse gradients of a model, averaged after the backward pass by the schemes of Zen's plan."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class _Tensor:
 
 
 class SparseGradients:
-    """Brings gradients that are mostly zeros to their mean over all ranks, exactly.
+    """Averages mostly zero gradients over all ranks, exactly.
 
-    On several servers with several GPUs each gradient is summed within its server first, as it is: each GPU
+    On several servers with several GPUs each gradient is first summed densely within its server: each GPU
     gets a share of the units. Then the shares are exchanged between servers, and gathered within them
     (step 1 to 9 of Zen 2.8).
     """
@@ -54,10 +54,10 @@ class SparseGradients:
         *,
         sparse: Collection[str] = (),
     ) -> None:
-        """Begin to look after the gradients of the plan's tensors.
+        """Attach to the gradients of the plan's tensors.
 
         Args:
-            sparse: names of parameters whose gradients are kept as rows, where nothing was computed.
+            sparse: names of parameters whose gradients are kept as rows, for gradients that are None.
 
         Raises:
             ValueError: the plan is for other parameters, sizes or numbers.
@@ -68,7 +68,7 @@ class SparseGradients:
         self._wire = Wire(groups.by_step[level, False]) if shape.workers > 1 else None
         self._shares = shape.gpus_per_server if shape.spread else 1
         self._share = groups.gpu if shape.spread else 0
-        #: Of the tensor that is exchanged: from when to when it waited for the GPUs of its server.
+        #: Begin and end of waits for the server's GPUs during the current tensor's exchange.
         self._within: list[tuple[float, float]] = []
         self.measures = SparseMeasures(0 if self._wire is None else self._wire.size)
         self._tensors = [self._checked(each, parameters, orders, sparse) for each in orders.tensors]
@@ -100,7 +100,7 @@ class SparseGradients:
         return _Tensor(orders, parameter, orders.name in sparse, units, partitions)
 
     def after_backward(self) -> None:
-        """Replace each gradient by the mean over all ranks; what was not computed here counts as zeros."""
+        """Replace each gradient by the mean over all ranks; a missing gradient counts as zeros."""
         if self._wire is None:
             return
         begun, waited = time.perf_counter(), self._wire.seconds
@@ -115,7 +115,7 @@ class SparseGradients:
         self._wire.received_bytes = 0
 
     def _timed(self, number: int, tensor: _Tensor, wire: Wire) -> Iterator[StageSpan]:
-        """Synchronise a tensor; tells what it waited for when. What lies between is a rank's own part."""
+        """Synchronise a tensor; yield its waits, and the rank's own work between them, as spans."""
         wire.spans.clear()
         self._within.clear()
         at = time.perf_counter()
@@ -138,7 +138,7 @@ class SparseGradients:
             rows = exchanged.total
         else:
             own = self._summed_within(tensor, wire)
-            # Those beyond the last unit are zeros.
+            # Rows beyond the last unit are zeros.
             mine = _all_units(own).without_zeros()
             exchanged = _exchanged(tensor, mine, wire)
             rows = self._gathered_within(tensor, exchanged.total, len(own), wire)
@@ -148,7 +148,7 @@ class SparseGradients:
         _give(tensor, Rows(rows.places, rows.values / self._groups.shape.workers))
 
     def _summed_within(self, tensor: _Tensor, wire: Wire) -> Tensor:
-        """This rank's share of the server's sum: a row for each unit, those beyond the last ones zeros."""
+        """Return this rank's share of the server's sum: a row for each unit, padded with zeros."""
         width = tensor.orders.width
         whole = _dense_of(tensor.parameter, width)
         each = -(-len(whole) // self._shares)
@@ -164,7 +164,7 @@ class SparseGradients:
         return found.view(each, width)
 
     def _gathered_within(self, tensor: _Tensor, share: Rows, each: int, wire: Wire) -> Rows:
-        """The whole sum, of which every GPU of the server has a share."""
+        """Return the whole sum from the shares of the server's GPUs."""
         width = tensor.orders.width
         own = share.values.new_zeros(each, width)
         own[share.places] = share.values
@@ -196,7 +196,7 @@ def _exchanged(tensor: _Tensor, mine: Rows, wire: Wire) -> Exchanged:
 
 
 def _all_reduced(mine: Rows, units: int, wire: Wire) -> Exchanged:
-    """Dense, the rival of all: zeros travel as well."""
+    """Run the dense baseline: zeros are sent as well."""
     whole = mine.values.new_zeros(units, mine.values.shape[1])
     whole[mine.places] = mine.values
     wire.all_reduce(whole)
@@ -208,7 +208,7 @@ def _all_units(whole: Tensor) -> Rows:
 
 
 def _rows_of(parameter: nn.Parameter, width: int) -> Rows:
-    """The units of this rank's gradient that are not zero; none where nothing was computed."""
+    """Return the non-zero units of this rank's gradient; none if it is missing."""
     gradient = parameter.grad
     if gradient is None:
         empty = torch.empty(0, width, device=parameter.device)

@@ -20,8 +20,10 @@ _WORD = 0xFFFFFFFF
 
 
 def murmur3(keys: Tensor, seed: int) -> Tensor:
-    """Of each key, 0 to 2^32 - 1 in int64, as four little-endian bytes. Results are int64 as well, since
-    there is no unsigned arithmetic on GPUs; the lower 32 bits of what wraps around at 64 are right."""
+    """Return the hash of each key, 0 to 2^32 - 1 in int64, taken as four little-endian bytes.
+
+    Results are int64 as well, because GPUs have no unsigned arithmetic; the lower 32 bits are right even if a
+    product wraps around at 64."""
     block = _rotated(keys * BLOCK_FIRST & _WORD, BLOCK_ROTATION) * BLOCK_SECOND & _WORD
     state = _rotated(block ^ seed, STATE_ROTATION) * STATE_FACTOR + STATE_ADDEND & _WORD
     state ^= KEY_BYTES

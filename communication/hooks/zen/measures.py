@@ -1,4 +1,4 @@
-"""What exchanges of sparse gradients turned out to be: bytes, seconds, densities, and how even parts were."""
+"""Measurements of exchanges of sparse gradients: bytes, seconds, densities, and imbalance of parts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from communication.hooks.zen.exchanges import Exchanged
 
 
 class SparseMeasures:
-    """Sums over some iterations; `forget` begins anew.
+    """Sums over some iterations; `forget` resets them.
 
     Attributes:
-        iterations: that were added up. codec_seconds: of a rank's own part: hashing, sorting, adding up.
-            exchange_seconds: in which it waited for others. received_bytes: from others, those within its
-            server left out. dense_bytes: that all-reduces would have brought. spans: of the last iteration.
+        iterations: number summed. codec_seconds: of a rank's own work: hashing, sorting, adding.
+            exchange_seconds: waits for other ranks. received_bytes: from others, except those of its own
+            server. dense_bytes: that all-reduces would have received. spans: of the last iteration.
     """
 
     def __init__(self, servers: int) -> None:
@@ -22,7 +22,7 @@ class SparseMeasures:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Reset all sums."""
         self.iterations = 0
         self.codec_seconds = self.exchange_seconds = 0.0
         self.received_bytes = self.dense_bytes = 0
@@ -32,14 +32,14 @@ class SparseMeasures:
         self._densities: dict[str, list[float]] = defaultdict(lambda: [0.0, 0])
 
     def iteration(self, codec_seconds: float, exchange_seconds: float, received_bytes: int) -> None:
-        """All tensors of an iteration were exchanged."""
+        """Record an iteration in which all tensors were exchanged."""
         self.iterations += 1
         self.codec_seconds += codec_seconds
         self.exchange_seconds += exchange_seconds
         self.received_bytes += received_bytes
 
     def tensor(self, name: str, own: int, units: int, exchanged: Exchanged, unit_bytes: int) -> None:
-        """A tensor was exchanged, of which this rank had ``own`` units that were not zero."""
+        """Record an exchanged tensor with ``own`` non-zero units on this rank."""
         found = self._densities[name]
         found[0] += own / units if units else 0.0
         found[1] += 1
@@ -48,7 +48,7 @@ class SparseMeasures:
                 sums[server] += unit_bytes * count
 
     def told(self) -> CommunicationMeasures:
-        """All of it, as of all kinds of gradients; begins anew. A rank's own part counts as encoding."""
+        """Return all measures in the common form and reset them. A rank's own work counts as encoding."""
         found = CommunicationMeasures(
             {"encode": self.codec_seconds, "exchange": self.exchange_seconds, "decode": 0.0},
             self.received_bytes,
@@ -63,17 +63,17 @@ class SparseMeasures:
 
     @property
     def push_imbalance(self) -> float:
-        """Of all bytes that servers received, the fullest's over the mean."""
+        """Bytes received by the fullest server over the mean."""
         return _imbalance(self._pushed)
 
     @property
     def pull_imbalance(self) -> float:
-        """Of all bytes that servers sent back."""
+        """Bytes sent back by the fullest server over the mean."""
         return _imbalance(self._owned)
 
     @property
     def densities(self) -> dict[str, float]:
-        """Mean share of units that were not zero on this rank, by tensor."""
+        """Mean share of non-zero units on this rank, by tensor."""
         return {name: total / count for name, (total, count) in self._densities.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the message of Zen's plan asks ranks to do."""
+"""Parsing of the message of Zen's plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NAME = 500
 
 @dataclass(frozen=True, slots=True)
 class TensorOrders:
-    """What is done to one sparse gradient. ``width``: values for which one index stands."""
+    """The scheme of one sparse gradient. ``width``: values that share one index."""
 
     name: str
     elements: int
@@ -34,7 +34,7 @@ class TensorOrders:
 
 @dataclass(frozen=True, slots=True)
 class ZenOrders:
-    """Of a plan: its digest, the placement, the hashes of all tensors, and the tensors."""
+    """The content of a plan: its digest, the placement, the hashes of all tensors, and the tensors."""
 
     digest: str
     placement: PlacementShape
@@ -43,10 +43,10 @@ class ZenOrders:
 
 
 def zen_orders_from_message(message: Mapping[str, Any]) -> ZenOrders:
-    """Read a plan's message.
+    """Parse a plan's message.
 
-    Raises ValueError for another planner's message, a digest that is not its content's, what is missing or of
-    the wrong kind, schemes and formats that ranks cannot carry out.
+    Raises ValueError for another planner's message, a digest that does not match, missing or malformed
+    values, schemes and formats that ranks cannot execute.
     """
     if not isinstance(message, Mapping) or message.get("planner") != PLANNER:
         raise ValueError(f"this is no message of the planner {PLANNER}")

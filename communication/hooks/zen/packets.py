@@ -1,8 +1,8 @@
 """Units of a part and their values as bytes, in Zen's formats (3.3.4).
 
-Values come first, so that they lie where FP32 may lie. What else a packet has follows from its format: four
-bytes for the position of each unit (COO), a bit for each unit of the part (hash bitmap), or nothing, where
-all units of the part are in it.
+Values come first, so that they are aligned for FP32. The rest depends on the format: four bytes for each
+unit's position (COO), a bit for each unit of the part (hash bitmap), or nothing if the packet has all units
+of the part (dense).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKET_FORMATS = (Format.COO, Format.HASH_BITMAP, Format.DENSE)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Units that are not zero. ``places``: int64, ascending, each once. ``values``: FP32, a row for each."""
+    """Non-zero units. ``places``: int64, ascending, distinct. ``values``: FP32, a row for each."""
 
     places: Tensor
     values: Tensor
@@ -30,13 +30,13 @@ class Rows:
         return len(self.places)
 
     def without_zeros(self) -> Rows:
-        """Those with a value that is not zero. What is not a number is not zero."""
+        """Return the rows with a value that is not zero. NaN is not zero."""
         kept = (self.values != 0).any(1)
         return Rows(self.places[kept], self.values[kept])
 
 
 def packet_bytes(form: Format, count: int, size: int, width: int) -> int:
-    """Of a packet with so many units of a part of ``size`` units, each of ``width`` values."""
+    """Return the size of a packet with ``count`` units of a part of ``size`` units, of ``width`` values."""
     if form is Format.DENSE:
         return VALUE_BYTES * width * size
     beside = INDEX_BYTES * count if form is Format.COO else -(-size // 8)
@@ -44,7 +44,7 @@ def packet_bytes(form: Format, count: int, size: int, width: int) -> int:
 
 
 def pack(form: Format, rows: Rows, size: int) -> Tensor:
-    """The packet of a part's rows, at their positions in it."""
+    """Return the packet of a part's rows, which are numbered by their positions in it."""
     if form is Format.DENSE:
         whole = rows.values.new_zeros(size, rows.values.shape[1])
         whole[rows.places] = rows.values
@@ -59,7 +59,7 @@ def pack(form: Format, rows: Rows, size: int) -> Tensor:
 
 
 def unpack(form: Format, packet: Tensor, count: int, size: int, width: int) -> Rows:
-    """What `pack` made of ``count`` rows; the packet may be followed by other bytes."""
+    """Parse a packet of ``count`` rows; other bytes may follow it."""
     packet = packet[: packet_bytes(form, count, size, width)].clone()
     if form is Format.DENSE:
         whole = Rows(torch.arange(size, device=packet.device), packet.view(torch.float32).view(size, width))
@@ -73,7 +73,8 @@ def unpack(form: Format, packet: Tensor, count: int, size: int, width: int) -> R
 
 
 def added_up(parts: list[Rows]) -> Rows:
-    """The sum of rows, each of which has a place once; in this order, so that all ranks get the same bits."""
+    """Return the sum of rows with distinct places, added in this order, so that all ranks get the same
+    bits."""
     places, inverse = torch.cat([each.places for each in parts]).unique(return_inverse=True)
     sums = parts[0].values.new_zeros(len(places), parts[0].values.shape[1])
     for each, where in zip(parts, inverse.split([len(each) for each in parts]), strict=True):

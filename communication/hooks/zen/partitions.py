@@ -1,6 +1,6 @@
-"""Which participant owns which units of a tensor, and where in its part each lies (Zen 3.3.3).
+"""The owner of each unit of a tensor, and the unit's position in the owner's part (Zen 3.3.3).
 
-Units are counted from 0 here, and hashed as they are counted in the paper, from 1.
+Units are counted from 0 here, but hashed with numbers from 1, as in the paper.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from communication.hooks.zen.hashing import murmur3
 
 
 class Partitions(Protocol):
-    """Every unit in exactly one part, the same on all ranks. Positions in a part ascend with units."""
+    """Every unit in exactly one part, equal on all ranks. Positions in a part ascend with units."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Units of each part."""
+        """Number of units of each part."""
 
     def parts_of(self, units: Tensor) -> Tensor:
-        """The part of each unit."""
+        """Return the part of each unit."""
 
     def positions_of(self, units: Tensor) -> Tensor:
-        """Where in its part each unit lies."""
+        """Return the position of each unit in its part."""
 
     def units_of(self, part: int, positions: Tensor) -> Tensor:
-        """The units at these positions of a part."""
+        """Return the units at these positions of a part."""
 
 
 class HashedPartitions:
-    """Parts by the first-level hash: even wherever the non-zeros of a tensor lie.
+    """Parts by the first-level hash: even for any distribution of non-zeros.
 
-    Tables of P_i and of positions take eight bytes for each unit; they are made once for a generation.
+    The tables of P_i and of positions take eight bytes per unit; they are computed once per generation.
     """
 
     def __init__(self, units: int, parts: int, seed: int, device: torch.device) -> None:
@@ -51,20 +51,20 @@ class HashedPartitions:
         self._begins = tuple(begins.tolist())
 
     def parts_of(self, units: Tensor) -> Tensor:
-        """h0 of each."""
+        """Return h0 of each unit."""
         return murmur3(units + 1, self._seed) % self._parts
 
     def positions_of(self, units: Tensor) -> Tensor:
-        """Its place in P_i."""
+        """Return the position of each unit in P_i."""
         return self._position[units].long()
 
     def units_of(self, part: int, positions: Tensor) -> Tensor:
-        """Members of P_i."""
+        """Return members of P_i."""
         return self._members[positions + self._begins[part]].long()
 
 
 class ContiguousPartitions:
-    """Runs of units, as parameter servers have them: as uneven as the non-zeros lie. Part i of n begins at
+    """Runs of units, as in parameter servers: as uneven as the non-zeros. Part i of n begins at
     ``i * units // n``."""
 
     def __init__(self, units: int, parts: int, device: torch.device) -> None:
@@ -74,13 +74,13 @@ class ContiguousPartitions:
         self._edges = torch.tensor(begins[:-1], device=device)
 
     def parts_of(self, units: Tensor) -> Tensor:
-        """The run of each."""
+        """Return the run of each unit."""
         return torch.bucketize(units, self._edges[1:], right=True)
 
     def positions_of(self, units: Tensor) -> Tensor:
-        """Its place in the run."""
+        """Return the position of each unit in its run."""
         return units - self._edges[self.parts_of(units)]
 
     def units_of(self, part: int, positions: Tensor) -> Tensor:
-        """Those of a run."""
+        """Return the units at these positions of a run."""
         return positions + self._begins[part]

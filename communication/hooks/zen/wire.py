@@ -1,4 +1,4 @@
-"""A process group as exchanges of sparse gradients use it: what comes from others is counted and timed."""
+"""A process group for exchanges of sparse gradients that counts and times what comes from others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from communication.hooks.device_time import courses_of
 
 
 class Wire:
-    """Some ranks, and this one's number among them.
+    """Some ranks, including this one.
 
     Attributes:
-        received_bytes: from others, since it was made. seconds: in which this rank waited for others.
-        spans: of waiting, from when to when; whoever wants fewer clears them.
-        course: of what it exchanges, which keeps the device's time.
+        received_bytes: from others, since creation. seconds: waits for others.
+        spans: begin and end of each wait; the caller clears them.
+        course: of its exchanges, which reports to the device's clock.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -31,13 +31,12 @@ class Wire:
         self.begin()
 
     def begin(self) -> None:
-        """Exchanges begin, one after the other."""
+        """Begin a sequence of exchanges."""
         self.course = self._courses()
         self.course.goes_on()
 
     def numbers(self, own: Sequence[int], device: torch.device) -> list[list[int]]:
-        """Everybody's numbers, which are as many on each rank. They are needed on the host, as sizes of what
-        follows."""
+        """Gather numbers, equally many from each rank. The host needs them as the sizes of what follows."""
         gathered = torch.empty(self.size * len(own), dtype=torch.int64, device=device)
         begun = time.perf_counter()
         dist.all_gather_single(gathered, torch.tensor(own, device=device), group=self._group)
@@ -46,8 +45,7 @@ class Wire:
         return list(told)
 
     def to_each(self, packets: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """A packet of bytes for each rank, this one included; returns what each has for this one. ``sizes``:
-        of these."""
+        """Send a packet to each rank, including this one; return those from all. ``sizes``: of these."""
         joined = torch.cat(list(packets))
         received = joined.new_empty(sum(sizes))
         begun = time.perf_counter()
@@ -58,7 +56,7 @@ class Wire:
         return list(received.split(list(sizes)))
 
     def to_all(self, packet: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """Everybody's packet of bytes, each padded to the longest. ``sizes``: of all."""
+        """Gather all ranks' packets, padded to the longest. ``sizes``: of all."""
         longest = max(sizes)
         padded = packet.new_zeros(longest)
         padded[: len(packet)] = packet
@@ -69,7 +67,7 @@ class Wire:
         return [row[:size] for row, size in zip(received.view(self.size, -1), sizes, strict=True)]
 
     def all_reduce(self, values: Tensor) -> None:
-        """The sum over all ranks, in place; each receives what a ring brings it."""
+        """Sum over all ranks, in place; counts the bytes of a ring."""
         begun = time.perf_counter()
         dist.all_reduce(values, group=self._group)
         self._came(2 * (self.size - 1) * values.nbytes // self.size, begun)
