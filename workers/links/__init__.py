@@ -1,4 +1,4 @@
-"""Emulated links: what a declared server's links can carry, shared by all that its workers send.
+"""Emulated links: the links of a declared server, shared by all traffic of its workers.
 
-Used by the agent and by the training runtime; needs the standard library alone.
+Used by the agent and by the training runtime; standard library only.
 """

@@ -1,4 +1,4 @@
-"""A worker's side of its server's links: it asks when its transfers end, and waits until then."""
+"""A worker's client of its server's links: it requests the end of its transfers, and waits until then."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from workers.links.wire import (
     answer_from_bytes,
 )
 
-#: How often a server that is away is looked for.
+#: Pause between attempts to reach an absent server.
 RETRY_SECONDS = 0.5
-#: Transfers of one client that are on their way at once; fewer than the server takes from one worker.
+#: Concurrent transfers of one client; below the server's limit for one worker.
 MOST_CONNECTIONS = 24
 
 
 def wait_until(at: float) -> None:
-    """Sleep until the monotonic clock shows `at`."""
+    """Sleep until `at` on the monotonic clock."""
     seconds = at - time.monotonic()
     if seconds > 0:
         time.sleep(seconds)
 
 
 class LinkClient:
-    """Asks the links' server of the box. Threads may share it: each transfer on its way has a connection of
-    its own, which the next one takes over.
+    """Sends requests to the link server of the box. Thread-safe: each transfer in progress has its own
+    connection, which later ones reuse.
 
-    A worker outlives its agent, which serves the links. Without it a worker is held to its links' rates as if
-    nobody else used them, and counts that: what is measured meanwhile says nothing about shared links.
+    A worker outlives its agent, which serves the links. Without the server each worker is limited to its
+    links' rates alone, and counts such pieces: measurements then do not reflect sharing.
 
     Attributes:
         unshared: pieces that were paced without the server.
@@ -53,20 +53,20 @@ class LinkClient:
         self._retry_at = 0.0
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def carried(self) -> dict[str, dict[str, float]]:
-        """Bytes that were paced without the server, by link and class of traffic."""
+        """Return the bytes paced without the server, by link and traffic class."""
         with self._lock:
             return self._own.carried()
 
     def transfer(self, path: tuple[str, ...], traffic: str, size: int, started: float) -> float:
-        """When a transfer of `size` bytes that began at `started` ends, by the monotonic clock. The answer
-        may come a little before that time."""
+        """Return when a transfer of `size` bytes that began at `started` ends, by the monotonic clock. May
+        return shortly before that time."""
         ended = started
         for first in range(0, max(size, 1), PIECE_BYTES):
             piece = Request(traffic, path, min(PIECE_BYTES, size - first), ended)
@@ -74,8 +74,8 @@ class LinkClient:
         return ended
 
     def carry(self, path: tuple[str, ...], traffic: str, size: int, started: float) -> float:
-        """Wait until the links have carried what was moved since `started`; returns when they were done with
-        it. What follows may begin then: the wait is for its latency as well."""
+        """Wait until data moved since `started` has passed the links and their latency; return when the links
+        finished it. The next transfer may begin at that time."""
         ended = self.transfer(path, traffic, size, started)
         wait_until(ended + self.links.latency_seconds(path))
         return ended
@@ -88,7 +88,7 @@ class LinkClient:
                     connection.sendall(request.to_bytes())
                     ended = answer_from_bytes(_receive(connection))
                 except OSError:
-                    # The others go to a server that is gone too.
+                    # The idle connections go to the same absent server.
                     connection.close()
                     self.close()
                 else:
@@ -124,7 +124,7 @@ class LinkClient:
 
 
 def _connect(connection: socket.socket, box: Path) -> None:
-    # Through the folder's descriptor: a socket's path may have 107 bytes at most.
+    # Connect through the folder's descriptor, because a socket's path is limited to 107 bytes.
     folder = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")

@@ -1,7 +1,7 @@
-"""One thread that listens for many workers, a socket in each worker's box, and serves what connects (standard
-library alone).
+"""One thread that listens on a socket in each worker's box, and serves the connections (standard library
+only).
 
-Other threads ask it to do something by `later`; all sockets are its own.
+Other threads submit work by `later`; only this thread uses the sockets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ WAKE_BYTES = 1 << 16
 
 
 class ListeningThread(threading.Thread, ABC):
-    """Accepts workers' connections by key and waits for what they send. Its kinds say what is done with
-    it."""
+    """Accepts workers' connections by key and waits for their data. Subclasses define the handling."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -35,17 +34,17 @@ class ListeningThread(threading.Thread, ABC):
         self._stopped = False
 
     def later(self, request: Callable[[], None]) -> None:
-        """Have something done by this thread, soon."""
+        """Run `request` in this thread, soon."""
         with self._lock:
             self._requests.append(request)
         self._wake_write.send(b"w")
 
     def serve_listener(self, key: str, listener: socket.socket) -> None:
-        """Accept whoever connects to a worker's socket."""
+        """Accept connections to a worker's socket."""
         self.later(lambda: self._add_listener(key, listener))
 
     def forget(self, key: str) -> None:
-        """Listen for that worker no more."""
+        """Stop listening for that worker."""
         self.later(lambda: self._remove(key))
 
     def stop(self) -> None:
@@ -76,19 +75,19 @@ class ListeningThread(threading.Thread, ABC):
         self._selector.close()
 
     def wait_seconds(self) -> float | None:
-        """How long to wait for sockets at most; None for as long as it takes."""
+        """Return the longest wait for sockets; None for no limit."""
         return None
 
     def settle(self) -> None:
-        """What is to be done after each look at the sockets."""
+        """Run after each round of socket events."""
 
     @abstractmethod
     def connected(self, key: str, accepted: socket.socket) -> None:
-        """A worker has connected."""
+        """Handle a new connection of a worker."""
 
     @abstractmethod
     def serve(self, connection: Any, events: int) -> None:
-        """Something can be read from a connection, or written to it."""
+        """Handle a connection that is readable or writable."""
 
     @abstractmethod
     def disconnect(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""How much the links of an emulated server carry at the moment."""
+"""Current traffic of an emulated server's links."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workers.links.server import LinkServer
 
 
 class LinkLoad:
-    """Rates since the last time somebody asked."""
+    """Rates since the last call."""
 
     def __init__(self, server: LinkServer) -> None:
         self._server = server
@@ -16,8 +16,7 @@ class LinkLoad:
         self._asked = time.monotonic()
 
     def now(self) -> dict[str, dict[str, float]]:
-        """Bytes per second by link and class of traffic; links and classes that carry nothing are left
-        out."""
+        """Return bytes per second by link and traffic class, without idle links and classes."""
         carried, asked = self._server.carried(), time.monotonic()
         seconds = max(asked - self._asked, 1e-3)
         load: dict[str, dict[str, float]] = {}

@@ -1,5 +1,4 @@
-"""The links of an emulated server: their rates, who shares them and how, and which of them a transfer
-takes."""
+"""The links of an emulated server: their rates, the classes that share them, and the path of a transfer."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: In the order in which they are shown and numbered on the wire.
+#: In display order, which is also the numbering on the wire.
 WITHIN_SERVER = "within_server"
 NETWORK = "network"
 NETWORK_IN = "network_in"
@@ -16,21 +15,20 @@ SPINE = "spine"
 HOST_TO_DEVICE = "host_to_device"
 DISK = "disk"
 LINKS = (WITHIN_SERVER, NETWORK, NETWORK_IN, SPINE, HOST_TO_DEVICE, DISK)
-#: Links that an operator gives a rate. What comes in has the rate of what goes out: the network is full
-#: duplex.
+#: Links with a declared rate. Incoming traffic has the network's outgoing rate: it is full duplex.
 DECLARED_LINKS = (WITHIN_SERVER, NETWORK, SPINE, HOST_TO_DEVICE, DISK)
 
-#: Classes of traffic: gradients are all-reduced or gathered, experts' tokens go all-to-all, and state moves
-#: (checkpoints, hand-overs, broadcasts of parameters).
+#: Traffic classes: gradients (all-reduce or gather), experts' tokens (all-to-all), and state (checkpoints,
+#: hand-overs, parameter broadcasts).
 GRADIENTS = "gradients"
 EXPERTS = "experts"
 STATE = "state"
 TRAFFIC = (GRADIENTS, EXPERTS, STATE)
-#: The share of a link that a class gets while others use the link too.
+#: The share of a link that a class gets while other classes use it too.
 EQUAL_SHARES = dict.fromkeys(TRAFFIC, 0.5)
 
-#: Of a server whose operator declares none. Slow enough that one machine can really carry what eight slow
-#: accelerators send.
+#: Rates of a server without declared links. Slow enough that one machine can really carry the traffic of
+#: eight slow accelerators.
 DEFAULT_LINKS: dict[str, Any] = {
     WITHIN_SERVER: {"bytes_per_second": 4e9, "latency_seconds": 0.001},
     NETWORK: {"bytes_per_second": 1e9, "latency_seconds": 0.001},
@@ -44,10 +42,10 @@ LARGEST_LATENCY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What one link carries.
+    """The capacity of one link.
 
     Attributes:
-        bytes_per_second: of all its traffic together. latency_seconds: added to each message.
+        bytes_per_second: for all its traffic. latency_seconds: added to each message.
     """
 
     bytes_per_second: float
@@ -60,29 +58,28 @@ class ServerLinks:
 
     Attributes:
         rates: by name, one for each of DECLARED_LINKS.
-        shares: by class of traffic, the part of a link's rate that the class gets while another class uses
-        the
-            link as well. Shares of those on a link that sum to more than 1 are scaled down to 1; a smaller
-            sum stands for interference (Lina's fit: 0.24 for the all-to-all, 0.055 for the all-reduce).
+        shares: by traffic class, its part of a link's rate while another class uses the link as well. Shares
+            on a link that sum to more than 1 are scaled down to 1; a smaller sum models interference (Lina's
+            fit: 0.24 for the all-to-all, 0.055 for the all-reduce).
     """
 
     rates: Mapping[str, LinkRate]
     shares: Mapping[str, float] = field(default_factory=lambda: dict(EQUAL_SHARES))
 
     def rate(self, link: str) -> LinkRate:
-        """The rate of one of LINKS."""
+        """Return the rate of one of LINKS."""
         return self.rates[NETWORK if link == NETWORK_IN else link]
 
     def latency_seconds(self, path: tuple[str, ...]) -> float:
-        """The latency of a message over all links of `path`."""
+        """Return the latency of a message over all links of `path`."""
         return sum(self.rate(link).latency_seconds for link in path)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> ServerLinks:
-        """Read a table of links: one table for each of DECLARED_LINKS, and perhaps `shares`.
+        """Parse a table of links: one table for each of DECLARED_LINKS, and optionally `shares`.
 
         Raises:
-            ValueError: something is missing, unknown or no positive number; the message names it.
+            ValueError: something is missing, unknown or not a positive number; the message names it.
         """
         table = dict(message)
         shares = table.pop("shares", {})
@@ -97,7 +94,7 @@ class ServerLinks:
         return cls(rates, dict(EQUAL_SHARES) | _shares(shares))
 
     def to_message(self) -> dict[str, Any]:
-        """The table that `from_message` reads."""
+        """Return the table that `from_message` reads."""
         table: dict[str, Any] = {
             link: {"bytes_per_second": rate.bytes_per_second, "latency_seconds": rate.latency_seconds}
             for link, rate in self.rates.items()

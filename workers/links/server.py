@@ -1,7 +1,7 @@
 """Serves the links of an emulated server to its workers: one thread, a socket in each worker's box.
 
-What a worker sends is untrusted: a record that makes no sense ends its connection, it may have a few
-connections, and each has one piece of at most PIECE_BYTES on its way.
+Workers are untrusted: a malformed record ends the connection, connections are limited, and each has at most
+one piece of PIECE_BYTES in progress.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from workers.links.wire import REQUEST_BYTES, SOCKET_NAME, Request, answer_to_by
 
 logger = logging.getLogger(__name__)
 
-#: A piece is answered so long before it ends: whoever asked waits for the end itself, more exactly than two
-#: processes that wake each other. What comes in between waits for it.
+#: A piece is answered this long before it ends. The client waits for the end itself, which is more exact than
+#: waking another process. Requests that arrive in between wait for it.
 LOOK_AHEAD_SECONDS = 0.001
 CONNECTIONS_OF_A_WORKER = 32
 
@@ -44,21 +44,21 @@ class LinkServer(ListeningThread):
         self._connections: dict[str, set[_Connection]] = {}
 
     def listen(self, key: str, box: Path, user_id: int | None = None) -> None:
-        """Make the socket in the box, for the worker's user alone. Raises OSError."""
+        """Create the socket in the box, for the worker's user only. Raises OSError."""
         self.serve_listener(key, listen(box, SOCKET_NAME, user_id, CONNECTIONS_OF_A_WORKER))
 
     def carried(self) -> dict[str, dict[str, float]]:
-        """Bytes carried since the start, by link and class of traffic."""
+        """Return the bytes carried since the start, by link and traffic class."""
         with self._lock:
             return self._arbiter.carried()
 
     def wait_seconds(self) -> float | None:
-        """Until the next transfer that is to be answered ends."""
+        """Return the time until the next transfer is due for an answer."""
         end = self._arbiter.next_end()
         return None if end is None else max(0.0, end - LOOK_AHEAD_SECONDS - time.monotonic())
 
     def connected(self, key: str, accepted: socket.socket) -> None:
-        """Take a connection, unless the worker has as many as it may."""
+        """Accept a connection, up to the worker's limit."""
         connections = self._connections.setdefault(key, set())
         if len(connections) >= CONNECTIONS_OF_A_WORKER:
             accepted.close()
@@ -68,11 +68,11 @@ class LinkServer(ListeningThread):
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 
     def serve(self, connection: _Connection, events: int) -> None:
-        """Read what a worker asks for."""
+        """Read a worker's request."""
         if connection not in self._connections.get(connection.key, ()):
             return
         try:
-            # One byte more than a request: a worker that does not wait for its answer is found out.
+            # One byte more than a request, to detect a worker that does not wait for its answer.
             received = connection.socket.recv(REQUEST_BYTES + 1 - len(connection.received))
         except BlockingIOError:
             return
@@ -96,7 +96,7 @@ class LinkServer(ListeningThread):
             connection.pending = self._arbiter.begin(request, time.monotonic())
 
     def settle(self) -> None:
-        """Answer whose transfer has ended."""
+        """Answer the transfers that have ended."""
         with self._lock:
             self._arbiter.advance(time.monotonic() + LOOK_AHEAD_SECONDS)
         for connections in self._connections.values():

@@ -1,8 +1,7 @@
-"""One link in emulated time: classes of traffic that overlap on it get shares of it, transfers of one class
-go one after the other.
+"""One link in emulated time: overlapping traffic classes share it, transfers of one class run in sequence.
 
-It knows no clock: whoever uses it says what time it is. Between two events each class on the link moves at a
-constant rate, so the ends of transfers are exact.
+It has no clock: the caller passes the time. Between two events each class on the link moves at a constant
+rate, so the ends of transfers are exact.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: A transfer that has less than this to go is done: rounding leaves as much.
+#: A transfer with less than this left is finished: a rounding error.
 _NOTHING_SECONDS = 1e-6
-#: So many of the last times in which a link was idle are remembered, for transfers that are asked for late.
+#: Number of recent idle times that are kept for late requests.
 _IDLE_TIMES_KEPT = 1024
 
 
 @dataclass(eq=False)
 class Transfer:
-    """Bytes on a link. `ended_at` is emulated time, None while they are on their way."""
+    """Bytes on a link. `ended_at` is emulated time, None while in progress."""
 
     traffic: str
     left: float
@@ -39,21 +38,21 @@ class SharedLink:
         self.at = float("-inf")
         self.carried = dict.fromkeys(shares, 0.0)
         self._shares = shares
-        #: From when to when nothing was on it before `at`, in order.
+        #: Begin and end of idle times before `at`, in order.
         self._idle: deque[tuple[float, float]] = deque(maxlen=_IDLE_TIMES_KEPT)
         self._queues: dict[str, deque[Transfer]] = {traffic: deque() for traffic in shares}
 
     @property
     def busy(self) -> bool:
-        """Whether anything is on its way."""
+        """Whether a transfer is in progress."""
         return any(self._queues.values())
 
     def add(self, traffic: str, size: int, at: float) -> Transfer:
-        """Begin a transfer at `at`. Where the link's past is settled beyond that, it has what was left idle
-        of the past, and its rest begins at once: whoever asks late gets no less than the link had to give,
-        and what others were told stays.
+        """Start a transfer at `at`. If the link's past is settled beyond that, the transfer first uses idle
+        times of the past, and the rest begins now: a late request gets what the link had to give, and earlier
+        answers stay valid.
 
-        A link that is busy is to be advanced to `at` before.
+        A busy link must be advanced to `at` first.
         """
         if not self.busy and at > self.at:
             self._idle.append((self.at, at))
@@ -65,7 +64,7 @@ class SharedLink:
         return transfer
 
     def _carry_in_idle_past(self, transfer: Transfer, at: float) -> None:
-        """Carry what fits of a transfer into idle times after `at`, the first of them first."""
+        """Carry as much as fits of a transfer in idle times after `at`, the earliest first."""
         later: list[tuple[float, float]] = []
         while self._idle and self._idle[-1][1] > at:
             later.append(self._idle.pop())
@@ -84,7 +83,7 @@ class SharedLink:
             self._idle.extend(each for each in ((idle_from, began), (ended, idle_to)) if each[0] < each[1])
 
     def advance(self, to: float) -> list[Transfer]:
-        """Let time go on until `to`; returns the transfers that end until then, in order of their ends."""
+        """Advance to the time `to`; return the transfers that end until then, in order."""
         ended: list[Transfer] = []
         while self.busy:
             rates = self._rates()
@@ -98,7 +97,7 @@ class SharedLink:
         return ended
 
     def next_end(self) -> float | None:
-        """When the next transfer ends if none is added before; None on an idle link."""
+        """Return when the next transfer ends if none is added; None on an idle link."""
         if not self.busy:
             return None
         rates = self._rates()
@@ -107,7 +106,7 @@ class SharedLink:
         )
 
     def _rates(self) -> dict[str, float]:
-        """Bytes per second of each class that is on the link now."""
+        """Return the bytes per second of each class that is on the link now."""
         active = [traffic for traffic, queue in self._queues.items() if queue]
         if len(active) == 1:
             return {active[0]: self.bytes_per_second}

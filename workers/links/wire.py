@@ -1,7 +1,6 @@
-"""What a worker and the links' server say to each other: records of a fixed size through a Unix socket.
+"""The protocol between a worker and the link server: records of a fixed size through a Unix socket.
 
-A worker has one transfer on its way in each connection: it asks, and is answered when the transfer's end is
-known.
+Each connection has one transfer in progress: a request, answered once the transfer's end is known.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from workers.links.rates import LINKS, TRAFFIC
 
 #: Name of the socket in a worker's box.
 SOCKET_NAME = "links.sock"
-#: A larger transfer is asked for in pieces, so that others of its class get their turn.
+#: Larger transfers are requested in pieces, so that others of the class get their turn.
 PIECE_BYTES = 4 << 20
 
 _REQUEST = struct.Struct("<BBId")
@@ -24,7 +23,7 @@ ANSWER_BYTES = _ANSWER.size
 
 @dataclass(frozen=True)
 class Request:
-    """A piece of a transfer, from `started` (monotonic clock) on, over all links of `path` at once."""
+    """A piece of a transfer that began at `started` (monotonic clock), over all links of `path` at once."""
 
     traffic: str
     path: tuple[str, ...]
@@ -32,16 +31,16 @@ class Request:
     started: float
 
     def to_bytes(self) -> bytes:
-        """The record on the wire."""
+        """Encode the record."""
         links = sum(1 << LINKS.index(link) for link in self.path)
         return _REQUEST.pack(TRAFFIC.index(self.traffic), links, self.size, self.started)
 
     @classmethod
     def from_bytes(cls, record: bytes) -> Request:
-        """Read a record.
+        """Parse a record.
 
         Raises:
-            ValueError: it is none that a worker's runtime sends.
+            ValueError: it is malformed.
         """
         traffic, links, size, started = _REQUEST.unpack(record)
         path = tuple(link for place, link in enumerate(LINKS) if links & 1 << place)
@@ -53,10 +52,10 @@ class Request:
 
 
 def answer_to_bytes(ended: float) -> bytes:
-    """The answer: when the piece ended, in the server's monotonic time."""
+    """Encode an answer: when the piece ends, in the server's monotonic time."""
     return _ANSWER.pack(ended)
 
 
 def answer_from_bytes(record: bytes) -> float:
-    """Read an answer."""
+    """Parse an answer."""
     return float(_ANSWER.unpack(record)[0])
