@@ -1,2 +1,2 @@
-"""The node agent: makes true on one server what the control plane says should be true, and reports what
-is."""
+"""The node agent: brings one server to the state that the control plane desires, and reports its actual
+state."""

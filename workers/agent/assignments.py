@@ -1,4 +1,4 @@
-"""Giving workers their work: what they need is brought to them, and what they are to do is told."""
+"""Assignment of work to workers: provisioning of their boxes, and their goals."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
 PROVISIONING_THREADS = 4
-# What one worker may say: a well-behaved one needs a tenth of it.
+# Limits of one worker; a well-behaved one needs a tenth.
 EVENTS_OF_A_WORKER = 200
 FILES_OF_A_WORKER = 8
-# Refusals that its job's people are told of; the next ones are in the agent's log, and then nowhere.
+# Refusals reported to the job's users; further ones are logged by the agent, then dropped.
 TOLD_REFUSALS = 5
 LOGGED_REFUSALS = 50
 REASON_CHARACTERS = 500
 
 
 class Assignments:
-    """What is said to every worker that has, or gets, an assignment. All methods are for the main thread.
+    """Sends assigned workers their work and goals. All methods run in the main thread.
 
-    `keeps_state`: this server has an in-memory store. `worker_disk_bytes`: what a worker may fill with states
-    of experts, `worker_disk_bytes_per_second`: at which rate it may read and write them. `changed` is called
-    when something should be reported at once.
+    `keeps_state`: whether this server has an in-memory store. `worker_disk_bytes`: disk that a worker may
+    fill with states of experts. `changed`: called when a report is due at once.
     """
 
     def __init__(
@@ -74,13 +73,13 @@ class Assignments:
         self._threads = ThreadPoolExecutor(PROVISIONING_THREADS, thread_name_prefix="provision")
 
     def close(self) -> None:
-        """Begin nothing new in the background."""
+        """Start no new background work."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # What the agent wants of workers
+    # Actions of the decision
 
     def start(self, desire: GenerationDesire, slot: WorkerSlot, lease_deadline: float) -> None:
-        """Give a slot's work to a warm worker, or start a cold one; whatever goes wrong is reported as its
+        """Assign a slot's work to a warm worker, or launch a cold one; any problem is reported as its
         failure."""
         assignment = Assignment.of(desire, slot)
         try:
@@ -117,11 +116,11 @@ class Assignments:
             warm = self._pool.take_warm(accelerator)
             if warm is not None:
                 return warm
-        # What a sandbox shows is fixed when it is made, so declared paths need a new one.
+        # A sandbox's view is fixed when it is made, so declared paths need a new one.
         return self._pool.launch(accelerator, lease_deadline, data_paths=paths)
 
     def resume(self, record: WorkerRecord) -> None:
-        """Go on with an assigned worker wherever it stands: at its beginning, or after a restart of the
+        """Continue with an assigned worker in any state: at its beginning, or after a restart of the
         agent."""
         assignment = record.assignment
         assert assignment is not None
@@ -139,7 +138,7 @@ class Assignments:
         self._uploads.resume(record.key, record.box, assignment.job, assignment.generation, assignment.rank)
 
     def set_goal(self, record: WorkerRecord, goal: Goal, start: Mapping[str, Any] | None) -> None:
-        """Tell a worker what to do next; a lower goal than before is ignored."""
+        """Send a worker its next goal; a lower goal than the current one is ignored."""
         if goal_rank(goal) < goal_rank(record.goal):
             return
         record.goal = goal
@@ -153,13 +152,13 @@ class Assignments:
         self._prepare_start(record)
 
     def greeted(self, record: WorkerRecord, warm: bool) -> None:
-        """An assigned worker has connected: say what it is to do."""
+        """Send an assigned worker that has connected its assignment or goal."""
         if warm:
             self._assign(record)
         else:
             self._send_goal(record)
 
-    # Bringing it what it needs
+    # Provisioning
 
     def _provisioned(self, record: WorkerRecord) -> None:
         record.provisioned = True
@@ -175,7 +174,7 @@ class Assignments:
         accelerator = self._pool.accelerator(assignment.gpu_index)
         message = {
             **assignment.specification,
-            # Told apart from the assignment, when the state that it names is in the box.
+            # Sent separately, once the state that it names is in the box.
             "goal": "prepare",
             "start": None,
             "rank": assignment.rank,
@@ -194,7 +193,7 @@ class Assignments:
     def _device(self, accelerator: Accelerator | None) -> dict[str, Any]:
         emulation = self._configuration.emulate
         if accelerator is not None and accelerator.cuda:
-            return {"kind": "cuda", "index": 0}  # the only one that it sees
+            return {"kind": "cuda", "index": 0}  # the only one that is visible
         if emulation is not None:
             return {
                 "kind": "emulated",
@@ -206,7 +205,7 @@ class Assignments:
         return {"kind": "cpu"}
 
     def _prepare_start(self, record: WorkerRecord) -> None:
-        """Fetch the shards that this rank reads of the state that a goal starts from, then tell the goal."""
+        """Fetch the shards that this rank reads of a goal's initial state, then send the goal."""
         start, assignment = record.start, record.assignment
         assert assignment is not None
         if start is None or start.get("from") != "checkpoint":
@@ -228,7 +227,8 @@ class Assignments:
             self._send_goal(record)
 
     def _send_goal(self, record: WorkerRecord) -> None:
-        """Repeat the goal, if there is one to tell and everything that it names is there."""
+        """Send the current goal if the worker is connected and everything that the goal needs is in the
+        box."""
         if not (record.connected and record.provisioned) or record.goal is None:
             return
         start, local = record.start, record.local_start
@@ -244,7 +244,7 @@ class Assignments:
         done: Callable[[Any], None],
         wait_seconds: float = FIRST_RETRY_SECONDS,
     ) -> None:
-        """Run `work` in a thread, again while it says "not yet", and `done` with its result, as long as the
+        """Run `work` in a thread, retrying while it raises NotYet, and `done` with its result, as long as the
         worker lives."""
 
         def wanted() -> bool:
@@ -264,7 +264,7 @@ class Assignments:
             except ProvisioningError as error:
                 reason, message = error.reason, str(error)
                 self._loop.post(lambda: self._hearing.fail(record, reason, message))
-            except Exception as error:  # a malformed order: said as this worker's failure, with its cause
+            except Exception as error:  # a malformed order: reported as this worker's failure, with its cause
                 if is_full(error):
                     logger.warning("worker %s waits: %s", record.key, error)
                     self._loop.post_later(wait_seconds, retry)
@@ -279,10 +279,10 @@ class Assignments:
 
 
 def _same_point(local: Mapping[str, Any] | None, start: Mapping[str, Any]) -> bool:
-    """Whether what is in the box is what `start` names."""
+    """Whether the state in the box is the one that `start` names."""
     return local is not None and all(local.get(key) == start[key] for key in start)
 
 
 def _number(name: str) -> str:
-    """Eight bytes, in hexadecimal, that tell a name from others."""
+    """Return eight bytes of a name's hash, in hexadecimal."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

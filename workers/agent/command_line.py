@@ -1,4 +1,4 @@
-"""`python -m workers.agent`: enrol a server, run its agent, look at it."""
+"""`python -m workers.agent`: enrol a server, run its agent, show its status."""
 
 from __future__ import annotations
 
@@ -104,8 +104,7 @@ def run(
     in_order = agent.run()
     state.close()
     logging.shutdown()
-    # Not an orderly interpreter exit: it would wait for uploads and downloads under way, which the next start
-    # resumes.
+    # Skip the orderly interpreter exit, which would wait for transfers that the next start resumes.
     os._exit(0 if in_order else REVOKED_EXIT_CODE)
 
 
@@ -264,7 +263,7 @@ def _enrol(configuration: Configuration, state: AgentState, server: ThisServer, 
 
 
 def _available_seconds(configuration: Configuration) -> float | None:
-    """How long the server will be there; None where it stays. Raises ConfigurationError."""
+    """Return how long the server stays available; None if it stays. Raises ConfigurationError."""
     if configuration.available_until is None:
         return None
     seconds = (configuration.available_until - datetime.now(UTC)).total_seconds()
@@ -277,7 +276,7 @@ def _available_seconds(configuration: Configuration) -> float | None:
 
 
 def _stop_on_signals(agent: NodeAgent, configuration: Configuration) -> None:
-    """The first signal stops in order, a second one at once."""
+    """Stop in order on the first signal, at once on the second."""
     asked = threading.Event()
 
     def take(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""How an agent ends: it is asked to, with its workers or without, or its credential is revoked."""
+"""How an agent ends: on request, with or without its workers, or because its credential is revoked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.agent.talking.event_outbox import EventOutbox
 logger = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
-#: Phases of workers that store their state when they are asked to suspend, and of those that do so already.
+#: Phases of workers that store their state when asked to suspend, and of those that are already ending.
 _STORING_WHEN_ASKED = ("loading", "training")
 _ENDING = ("suspending", "finishing", "handing_over", "completed", "suspended")
 
 
 class Ending:
-    """Whether the agent is to end, and when it may."""
+    """Whether the agent is to end, and whether it may yet."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Ending:
         self._uploads = uploads
         self._stop_seconds = stop_seconds
         self._deadline = 0.0
-        #: What stops: "agent" alone, or the "workers" too; None while the agent is to run.
+        #: What stops: "agent", or "workers" as well; None while the agent is to run.
         self.what: str | None = None
         self.revoked = False
 
     def begin(self, what: str) -> None:
-        """Stop. Workers that stop too store their state and end first."""
+        """Begin to stop. Workers that stop too first store their state."""
         if self.what is not None:
             return
         logger.info("stopping; the workers %s", "stop too" if what == "workers" else "go on")
@@ -57,14 +57,14 @@ class Ending:
                 self._pool.kill(record, "the agent stops")
 
     def revoke(self, reason: str) -> None:
-        """The credential is revoked: nothing may go on here."""
+        """End all workers, because the credential is revoked."""
         logger.error("the credential is revoked (%s): ending every worker", reason)
         self.revoked = True
         self._pool.kill_all("the agent's credential was revoked")
         self._deadline = clock.boot_time_seconds() + KILL_SECONDS
 
     def finished(self) -> bool:
-        """Whether the agent has nothing left to do. Workers that do not end in time are killed."""
+        """Whether the agent has nothing left to do. Kills workers that do not end in time."""
         now = clock.boot_time_seconds()
         alive = any(record.alive for record in self._pool.records.values())
         if self.revoked:

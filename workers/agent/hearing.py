@@ -1,4 +1,4 @@
-"""What assigned workers say, and how they end: taken, refused, and told to the control plane."""
+"""Handling of assigned workers' messages and ends: accepted or refused, and reported to the control plane."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from workers.agent.talking.event_outbox import EventOutbox, event_id
 
 logger = logging.getLogger(__name__)
 
-# What one worker may say: a well-behaved one needs a tenth of it.
+# Limits of one worker; a well-behaved one needs a tenth.
 EVENTS_OF_A_WORKER = 200
 FILES_OF_A_WORKER = 8
-# Refusals that its job's people are told of; the next ones are in the agent's log, and then nowhere.
+# Refusals reported to the job's users; further ones are logged by the agent, then dropped.
 TOLD_REFUSALS = 5
 LOGGED_REFUSALS = 50
 REASON_CHARACTERS = 500
 
 
 class Hearing:
-    """Takes what workers say. All methods are for the main thread.
+    """Handles workers' messages. All methods run in the main thread.
 
-    `greeted` is called when an assigned worker has connected, with whether it is warm still; `on_metrics`
-    takes what workers measured; `changed` is called when something should be reported at once.
+    `greeted`: called when an assigned worker has connected, with whether it is still warm. `on_metrics`:
+    receives workers' measurements. `changed`: called when a report is due at once.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Hearing:
         self._changed = changed
 
     def hear(self, key: str, message: Message | None) -> None:
-        """Take a message of a worker; None: its connection is lost."""
+        """Handle a message of a worker; None: its connection is lost."""
         record = self._pool.records.get(key)
         if record is None or not record.alive:
             return
@@ -142,7 +142,7 @@ class Hearing:
         body = dict(message.body)
         exceeded = self._pool.exceeded(record) if body["kind"] == "failed" else None
         if exceeded is not None:
-            # A loader that the kernel killed looks to the worker like an error of the function.
+            # To the worker, a loader killed by the kernel looks like an error of the function.
             body["reason"], body["message"] = exceeded
         self._add_event(record, assignment, {"id": identifier, **body})
         self._sockets.send(record.key, {"acknowledged": [message.local_id]})
@@ -164,7 +164,7 @@ class Hearing:
         self._uploads.add(upload)
 
     def _refuse(self, record: WorkerRecord, what: str, reason: str) -> None:
-        """A worker said, or left, what is not taken: tell its people, a few times."""
+        """Log a refused message or file, and report the first few to the job's users."""
         record.refusals += 1
         if record.refusals <= LOGGED_REFUSALS:
             logger.warning("worker %s: %s refused: %s", record.key, what, reason)
@@ -182,7 +182,7 @@ class Hearing:
             )
 
     def stored(self, result: StoredUpload) -> None:
-        """A file is durable: report it, then tell the worker."""
+        """Report a file that is durable, then acknowledge it to the worker."""
         upload = result.upload
         record = self._pool.records.get(upload.worker_key)
         for reason in result.refused if record is not None else ():
@@ -194,7 +194,7 @@ class Hearing:
         self._sockets.send(upload.worker_key, {"stored": upload.written.path})
 
     def fail(self, record: WorkerRecord, reason: str, message: str) -> None:
-        """A worker cannot go on: report it and end it."""
+        """Report that a worker cannot continue, and end it."""
         if not record.alive or record.phase in ENDING_PHASES:
             return
         record.phase = "failed"
@@ -203,8 +203,8 @@ class Hearing:
         self._pool.kill(record, message)
 
     def ended(self, record: WorkerRecord) -> None:
-        """A worker's process is gone: if nobody wanted that and it did not say why, that is a failure to
-        report."""
+        """Handle the end of a worker's process: it is a failure unless it was expected or already
+        explained."""
         self._changed()
         assignment, status = record.assignment, record.exit
         if assignment is None or status is None:
@@ -228,7 +228,7 @@ class Hearing:
         self.report_failure(record, reason, _describe_end(record))
 
     def report_failure(self, record: WorkerRecord, reason: str, message: str) -> None:
-        """Tell why a worker could not do its work."""
+        """Report why a worker failed."""
         assert record.assignment is not None
         logger.warning("worker %s failed (%s): %s", record.key, reason, message)
         self._add_event(
@@ -246,7 +246,7 @@ class Hearing:
 
 
 def measuring_seconds(assignment: Assignment) -> float:
-    """How long a measurement may take in all: whatever it fetches, imports and trains."""
+    """Return the time limit of a measurement, including fetching, importing and training."""
     profile = assignment.specification.get("profile") or {}
     return max(0.0, float(profile.get("max_seconds", 0.0)))
 

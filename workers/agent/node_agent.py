@@ -1,4 +1,4 @@
-"""The agent itself: one loop that compares what should be with what is, acts, and reports."""
+"""The agent: one loop that compares the desired with the actual state, acts, and reports."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from workers.links.server import LinkServer
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
-# Changes that come together go into one report.
+# Changes within this time go into one report.
 GATHERING_SECONDS = 0.02
-# After a restart, living workers reconnect within a moment; until then their phase is what was last heard.
+# After a restart, living workers reconnect within this time; until then their last known phase counts.
 RECONNECTION_SECONDS = 1.0
 
 
 class NodeAgent:
-    """One server's agent, enrolled. `run` returns when it is asked to stop or its credential is revoked."""
+    """An enrolled server's agent. `run` returns on request, or when the credential is revoked."""
 
     def __init__(
         self, configuration: Configuration, state: AgentState, credential: Credential, server: ThisServer
@@ -95,7 +95,7 @@ class NodeAgent:
         self._fences = 0
 
     def _open_links(self, configuration: Configuration) -> None:
-        """What crosses the network: emulated links, if there are any, and the probes of the real ones."""
+        """Open the network links: emulated ones, if any, and probes of the real ones."""
         emulation = configuration.emulate
         self._links = None if emulation is None else LinkServer(emulation.links)
         self._link_copies = LinkCopies(
@@ -123,7 +123,7 @@ class NodeAgent:
         )
 
     def _open_workers(self, configuration: Configuration, server: ThisServer) -> None:
-        """The worker processes, what they say, and the memory of the server that they share."""
+        """Open the worker processes, their sockets, and the server's memory that they share."""
         self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))
         self._nursery = Nursery(server.runtime) if configuration.nursery else None
         self._pool = WorkerPool(
@@ -137,11 +137,11 @@ class NodeAgent:
         )
         self._memory = _memory_store(configuration, len(server.accelerators))
         if self._links is not None:
-            # The store's copies share the links with what workers send.
+            # The store's copies share the links with workers' traffic.
             self._links.listen("store", configuration.data / "memory")
 
     def _open_assignments(self, configuration: Configuration, sandboxing: Sandboxing) -> None:
-        """What workers are given to do, and what they leave behind."""
+        """Open the assignment of work to workers, and the storage of their files."""
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url, self._link_copies.sent),
             self._loop,
@@ -178,7 +178,7 @@ class NodeAgent:
         )
 
     def run(self) -> bool:
-        """Work until stopped. True: stopped in order; False: the credential was revoked."""
+        """Run until stopped. Return True for an orderly stop, False if the credential was revoked."""
         self._sockets.start()
         if self._links is not None:
             self._links.start()
@@ -201,7 +201,7 @@ class NodeAgent:
         return not self._ending.revoked
 
     def stop(self, *, stop_workers: bool) -> None:
-        """End the agent; may be called from a signal handler. With `stop_workers` they store their state and
+        """End the agent; callable from a signal handler. With `stop_workers`, workers store their state and
         end first."""
         self._loop.post(lambda: self._ending.begin("workers" if stop_workers else "agent"))
 
@@ -216,7 +216,7 @@ class NodeAgent:
         self._hearing.stored(result)
 
     def _tick(self) -> None:
-        """Leases first: whatever else waits, a node that has slept must not act on what it knew before."""
+        """Check leases before anything else: a node that has slept must not act on outdated state."""
         write_waiting()
         for record in self._pool.poll():
             self._hearing.ended(record)
@@ -235,7 +235,7 @@ class NodeAgent:
         self._report()
 
     def _pause_seconds(self) -> float:
-        """How long there is nothing to do unless something happens."""
+        """Return how long there is nothing to do without events."""
         if self._reporting or self._fenced:
             return TICK_SECONDS
         return min(TICK_SECONDS, max(0.0, self._report_due - clock.boot_time_seconds()))
@@ -243,7 +243,7 @@ class NodeAgent:
     def _has_lease(self) -> bool:
         return clock.boot_time_seconds() < self._lease_deadline
 
-    # What should be
+    # Desired state
 
     def _woken(self, version: int | None) -> None:
         known = None if self._desired is None else self._desired.version
@@ -259,12 +259,12 @@ class NodeAgent:
 
     def _not_fetched(self) -> None:
         self._fetching = False
-        # The next report's answer says whether it is still needed.
+        # The answer to the next report says whether another fetch is needed.
 
     def _obey(self, body: dict[str, Any], fences: int) -> None:
         self._fetching = False
         if fences != self._fences:
-            self._fetch_again = True  # asked before the fence: it may name work that was given away
+            self._fetch_again = True  # requested before the fence: it may name work that was given away
             return
         try:
             desired = parse_desired_state(body)
@@ -288,14 +288,14 @@ class NodeAgent:
             views,
             self._state.memory,
             may_start=self._has_lease(),
-            # Warm workers outlive an agent: those are there at once, while its next nursery still imports.
+            # Warm workers outlive an agent: they are available while its next nursery still imports.
             most_starts=None if self._pool.may_launch() else self._pool.warm_workers(),
         )
         actions = decision.actions
         try:
             self._state.remember(decision.memory)
         except OSError as error:
-            # What is not remembered may not begin. What is to end may.
+            # Without a durable memory nothing may be started; workers may still be ended.
             logger.warning("nothing is begun: %s", error)
             actions = tuple(act for act in actions if isinstance(act, (KillWorker, ForgetWorker)))
         for action in actions:
@@ -329,7 +329,7 @@ class NodeAgent:
         settled = not record.alive and not self._uploads.pending(record.key) and told
         return record.view(settled=settled)
 
-    # What is
+    # Reports
 
     def _report_soon(self) -> None:
         self._report_due = min(self._report_due, clock.boot_time_seconds() + GATHERING_SECONDS)
@@ -359,8 +359,8 @@ class NodeAgent:
         )
 
     def _send(self, report: Report, lease_deadline: float) -> dict[str, Any]:
-        """In a thread: send the report, unless the agent stood still since it was made and its workers'
-        leases ended meanwhile."""
+        """In a thread: send the report, unless the agent was frozen since building it and its workers' leases
+        ended meanwhile."""
         if report.sent_boot_seconds < lease_deadline <= clock.boot_time_seconds():
             raise Unreachable("the report was not sent before the lease ended, and is not true any more")
         return self._control_plane.report(report.body)
@@ -387,21 +387,21 @@ class NodeAgent:
             self._fetch_again = True
 
     def _report_refused(self, report: Report, error: RequestRefused) -> None:
-        """What the report says is one thing, that this agent lives another."""
+        """Renew the lease: a rejected report still proves that the agent is alive."""
         self._calls.answered()
         if error.lease_seconds is not None:
             self._renew_lease(report, error.lease_seconds)
         self._reporter.refused(report, str(error))
 
     def _renew_lease(self, report: Report, lease_seconds: float) -> None:
-        # From when the report was sent: the control plane counts from when it came, which is later.
+        # Count from when the report was sent; the control plane counts from its later arrival.
         self._lease_deadline = max(self._lease_deadline, report.sent_boot_seconds + lease_seconds)
         self._pool.renew(self._lease_deadline)
 
     # Ends
 
     def _fence(self, reason: str) -> None:
-        """This node's work was given away: nothing of it may go on, and nothing of it be reported."""
+        """End all work and drop its reports, because this node's work was given away."""
         logger.error("fenced (%s): ending every worker", reason)
         self._fenced = True
         self._fences += 1
@@ -443,7 +443,7 @@ class NodeAgent:
 
 
 def _memory_store(configuration: Configuration, accelerators: int) -> MemoryStore:
-    """The in-memory store of this server, whose room its workers share."""
+    """Return the in-memory store of this server, whose memory its workers share."""
     memory_bytes = store_bytes(configuration.memory_store_bytes)
     emulation = configuration.emulate
     return MemoryStore(

@@ -1,4 +1,4 @@
-"""What this server offers workers, found out once when its agent starts."""
+"""This server's resources for workers, determined once at the agent's start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.agent.processes.sandboxing import Sandboxing
 
 @dataclass(frozen=True)
 class ThisServer:
-    """`runtime`: the folder of the staged runtime. `sandboxing`: how workers are confined here."""
+    """`runtime`: the folder of the staged runtime. `sandboxing`: the confinement of workers here."""
 
     accelerators: tuple[Accelerator, ...]
     runtime: Path

@@ -1,6 +1,6 @@
-"""The file tree that a sandboxed worker sees: built from a list of what it may see, so all else is hidden.
+"""The file tree of a sandboxed worker: built from a list of visible folders, so that all else is hidden.
 
-Standard library alone: the launcher uses this file without any installed package.
+Standard library only: the launcher uses this file without installed packages.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from workers.agent.machine import linux
 
-# What programs and libraries of the system need. /run, /var, /home, /root, /srv, /mnt and the platform's
-# folders are not there.
+# Folders that system programs and libraries need. /run, /var, /home, /root, /srv, /mnt and the platform's
+# folders are left out.
+# 21 mountinfo's encoding of blanks and backslashes
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys")
 PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 WRITABLE_BOX_FOLDERS = ("out", "home", "tmp")
@@ -41,13 +42,13 @@ def build_root(
 ) -> None:
     """Mount the worker's file tree at the folder `root` and enter it.
 
-    `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable`
-    and `data` read-only at its target; `hidden` folders are covered; /dev/shm holds `shared_memory_bytes` at
-    most. Needs a mount namespace of its own. Raises OSError.
+    `box` appears as /box, read-only except for its `out`, `home` and `tmp`. Each (source, target) of
+    `readable` and `data` appears read-only at its target. `hidden` folders are covered. /dev/shm is limited
+    to `shared_memory_bytes`. Needs a separate mount namespace. Raises OSError.
     """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("worker", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
-    # A shown folder may contain this very tree; it must not show up in itself.
+    # A visible folder may contain this very tree, which must not appear in itself.
     linux.mount("none", root, None, linux.MS_UNBINDABLE)
     for folder in SYSTEM_FOLDERS:
         _bind_system_folder(root, folder)
@@ -67,15 +68,14 @@ def build_root(
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
-    """Show the file or folder `source` at `target` as well, never with set-user-id programs in it. Raises
-    OSError."""
+    """Bind the file or folder `source` to `target`, without set-user-id programs. Raises OSError."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         if not os.path.exists(target):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-    # Recursive: a user namespace may not show a mount without what is mounted (and so hidden) below it.
+    # Recursive, because a user namespace must not reveal what a mount below `source` hides.
     linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
     for mount_point, flags in _mounts_below(os.path.realpath(target)):
         wanted = flags | linux.MS_NOSUID | (linux.MS_RDONLY if read_only else 0)
@@ -83,7 +83,7 @@ def bind(source: str, target: str, *, read_only: bool) -> None:
 
 
 def _mounts_below(folder: str) -> list[tuple[str, int]]:
-    """(mount point, flags that a remount must keep) for each mount at or below `folder`."""
+    """Return (mount point, flags that a remount must keep) for each mount at or below `folder`."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         fields = line.split(" ")
@@ -104,7 +104,7 @@ def _bind_system_folder(root: str, folder: str) -> None:
 
 
 def _bind_name_resolution(root: str) -> None:
-    """Where /etc/resolv.conf points into /run, show that one file."""
+    """If /etc/resolv.conf links into /run, make that one file visible."""
     actual = os.path.realpath("/etc/resolv.conf")
     if os.path.isfile(actual) and not os.path.exists(root + actual):
         bind(actual, root + actual, read_only=True)

@@ -1,7 +1,7 @@
-"""Where a worker runs: in namespaces of its own, under another user, or (only where a setting allows it) in
+"""The confinement of a worker: in namespaces, under another user, or (only if a setting allows it) in
 neither.
 
-Standard library alone: the launcher uses this file without any installed package.
+Standard library only: the launcher uses this file without installed packages.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from workers.agent.machine.resource_limits import ResourceLimits
 
 SandboxMode = Literal["namespaces", "user", "none"]
 OPEN_FILES_LIMIT = 65536
-#: The kernel's own limit on a user's processes stays a little above the one that tells of itself when it is
-#: reached.
+#: The kernel's limit on a user's processes is slightly above the one whose excess is reported.
 _PROCESSES_ABOVE = 16
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a worker may see and be.
+    """A worker's view and identity.
 
-    `box` is its folder outside, `box_inside` the same folder as the worker sees it. `user_id` is the user
-    that it becomes; None keeps the agent's own (an ordinary user cannot become another one). `first_user_id`
-    is the same for the first process, above the worker. `readable` and `data` list (source, target) pairs;
-    the targets of `data` lie in the box.
+    `box`: its folder outside, `box_inside`: the same folder inside. `user_id`: the user that it becomes; None
+    keeps the agent's (an ordinary user cannot change). `first_user_id`: the same for the first process, above
+    the worker. `readable` and `data`: (source, target) pairs; the targets of `data` lie in the box.
     """
 
     mode: SandboxMode
@@ -46,7 +44,7 @@ class Sandbox:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Sandbox:
-        """The sandbox that `to_json` described."""
+        """Parse the result of `to_json`."""
         return cls(
             mode=value["mode"],
             box=value["box"],
@@ -61,7 +59,7 @@ class Sandbox:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """This sandbox as plain JSON values."""
+        """Return this sandbox as plain JSON values."""
         return {
             "mode": self.mode,
             "box": self.box,
@@ -77,9 +75,9 @@ class Sandbox:
 
 
 def separate_processes() -> None:
-    """Let every process started from now on live in a PID namespace of its own. Raises OSError.
+    """Put every process started from now on into a new PID namespace. Raises OSError.
 
-    An ordinary user first needs a user namespace; the caller keeps its user id in it and so its right to its
+    An ordinary user first needs a user namespace, in which the caller keeps its user id and access to its
     files.
     """
     user_id, group_id = os.geteuid(), os.getegid()
@@ -97,10 +95,10 @@ def separate_processes() -> None:
 
 
 def enter(sandbox: Sandbox, root_folder: str) -> None:
-    """Make the worker's file tree and limits those of this process, which keeps its user. Raises OSError.
+    """Apply the worker's file tree and limits to this process, which keeps its user. Raises OSError.
 
-    In mode "namespaces" the caller must be the first process of its PID namespace; `root_folder` is an empty
-    folder under which the worker's file tree is mounted, invisible to everybody else.
+    In mode "namespaces" the caller must be the first process of its PID namespace. The worker's file tree is
+    mounted under the empty folder `root_folder`, invisible to all others.
     """
     os.umask(0o022)
     _limit_resources(sandbox)
@@ -119,7 +117,7 @@ def enter(sandbox: Sandbox, root_folder: str) -> None:
 
 
 def give_up_privileges(user_id: int | None) -> None:
-    """Become that user, if one is given, without any right to become another one again. Raises OSError."""
+    """Become the given user, if any, without the right to change again. Raises OSError."""
     if user_id is not None:
         os.setgroups([])
         os.setresgid(user_id, user_id, user_id)
@@ -129,8 +127,7 @@ def give_up_privileges(user_id: int | None) -> None:
 
 
 def seal() -> None:
-    """Let no process but one with rights over all look into this one: its memory, its descriptors, its
-    environment.
+    """Prevent unprivileged processes from inspecting this one: its memory, descriptors and environment.
 
     Raises OSError.
     """
@@ -138,14 +135,13 @@ def seal() -> None:
 
 
 def _limit_resources(sandbox: Sandbox) -> None:
-    """Few processes, no core dumps (they would hold other people's data), enough files, and first in line
-    when memory runs out."""
+    """Limit processes, disable core dumps (they could contain others' data), allow enough files, and let the
+    out-of-memory killer choose the worker first."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_LIMIT)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    # Binds a user id that only this worker has, and an ordinary user in the user namespace that only this
-    # worker has.
+    # The limit applies to a user id that only this worker has, or to a user namespace that only it has.
     if sandbox.limits is not None and (sandbox.user_id is not None or sandbox.mode == "namespaces"):
         processes = sandbox.limits.processes + _PROCESSES_ABOVE
         own = resource.getrlimit(resource.RLIMIT_NPROC)[1]

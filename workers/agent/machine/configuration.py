@@ -1,4 +1,4 @@
-"""The agent's configuration: a TOML file, overruled by environment variables, overruled by command-line
+"""The agent's configuration: a TOML file, overridden by environment variables, overridden by command-line
 options."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 EMULATED_PREFIX = "emulated-"
 DEVICE_MODEL_FIELDS = ("fixed_seconds", "seconds_per_sample")
-#: Of the device model that had all-reduce in a formula.
+#: Settings of the former device model with a formula for the all-reduce.
 LINKS_INSTEAD = (
     "latency_seconds",
     "intra_server_bytes_per_second",
@@ -27,7 +27,7 @@ LINKS_INSTEAD = (
 )
 GIBIBYTE = 1024**3
 
-# Environment variables of their own; every other setting is PUNCTUAL_AGENT_<NAME>.
+# Environment variables with special names; every other setting is PUNCTUAL_AGENT_<NAME>.
 VARIABLES = {
     "AGENT_URL": "server_url",
     "STREAM_URL": "stream_url",
@@ -38,12 +38,12 @@ VARIABLES = {
 
 
 class ConfigurationError(ValueError):
-    """A setting is missing or makes no sense; the message names it and what is expected."""
+    """A setting is missing or invalid; the message names it and what is expected."""
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """A declared accelerator that CPU slots stand in for, and its server's links. `model` has the fields of
+    """A declared accelerator that CPU slots emulate, and its server's links. `model` has the fields of
     protocol 3.1."""
 
     kind: str
@@ -54,7 +54,7 @@ class Emulation:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What an operator says about one server; docs/agents.md explains each setting."""
+    """The settings of one server; docs/agents.md explains each."""
 
     server_url: str
     stream_url: str
@@ -113,7 +113,7 @@ _WHOLE_NUMBERS = (
     "worker_processes",
     "memory_store_bytes",
 )
-#: Less and no worker could import PyTorch, or start the threads that training needs.
+#: With less, no worker could import PyTorch or start the threads of training.
 _LEAST = {"worker_memory_bytes": 256 * 1024**2, "worker_processes": 64}
 _SHARES = ("memory_point_share",)
 _SECONDS = ("report_seconds", "stop_seconds")
@@ -165,7 +165,7 @@ def _from_environment(environment: Mapping[str, str], known: set[str]) -> dict[s
 
 
 def _from_text(variable: str, name: str, text: str) -> Any:
-    """An environment variable's text as the value that a TOML file would give."""
+    """Return an environment variable's text as the value that a TOML file would give."""
     if name in _TEXTS or name in ("data", "enrol_token_file", "runtime_source"):
         return text
     if name in _FOLDER_LISTS:
@@ -294,8 +294,7 @@ def _emulation(value: Any) -> Emulation:
     if model.get("forward_share", 0.0) > 1:
         raise ConfigurationError(f"emulate.forward_share must be at most 1, not {model['forward_share']:g}")
     return Emulation(
-        # The prefix is not the operator's to leave out: wherever the kind is shown, it says that it is
-        # emulated.
+        # The prefix is mandatory, so that the kind shows everywhere that it is emulated.
         kind=EMULATED_PREFIX + name.removeprefix(EMULATED_PREFIX),
         model=model,
         links=links,

@@ -16,18 +16,17 @@ _STATES = "workers/*/box/tmp/expert-states-*"
 def disk_of_worker(data: Path, gpus: int) -> int:
     """Return the bytes of states that a worker may write: an equal share of the disk for each GPU.
 
-    States that the agent's workers keep already count as free, so that an agent that starts again computes
-    the same share.
+    States that workers already keep count as free, so that a restarted agent computes the same share.
 
     Args:
-        data: the agent's folder, in which its workers' boxes lie.
+        data: the agent's folder, which contains its workers' boxes.
     """
     room = shutil.disk_usage(data).free + sum(map(_bytes_below, data.glob(_STATES)))
     return int(USABLE_SHARE * room) // (WORKERS_OF_A_GPU * max(1, gpus))
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the bytes that files take on the disk. Files may vanish meanwhile."""
+    """Return the disk space of files, some of which may vanish meanwhile."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:

@@ -1,5 +1,4 @@
-"""Files that are either the old or the new version after a crash, never half of one (standard library
-alone)."""
+"""Files that are either the old or the new version after a crash, never partial (standard library only)."""
 
 from __future__ import annotations
 
@@ -14,22 +13,22 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-#: What a full disk says.
+#: Error numbers of a full disk.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: What a start writes at most where the runtime is there already, and how often room for it is looked for.
+#: Largest write of a start with an existing runtime, and the interval of checks for room.
 ROOM_BYTES = 1024**2
 LOOK_SECONDS = 0.5
-#: What a full disk did not take, by file; for one thread.
+#: Content that did not fit on a full disk, by file; for one thread.
 _waiting: dict[Path, tuple[bytes, bool]] = {}
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether it says that the disk, or a quota on it, is full: it may have room again later."""
+    """Whether the error says that the disk or a quota is full, which may change later."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
 def wait_for_room(folder: Path) -> None:
-    """Wait until the disk of a folder takes as much as a start writes. Raises OSError for other troubles."""
+    """Wait until the disk of a folder has room for a start's writes. Raises OSError for other problems."""
     probe, told = folder / ".room", False
     while folder.is_dir():
         try:
@@ -48,9 +47,9 @@ def wait_for_room(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace `path` by `content`. With `durable`, it is on disk when this returns.
+    """Replace `path` by `content`. With `durable`, it is on disk on return.
 
-    Raises OSError when the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -83,10 +82,11 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_json_soon(path: Path, value: Any, *, durable: bool = True) -> None:
-    """Replace `path` by `value` as JSON. What a full disk does not take waits in memory for `write_waiting`,
-    and `read_json` gives it meanwhile.
+    """Replace `path` by `value` as JSON. On a full disk the content waits in memory for `write_waiting`;
+    `read_json` returns it meanwhile.
 
-    For what is better lost with this process than the process with it. Raises OSError for other troubles.
+    For content whose loss with this process is better than the loss of the process. Raises OSError for other
+    problems.
     """
     content = json.dumps(value, separators=(",", ":")).encode()
     try:
@@ -102,8 +102,7 @@ def write_json_soon(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def write_waiting() -> None:
-    """Write what a full disk did not take, as far as it takes it now. What lies in a deleted folder is
-    dropped."""
+    """Write as much waiting content as fits now. Content for deleted folders is dropped."""
     for path, (content, durable) in list(_waiting.items()):
         try:
             write_atomically(path, content, durable=durable)
@@ -115,15 +114,15 @@ def write_waiting() -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, also while it waits to be written."""
+    """Delete a file, including waiting content."""
     _waiting.pop(path, None)
     path.unlink(missing_ok=True)
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Write over the first bytes of a file, which takes no room on a full disk. Readers may see half of it.
+    """Overwrite the first bytes of a file, which needs no room on a full disk. Readers may see it partially.
 
-    Raises OSError when there is no such file.
+    Raises OSError if the file does not exist.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -133,8 +132,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value stored at `path`, or None when there is no such file. Raises ValueError when it is not
-    JSON."""
+    """Return the value stored at `path`, or None without such a file. Raises ValueError if it is not JSON."""
     with suppress(KeyError):
         return json.loads(_waiting[path][0])
     try:

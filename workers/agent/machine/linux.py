@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library lacks (standard library alone)."""
+"""The few Linux calls that Python's standard library lacks (standard library only)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _check(result: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by `flags`. Raises OSError where the kernel does not allow it."""
+    """Leave the namespaces named by `flags`. Raises OSError if the kernel does not allow it."""
     _check(_libc.unshare(flags), "unshare")
 
 
@@ -64,7 +64,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def unmount(target: str, flags: int) -> None:
-    """Take away the mount at `target`. Raises OSError."""
+    """Remove the mount at `target`. Raises OSError."""
     _check(_libc.umount2(target.encode(), flags), f"unmount {target}")
 
 
@@ -74,21 +74,20 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 
 def process_control(option: int, argument: int) -> None:
-    """prctl(option, argument). Raises OSError."""
+    """Call prctl(option, argument). Raises OSError."""
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(option, ctypes.c_ulong(argument), zero, zero, zero), f"prctl {option}")
 
 
 def name_process(name: str) -> None:
-    """Let `ps` and `top` show this process under `name`, of which the kernel keeps 15 bytes. Raises
-    OSError."""
+    """Set this process's name in `ps` and `top`; the kernel keeps 15 bytes. Raises OSError."""
     text = ctypes.create_string_buffer(name.encode())
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(PR_SET_NAME, text, zero, zero, zero), "prctl PR_SET_NAME")
 
 
 def drop_bounding_capabilities() -> None:
-    """Give up what a program with file capabilities could gain. Does nothing without the right to. Raises
+    """Drop the capabilities that file capabilities could grant. Does nothing without the right to. Raises
     OSError."""
     for capability in range(64):
         try:
@@ -103,7 +102,7 @@ def drop_bounding_capabilities() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability that this process has. Raises OSError."""
+    """Drop every capability of this process. Raises OSError."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     nothing = ctypes.create_string_buffer(bytes(24))
     _check(_libc.capset(header, nothing), "capset")

@@ -1,4 +1,4 @@
-"""One thread that owns the agent's state; all others hand it small pieces of work."""
+"""One thread that owns the agent's state; all others post work to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MainLoop:
         self.post(lambda: None)
 
     def run_for(self, seconds: float) -> None:
-        """Wait at most `seconds` for work, and run what there is."""
+        """Wait at most `seconds` for work, and run what is due."""
         due = self._next_timer_seconds()
         try:
             work = self._inbox.get(timeout=max(0.0, min(seconds, due)))
@@ -41,7 +41,7 @@ class MainLoop:
             pass
         else:
             work()
-        # Bounded: leases and reports must have their turn while workers talk without end.
+        # Bounded, so that leases and reports get their turn while workers send without pause.
         for _ in range(min(1000, self._inbox.qsize())):
             self._inbox.get()()
         for work in self._due():

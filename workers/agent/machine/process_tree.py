@@ -1,4 +1,4 @@
-"""Killing everything that a worker started where no PID namespace does it (standard library alone)."""
+"""Killing everything that a worker started when no PID namespace does it (standard library only)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _ROUNDS = 200
 
 
 def kill_user(user_id: int) -> None:
-    """Kill every process of the user `user_id`, which belongs to one worker alone. Needs root."""
+    """Kill every process of the user `user_id`, which belongs to only one worker. Needs root."""
     child = os.fork()
     if child == 0:
         try:
             os.setgroups([])
             os.setresgid(user_id, user_id, user_id)
             os.setresuid(user_id, user_id, user_id)
-            # The kernel kills them in one step: none of them can fork faster than it is found.
+            # The kernel kills them in one step, so none can escape by forking.
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
@@ -28,8 +28,8 @@ def kill_user(user_id: int) -> None:
 def kill_descendants(ancestor: int) -> None:
     """Kill all descendants of `ancestor`, which must be this process and a child subreaper.
 
-    New ones can appear while the list is read, so it goes on until none is left; a process that forks without
-    end could outrun it, which is why this is only the last resort.
+    New ones may appear while the list is read, so it repeats until none is left. A process that forks without
+    end could outrun it, so this is only the last resort.
     """
     for _ in range(_ROUNDS):
         found = descendants(ancestor)

@@ -1,8 +1,7 @@
-"""How much memory and how many processes a worker may have, and what keeps it to that (standard library
-alone).
+"""Limits of a worker's memory and processes, and their enforcement (standard library only).
 
-A control group of the kernel where one can be made: version 2, else version 1. Else a watchdog counts what
-the worker's processes take, and has it killed. Either way the launcher learns what was exceeded.
+A kernel control group if one can be made: version 2, else version 1. Otherwise a watchdog counts the
+resources of the worker's processes and has it killed. Either way the launcher learns what was exceeded.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from punctual.protocol.limits import MEMORY_EXCEEDED, PROCESSES_EXCEEDED
 EXCEEDED = (MEMORY_EXCEEDED, PROCESSES_EXCEEDED)
 MEBIBYTE = 1024**2
 PREFIX = "punctual-"
-#: Of the machine's memory one part in so many is the in-memory store's, unless a setting says otherwise.
+#: The in-memory store gets 1 / this of the machine's memory, unless a setting says otherwise.
 STORE_PART = 8
-#: A bomb fills what is allowed within a moment, and its last processes come and go.
+#: A fork bomb reaches its limit at once, and its last processes come and go.
 _PROCESSES_MARGIN = 4
-#: How near to its limit a group must have come for a kill in it to be the limit's.
+#: Share of its limit that a group must have used for a kill to count as the limit's.
 _NEARLY = 0.95
 
 Controller = Literal["memory", "pids"]
@@ -33,8 +32,7 @@ Controller = Literal["memory", "pids"]
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What one worker may take. `groups` maps a controller to the folder in which control groups can be made
-    for it."""
+    """The limits of one worker. `groups` maps a controller to the folder for its control groups."""
 
     memory_bytes: int
     processes: int
@@ -42,15 +40,15 @@ class ResourceLimits:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResourceLimits:
-        """The limits that `to_json` described."""
+        """Parse the result of `to_json`."""
         return cls(value["memory_bytes"], value["processes"], dict(value["groups"]))
 
     def to_json(self) -> dict[str, Any]:
-        """These limits as plain JSON values."""
+        """Return these limits as plain JSON values."""
         return {"memory_bytes": self.memory_bytes, "processes": self.processes, "groups": dict(self.groups)}
 
     def message(self, reason: str) -> str:
-        """What to tell a person whose worker exceeded one."""
+        """Return the explanation for users whose worker exceeded a limit."""
         if reason == MEMORY_EXCEEDED:
             return (
                 f"it used more than {self.memory_bytes // MEBIBYTE} MiB of memory, which is what a worker "
@@ -63,7 +61,7 @@ class ResourceLimits:
 
 
 class WorkerResources:
-    """The resources of one worker, `name`, as its launcher keeps them."""
+    """The resources of the worker `name`, managed by its launcher."""
 
     def __init__(self, limits: ResourceLimits, name: str) -> None:
         self.limits = limits
@@ -81,7 +79,7 @@ class WorkerResources:
                 self._folders[controller] = folder
 
     def take(self, process_id: int) -> None:
-        """Count that process, which has no children yet, and all that it starts."""
+        """Add a process, which has no children yet, to the worker's groups."""
         for controller, folder in list(self._folders.items()):
             try:
                 (folder / "cgroup.procs").write_text(str(process_id))
@@ -92,8 +90,8 @@ class WorkerResources:
                     folder.rmdir()
 
     def exceeded(self) -> str | None:
-        """Which limit was exceeded, if one was. For the launcher, from which all of the worker's processes
-        descend."""
+        """Return the limit that was exceeded, or None. For the launcher, the ancestor of all of the worker's
+        processes."""
         told = exceeded_in_groups(self._folders)
         if told is not None or set(self._folders) >= {"memory", "pids"}:
             return told
@@ -102,21 +100,21 @@ class WorkerResources:
             tasks = sum(_tasks(process_id) for process_id in tree)
             if tasks + _PROCESSES_MARGIN >= self.limits.processes:
                 return PROCESSES_EXCEEDED
-        # Twice: processes that end while they are counted leave their share of what was common to others.
+        # Twice, because processes that end during the count leave their share of common memory to others.
         limit = self.limits.memory_bytes
         if "memory" not in self._folders and all(_memory_bytes(tree, limit) > limit for _ in range(2)):
             return MEMORY_EXCEEDED
         return None
 
     def close(self) -> None:
-        """Take the control groups away, once nothing of the worker is left."""
+        """Remove the control groups, once the worker has no processes left."""
         for folder in self._folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def exceeded_in_groups(folders: Mapping[str, Path]) -> str | None:
-    """What the kernel has kept a worker from."""
+    """Return the limit by which the kernel restricted a worker, or None."""
     if "memory" in folders and _memory_exceeded(folders["memory"]):
         return MEMORY_EXCEEDED
     if "pids" in folders and _count(folders["pids"] / "pids.events", "max") > 0:
@@ -125,7 +123,7 @@ def exceeded_in_groups(folders: Mapping[str, Path]) -> str | None:
 
 
 def groups_of(limits: ResourceLimits, name: str) -> dict[str, Path]:
-    """The control groups of the worker `name`, as far as its launcher could make them."""
+    """Return the control groups of the worker `name` that its launcher has made."""
     found = {controller: Path(parent) / (PREFIX + name) for controller, parent in limits.groups.items()}
     return {controller: folder for controller, folder in found.items() if folder.is_dir()}
 
@@ -144,8 +142,8 @@ def _set_limit(controller: str, folder: Path, limits: ResourceLimits) -> None:
 
 
 def _memory_exceeded(folder: Path) -> bool:
-    """Whether the kernel killed for this limit; where the whole machine ran out of memory, the limit was not
-    reached."""
+    """Whether the kernel killed because of this limit, rather than because the whole machine ran out of
+    memory."""
     if (folder / "memory.events").exists():
         events = folder / "memory.events"
         return _count(events, "oom_kill") > 0 and _count(events, "max") > 0
@@ -173,8 +171,7 @@ def _count(file: Path, name: str) -> int:
 
 
 def usable_groups() -> dict[str, str]:
-    """For each controller the folder in which this process may make control groups; without those that cannot
-    be had."""
+    """Return the folder in which this process may make control groups, for each available controller."""
     memberships = dict(_memberships())
     found: dict[str, str] = {}
     unified = _folder(memberships.get(""), "cgroup2", None)
@@ -188,7 +185,7 @@ def usable_groups() -> dict[str, str]:
 
 
 def remove_left_over(groups: Mapping[str, str]) -> None:
-    """Remove what launchers that were killed have left; the kernel keeps those that still hold a process."""
+    """Remove groups of killed launchers; the kernel keeps those that still contain a process."""
     for parent in set(groups.values()):
         for folder in Path(parent).glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
@@ -196,7 +193,7 @@ def remove_left_over(groups: Mapping[str, str]) -> None:
 
 
 def _memberships() -> Iterator[tuple[str, str]]:
-    """(controller, path of this process's group); the controller is empty for version 2."""
+    """Yield (controller, path of this process's group); the controller is empty for version 2."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
@@ -204,7 +201,7 @@ def _memberships() -> Iterator[tuple[str, str]]:
 
 
 def _folder(path: str | None, kind: str, controller: str | None) -> Path | None:
-    """Where that group is visible, if its hierarchy is mounted."""
+    """Return where that group is visible, if its hierarchy is mounted."""
     if path is None:
         return None
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
@@ -222,7 +219,7 @@ def _folder(path: str | None, kind: str, controller: str | None) -> Path | None:
 
 
 def _delegate(folder: Path) -> bool:
-    """Let groups below `folder`, of version 2, limit memory and processes."""
+    """Enable memory and process limits for groups below `folder`, of version 2."""
     try:
         if not {"memory", "pids"} <= set((folder / "cgroup.controllers").read_text().split()):
             return False
@@ -235,8 +232,8 @@ def _delegate(folder: Path) -> bool:
 
 
 def _move_into_leaf(folder: Path) -> None:
-    """A group whose groups are limited may hold no process itself, unless it is the root: go down, if alone
-    in there."""
+    """Move this process into a leaf group if it is alone: except for the root, a group with limited
+    sub-groups may contain no process."""
     own = str(os.getpid())
     if (folder / "cgroup.type").exists() and (folder / "cgroup.procs").read_text().split() == [own]:
         leaf = folder / "agent"
@@ -255,7 +252,7 @@ def _can_make_groups(folder: Path) -> bool:
 
 
 def host_memory_bytes() -> int:
-    """What this machine has, or what the control group of this process may use of it."""
+    """Return this machine's memory, or the limit of this process's control group."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     memberships = dict(_memberships())
     for folder, file in (
@@ -269,7 +266,7 @@ def host_memory_bytes() -> int:
 
 
 def store_bytes(asked: int | None) -> int:
-    """What recovery points in memory may take: as configured, else a part of the machine's memory."""
+    """Return the memory for recovery points: as configured, else a part of the machine's."""
     return host_memory_bytes() // STORE_PART if asked is None else asked
 
 
@@ -277,7 +274,7 @@ def store_bytes(asked: int | None) -> int:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """All processes below `ancestor`, which is their reaper or has one among them."""
+    """Return all processes below `ancestor`, which is their reaper or contains it."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and (fields := _statistics(entry.name)):
@@ -292,7 +289,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _statistics(process_id: int | str) -> list[bytes]:
-    """What /proc says of it after its name; nothing when it ends under one's hands."""
+    """Return a process's fields in /proc after its name; none if it has ended."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_bytes()
     except OSError:
@@ -306,8 +303,8 @@ def _tasks(process_id: int) -> int:
 
 
 def _memory_bytes(tree: list[int], limit_bytes: int) -> int:
-    """What the processes take. What they share is counted once, which costs more to find out: only where it
-    matters."""
+    """Return the memory of the processes. Shared memory is counted once, which is slower, only if the simple
+    sum exceeds the limit."""
     resident = {process_id: _resident_bytes(process_id) for process_id in tree}
     if sum(resident.values()) <= limit_bytes:
         return sum(resident.values())
@@ -325,7 +322,7 @@ def _resident_bytes(process_id: int) -> int:
 def _proportional_bytes(process_id: int, otherwise: int) -> int:
     try:
         text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
-    except PermissionError:  # it lets nobody look
+    except PermissionError:  # the process is not inspectable
         return otherwise
     except OSError:
         return 0

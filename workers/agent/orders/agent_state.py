@@ -1,4 +1,4 @@
-"""What an agent remembers over its own restarts: credential, memory of generations, report sequence."""
+"""The agent's persistent state: credential, memory of generations, report sequence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from workers.agent.machine.durable_files import read_json, write_json
 from workers.agent.orders.decisions import JobKey, Memory, SeenGeneration
 from workers.agent.orders.desired_state import Purpose
 
-# Jobs remembered; the oldest are forgotten first. A job forgotten here is long over, and the epoch still
-# guards it.
+# Jobs remembered; the oldest are forgotten first. A forgotten job ended long ago, and the epoch still guards
+# it.
 REMEMBERED_JOBS = 20_000
-# Sequence numbers are reserved on disk in blocks, so that a report costs no disk write and none is ever used
-# twice.
+# Sequence numbers are reserved on disk in blocks: a report costs no disk write, and no number is used twice.
 SEQUENCE_BLOCK = 1024
 
 
@@ -26,8 +25,8 @@ class AgentStateError(RuntimeError):
 
 @dataclass(frozen=True)
 class Credential:
-    """What enrolment gave. `lease_seconds` and `report_seconds` hold until a report's answer says
-    otherwise."""
+    """The result of enrolment. `lease_seconds` and `report_seconds` hold until the answer to a report changes
+    them."""
 
     server_id: str
     credential: str
@@ -40,8 +39,8 @@ class AgentState:
     """The agent's data folder. Only one agent at a time may hold it."""
 
     def __init__(self, folder: Path) -> None:
-        """Make and lock the folder. Raises AgentStateError when another agent holds it or it cannot be
-        written."""
+        """Create and lock the folder. Raises AgentStateError if another agent holds it or it is not
+        writable."""
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,7 +60,7 @@ class AgentState:
         self._sequence: int = self._reserved
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Unlock the folder."""
         os.close(self._lock)
 
     @property
@@ -71,11 +70,11 @@ class AgentState:
         return None if value is None else Credential(**value)
 
     def store_credential(self, credential: Credential) -> None:
-        """Keep the credential, readable by the agent's user only."""
+        """Store the credential, readable by the agent's user only."""
         write_json(self.folder / "credential.json", asdict(credential))
 
     def remember(self, memory: Memory) -> None:
-        """Make `memory` durable. Called before anything that it allows is done."""
+        """Make `memory` durable. Call it before any action that it allows."""
         if memory == self.memory:
             return
         kept = dict(list(memory.generations.items())[-REMEMBERED_JOBS:])
@@ -92,7 +91,7 @@ class AgentState:
         self.memory = Memory(memory.epoch, kept)
 
     def next_sequence(self) -> int:
-        """A number larger than every one before, over restarts too. Raises OSError where none can be
+        """Return a number larger than all previous ones, across restarts. Raises OSError if none can be
         reserved."""
         if self._sequence + SEQUENCE_BLOCK // 2 >= self._reserved:
             self._reserve_sequence()
@@ -100,7 +99,7 @@ class AgentState:
         return self._sequence
 
     def _reserve_sequence(self) -> None:
-        """Reserve the next block. A full disk matters only once nothing is left of the one before."""
+        """Reserve the next block. A full disk matters only once the previous block is used up."""
         reserved = self._sequence + SEQUENCE_BLOCK
         try:
             write_json(self.folder / "sequence.json", {"reserved": reserved})

@@ -1,7 +1,7 @@
-"""What an agent does next: a pure function of what should be, what is, and what it has obeyed before.
+"""The agent's decision: a pure function of the desired state, the actual state and the memory of past orders.
 
-No clock, no files, no processes: the same arguments give the same decision, so lost, doubled, delayed and
-reordered answers of the control plane can be tried by the thousand in tests.
+No clock, no files, no processes: the same arguments give the same decision, so tests can try thousands of
+lost, duplicate, delayed and reordered answers of the control plane.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ class SeenGeneration:
 
 @dataclass(frozen=True)
 class Memory:
-    """What an agent must never forget: with it, no late message can start anything that is over.
+    """The durable memory of an agent: with it, no late message can start anything that is over.
 
-    `epoch` is the highest of any answer obeyed: a whole answer of an older planner is ignored. Within an
-    answer a job's entry may be older than another job's, as long as it is not older than what was seen of the
-    same job.
+    `epoch` is the highest of any obeyed answer: an answer of an older planner is ignored as a whole. Within
+    an answer a job's entry may be older than another job's, but not older than what was seen of the same job.
     """
 
     epoch: int = 0
@@ -49,8 +48,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker as the decision sees it. `settled`: all that it left behind (files, log) has been
-    delivered."""
+    """A worker's state for the decision. `settled`: whether all its files and log are delivered."""
 
     key: str
     job: str
@@ -64,13 +62,13 @@ class WorkerView:
 
     @property
     def name(self) -> WorkerName:
-        """What this worker is, as opposed to `key`, which process it is."""
+        """The worker's role, as opposed to `key`, which identifies the process."""
         return (self.job, self.purpose, self.generation, self.rank)
 
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start (or take from the warm pool) the worker of `slot`."""
+    """Start the worker of `slot`, or take it from the warm pool."""
 
     desire: GenerationDesire
     slot: WorkerSlot
@@ -78,7 +76,7 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class SetGoal:
-    """Tell a worker a goal, and where its state comes from."""
+    """Send a worker a goal, and where its state comes from."""
 
     key: str
     goal: Goal
@@ -87,7 +85,7 @@ class SetGoal:
 
 @dataclass(frozen=True)
 class KillWorker:
-    """End a worker and all that it started, at once."""
+    """End a worker and all its processes, at once."""
 
     key: str
     reason: str
@@ -95,7 +93,7 @@ class KillWorker:
 
 @dataclass(frozen=True)
 class ForgetWorker:
-    """Delete what is left of a worker that is gone and that nobody asks about."""
+    """Delete the remains of an ended worker that is no longer desired."""
 
     key: str
 
@@ -105,10 +103,10 @@ Action = StartWorker | SetGoal | KillWorker | ForgetWorker
 
 @dataclass(frozen=True)
 class Decision:
-    """Actions in order, the memory to be stored *before* they are done, and what was not done, with reasons.
+    """Actions in order, the memory to be stored *before* they are done, and refused entries with reasons.
 
-    `lost` names workers that should be here, were started once, and of which nothing is left (say, because
-    the data folder was deleted): they are reported as gone and never started again.
+    `lost`: workers that should be here, were started once, and have left nothing (for example because the
+    data folder was deleted). They are reported as gone and never started again.
     """
 
     actions: tuple[Action, ...]
@@ -125,12 +123,11 @@ def decide(
     may_start: bool,
     most_starts: int | None = None,
 ) -> Decision:
-    """The steps from `workers` to `desired`.
+    """Return the steps from `workers` to `desired`.
 
-    Whether an entry is obeyed is judged by the memory from before the whole answer, so the order of its
-    entries does not matter. `may_start` is False while no lease is held or the agent is stopping.
-    `most_starts`: how many workers can be had now, where that is limited; the others wait for another
-    decision.
+    Entries are judged by the memory from before the whole answer, so their order does not matter.
+    `may_start` is False without a lease and while the agent is stopping. `most_starts`: limit of workers
+    available now; the others wait for a later decision.
     """
     starts_left = inf if most_starts is None else most_starts
     views = list(workers)
@@ -148,7 +145,7 @@ def decide(
             continue
         job_key = (desire.job, desire.purpose)
         before = seen.get(job_key, SeenGeneration(0))
-        # Without a lease nothing can be started, so nothing is obeyed yet that would have to be.
+        # Without a lease nothing can be started, so no entry that requires a start is recorded as obeyed.
         can_start = may_start and starts_left > 0
         if running or can_start:
             before = seen[job_key] = _with(before, desire)
@@ -177,13 +174,12 @@ def decide(
 
 
 def is_stale(desired: DesiredState, newest: tuple[int, int] | None, memory: Memory) -> bool:
-    """Whether an answer is older than one already obeyed; `newest` is the (epoch, version) of the newest so
-    far."""
+    """Whether an answer is older than one already obeyed; `newest` is the newest (epoch, version) so far."""
     return desired.epoch < memory.epoch or (newest is not None and (desired.epoch, desired.version) < newest)
 
 
 def _objection(desire: GenerationDesire, memory: Memory) -> str | None:
-    """Why nothing of an entry may be started, or None."""
+    """Return why an entry must not be started, or None."""
     seen = memory.generations.get((desire.job, desire.purpose))
     if seen is None or (desire.epoch >= seen.epoch and desire.generation >= seen.generation):
         return None
@@ -194,7 +190,7 @@ def _objection(desire: GenerationDesire, memory: Memory) -> str | None:
 
 
 def _with(seen: SeenGeneration, desire: GenerationDesire) -> SeenGeneration:
-    """What is remembered of a job once `desire` is obeyed."""
+    """Return the memory of a job once `desire` is obeyed."""
     epoch = max(seen.epoch, desire.epoch)
     if desire.generation > seen.generation:
         return SeenGeneration(desire.generation, epoch)
@@ -202,7 +198,7 @@ def _with(seen: SeenGeneration, desire: GenerationDesire) -> SeenGeneration:
 
 
 def _change_goal(view: WorkerView, desire: GenerationDesire) -> Iterable[Action]:
-    """Goals only move on; a new source of the state is passed on while the goal stays the same."""
+    """Return a goal change. Goals only advance; a new source of the state is sent with an unchanged goal."""
     if not view.alive or goal_rank(desire.goal) < goal_rank(view.goal):
         return ()
     if desire.goal == view.goal and desire.start == view.start:

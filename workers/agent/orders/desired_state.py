@@ -1,4 +1,4 @@
-"""What the control plane says should be true on this server, as checked values (protocol 2.3)."""
+"""The control plane's desired state of this server, as checked values (protocol 2.3)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from recovery.store.groups import LEAST_SECRET_CHARACTERS
 Goal = Literal["prepare", "train", "serve", "hand_over", "drain", "suspend", "stop"]
 Purpose = Literal["training", "profiling", "serving"]
 
-# A worker only ever moves to the right.
+# A worker's goals only move to the right.
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
 
 def goal_rank(goal: Goal | None) -> int:
-    """The place of a goal in the order in which goals may follow each other; -1 before the first."""
+    """Return the place of a goal in the order of goals; -1 before the first."""
     return -1 if goal is None else GOALS.index(goal)
 
 
 class DesiredStateError(ValueError):
-    """The control plane's answer cannot be understood; nothing of it is obeyed."""
+    """The control plane's answer is invalid; no part of it is obeyed."""
 
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """One worker of a generation that belongs on this server. At `handover_port` it serves its shard, or the
-    requests to a deployment."""
+    """One worker of a generation on this server. At `handover_port` it serves its shard, or a deployment's
+    requests."""
 
     rank: int
     gpu_index: int
@@ -36,8 +36,7 @@ class WorkerSlot:
 
 @dataclass(frozen=True)
 class GenerationDesire:
-    """One generation of one job, as far as it concerns this server. `specification` is the entry as it was
-    sent."""
+    """One generation of one job, as far as it concerns this server. `specification` is the original entry."""
 
     job: str
     generation: int
@@ -51,24 +50,24 @@ class GenerationDesire:
 
 @dataclass(frozen=True)
 class StorePeers:
-    """What this server's in-memory store has to do with others: its name among them, the port on which it
-    listens, and one entry for each generation, as the store takes it."""
+    """This server's part in the exchange between in-memory stores: its name, the port on which its store
+    listens, and one entry for each generation, in the store's format."""
 
     server: str
     port: int | None
     groups: tuple[Mapping[str, Any], ...]
 
     def keeps_copies(self) -> bool:
-        """Whether anything of other servers is to be kept here."""
+        """Whether copies for other servers are to be kept here."""
         return any(group["keep"] for group in self.groups)
 
 
 @dataclass(frozen=True)
 class LinkProbe:
-    """The link to another server is to be measured: by a call to its agent, or by answering it.
+    """A requested measurement of the link to another server, by calling its agent or answering it.
 
-    ``link``, ``number``: which measurement. ``here``: this server's name, ``server``: the other's. ``port``:
-    where the one that answers listens.
+    ``link``, ``number``: identify the measurement. ``calls``: whether this server calls. ``here``: this
+    server's name, ``server``: the other's. ``port``: where the answering server listens.
     """
 
     link: int
@@ -83,38 +82,37 @@ class LinkProbe:
 
     @property
     def key(self) -> tuple[int, int]:
-        """By which one is told from another."""
+        """Identifies the measurement."""
         return self.link, self.number
 
     @property
     def name(self) -> str:
-        """What both ends call it."""
+        """The measurement's name, common to both ends."""
         return f"link {self.link}"
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """All that should run here, with the planner's epoch and the version by which newer and older are told
-    apart."""
+    """All generations that should run here, with the planner's epoch and the version that orders answers."""
 
     epoch: int
     version: int
     generations: tuple[GenerationDesire, ...]
-    #: Jobs whose recovery points in this server's memory are of use, though none of them may run here now.
+    #: Jobs whose recovery points in this server's memory are useful, though they do not run here now.
     remembered: frozenset[str] = frozenset()
-    #: Others whose points stay as long as nobody else wants the memory.
+    #: Other jobs whose points stay while no job needs the memory.
     spare: frozenset[str] = frozenset()
     memory: StorePeers | None = None
     link_probe: LinkProbe | None = None
 
     def jobs_in_memory(self) -> set[str]:
-        """Jobs whose recovery points in memory stay."""
+        """Return the jobs whose recovery points in memory stay."""
         kept = () if self.memory is None else (group["job"] for group in self.memory.groups)
         return {*self.remembered, *self.spare, *kept, *(desire.job for desire in self.generations)}
 
 
 def parse_desired_state(body: Any) -> DesiredState:
-    """The desired state in an answer's JSON `body`. Raises DesiredStateError with the field that is wrong."""
+    """Parse the desired state from an answer's JSON `body`. Raises DesiredStateError, naming the field."""
     generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
     remembered = frozenset(map(str, _list(body, "remembered") if "remembered" in body else ()))
     spare = frozenset(map(str, _list(body, "spare") if "spare" in body else ()))

@@ -1,4 +1,4 @@
-"""What this server has: GPUs by NVML, or declared CPU slots, or CPU slots that emulate a declared
+"""The server's inventory: GPUs by NVML, declared CPU slots, or CPU slots that emulate a declared
 accelerator."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMESPACE = uuid.UUID("0b8f0c1e-31a5-4a0e-9f0b-6f3c3f6f2d11")
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One place where one worker computes. `device_files` is what a real GPU's worker needs of /dev."""
+    """A device for one worker. `device_files`: paths below /dev that a real GPU's worker needs."""
 
     index: int
     uuid: str
@@ -37,7 +37,7 @@ class Accelerator:
 
 
 def find_accelerators(configuration: Configuration) -> tuple[Accelerator, ...]:
-    """The accelerators to report, in order of their index."""
+    """Return the accelerators to report, in order of their index."""
     if configuration.emulate is None and not configuration.slots and configuration.gpus:
         gpus = _nvml_gpus()
         if gpus:
@@ -51,7 +51,7 @@ def describe(
     configuration: Configuration,
     worker_memory_bytes: int,
 ) -> dict[str, Any]:
-    """The inventory of protocol 2.1. `worker_memory_bytes`: what one worker may take."""
+    """Return the inventory of protocol 2.1. `worker_memory_bytes`: limit of one worker."""
     emulation = configuration.emulate
     kept_bytes = store_bytes(configuration.memory_store_bytes)
     configuration.data.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def describe(
         ],
         "hostname": socket.gethostname(),
         "cpu_cores": len(os.sched_getaffinity(0)),
-        # What recovery points in memory may take is nobody else's.
+        # Memory for recovery points is not available to workers.
         "memory_bytes": max(0, host_memory_bytes() - kept_bytes),
         "memory_store_bytes": kept_bytes,
         "worker_memory_bytes": worker_memory_bytes,
@@ -87,7 +87,7 @@ def _slots(configuration: Configuration) -> tuple[Accelerator, ...]:
     return tuple(
         Accelerator(
             index=index,
-            # The same slot of the same server keeps its id over restarts and re-enrolments.
+            # A slot keeps its id over restarts and re-enrolments.
             uuid=f"SLOT-{uuid.uuid5(_NAMESPACE, f'{configuration.name}/{index}')}",
             kind=emulation.kind if emulation else "cpu",
             memory_bytes=(emulation.memory_bytes or share) if emulation else share,

@@ -1,12 +1,12 @@
 """The launcher: starts one worker in its sandbox, outlives the agent, and kills the worker when its lease
-ends. So does the first process in the sandbox, for a launcher may be frozen together with the agent.
+ends. The first process in the sandbox does so too, because the launcher may be frozen along with the agent.
 
     python -I -S -c "..." WORKER_FOLDER        (see `launcher_command`)
 
-It stands outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs
-the standard library alone, and reads nothing that the worker can write. An agent's nursery
-(`nursery_process.py`) forks launchers instead of starting this program, which differs in one thing: how a
-process in the sandbox becomes the worker.
+It stays outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs
+only the standard library, and reads nothing that the worker can write. An agent's nursery
+(`nursery_process.py`) forks launchers instead of starting this program. The only difference is how a process
+in the sandbox becomes the worker.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from workers.agent.machine.durable_files import read_json, write_json
 from workers.agent.machine.process_tree import kill_descendants, kill_user
 from workers.agent.machine.resource_limits import WorkerResources
 
-# After a suspended machine wakes up, timers have not run on: look at the lease at least this often.
+# Timers do not advance while a machine is suspended, so check the lease at least this often.
 LONGEST_WAIT_SECONDS = 1.0
-#: A lease is written over while others read it: one that has ended is read once more, so long afterwards.
+#: A lease is overwritten while others read it: an expired one is read again after this.
 READ_AGAIN_SECONDS = 0.005
-#: What a worker takes is looked at this often.
+#: Interval of checks of a worker's resources.
 RESOURCES_SECONDS = 0.25
 READ_BYTES = 65536
 LEASE_READ_BYTES = 64
 
-#: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises
-#: OSError.
+#: Turns the calling process, in the sandbox, into the worker of launch.json. Does not return; raises OSError.
 BecomeWorker = Callable[[Mapping[str, Any]], NoReturn]
 
 
@@ -50,7 +49,7 @@ def execute(launch: Mapping[str, Any]) -> NoReturn:
 
 
 def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -> list[str]:
-    """The command that starts a launcher for `worker_folder`; `source_root` holds the package `workers`."""
+    """Return the command that starts a launcher; `source_root` contains the package `workers`."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.processes.launcher import main; "
         "main(sys.argv[2])"
@@ -59,23 +58,23 @@ def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -
 
 
 class Lease:
-    """Until when a worker may live, as the agent writes it down again and again."""
+    """A worker's lease, which the agent rewrites repeatedly."""
 
     def __init__(self, folder: Path) -> None:
         try:
             self.descriptor = os.open(folder / "lease", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self.descriptor = -1  # nothing that could be read: it has ended
+            self.descriptor = -1  # unreadable: treated as expired
 
     def left_seconds(self) -> float:
-        """How long it still runs; a lease that cannot be read has ended."""
+        """Return the remaining time; a lease that cannot be read has expired."""
         try:
             return float(os.pread(self.descriptor, LEASE_READ_BYTES, 0)) - clock.boot_time_seconds()
         except (OSError, ValueError):
             return -math.inf
 
     def is_over(self) -> bool:
-        """Whether it has ended. What was read in the midst of being written is read again."""
+        """Whether the lease has expired. A value may be read while it is written, so it is read twice."""
         if self.left_seconds() > 0.0:
             return False
         time.sleep(READ_AGAIN_SECONDS)
@@ -83,15 +82,14 @@ class Lease:
 
 
 class LimitedLog:
-    """A worker's output in a file that stops growing at a limit, so that no worker fills the disk by
-    printing."""
+    """A worker's output in a file that stops growing at a limit, so that it cannot fill the disk."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._left_bytes = limit_bytes - os.fstat(self._descriptor).st_size
 
     def write(self, output: bytes) -> None:
-        """Append `output`, as far as the limit allows."""
+        """Append `output`, up to the limit."""
         if self._left_bytes <= 0:
             return
         try:
@@ -102,13 +100,12 @@ class LimitedLog:
                     self._descriptor, b"\n[the log is full: further output of this worker is discarded]\n"
                 )
         except OSError:
-            # A full disk must not end the launcher, and with it a worker that trains: its output is what can
-            # be lost.
+            # A full disk must not end the launcher and its worker, so the output is lost instead.
             self._left_bytes = 0
 
 
 class Launcher:
-    """One worker's life: start, output, lease, end."""
+    """The life of one worker: start, output, lease, end."""
 
     def __init__(self, folder: Path, become_worker: BecomeWorker = execute) -> None:
         self.folder = folder
@@ -126,7 +123,7 @@ class Launcher:
         self._lease = Lease(folder)
 
     def run(self) -> None:
-        """Start the worker and watch it until it is gone; then write exit.json."""
+        """Start the worker and watch it until it ends; then write exit.json."""
         self._catch_signals()
         output_read, output_write = os.pipe()
         status_read, status_write = os.pipe()
@@ -159,13 +156,13 @@ class Launcher:
             },
         )
         with contextlib.suppress(OSError):
-            seal()  # without namespaces the worker sees it
+            seal()  # without namespaces the worker could see it
         if self.resources is not None:
             self.resources.take(child)
         os.write(go_write, b"g")
         status = self._watch(child, output_read, status_read)
         if status.get("code") != 0:
-            self._look_at_resources()  # what the kernel killed it for
+            self._look_at_resources()  # why the kernel killed it
         if status.pop("lease_ended", False) and self.kill_reason is None:
             self.kill_reason = "stopped" if self.stop_asked else "lease_ended"
         if self.kill_message is not None:
@@ -212,8 +209,8 @@ class Launcher:
         return min(longest, left) if self.kill_reason is None else LONGEST_WAIT_SECONDS
 
     def _look_at_resources(self) -> None:
-        """Note that the worker has taken more than it may. A look may cost milliseconds, so not at every line
-        printed."""
+        """Record whether the worker has exceeded its limits. May cost milliseconds, so not for every line of
+        output."""
         self._looked_at = clock.boot_time_seconds()
         exceeded = None if self.resources is None else self.resources.exceeded()
         if self.resources is not None and exceeded is not None and self.kill_reason is None:
@@ -233,12 +230,12 @@ class Launcher:
             self._look_at_resources()
         if self.kill_reason is None:
             return
-        # In a PID namespace its first process takes every other one with it, whatever they did to hide.
+        # The end of a PID namespace's first process ends all others, however they hide.
         os.kill(child, signal.SIGKILL)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 
     def _reap(self, child: int) -> int | None:
-        """Collect ended children; the wait status of `child` once it has ended."""
+        """Collect ended children; return the wait status of `child` if it has ended."""
         found = None
         while True:
             try:
@@ -257,7 +254,7 @@ class Launcher:
             kill_descendants(os.getpid())
 
     def _copy_output(self, output: int) -> bool:
-        """Move what the worker printed into its log; False when there is nothing (more)."""
+        """Copy the worker's output to its log; return False if there is none."""
         try:
             text = os.read(output, READ_BYTES)
         except BlockingIOError:
@@ -267,31 +264,31 @@ class Launcher:
         return bool(text)
 
     def _be_first_process(self, output: int, status_pipe: int, go: int) -> NoReturn:
-        """In the child: enter the sandbox, start the worker, wait for it, tell the launcher how it ended."""
+        """In the child: enter the sandbox, start the worker, wait for it, report its end to the launcher."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            # Not before the launcher has recorded this process: what nobody knows of, nobody can fence.
+            # Wait until the launcher has recorded this process: an unrecorded process cannot be fenced.
             if os.read(go, 1) != b"g":
                 os._exit(127)
             for target in (1, 2):
                 os.dup2(output, target)
             null = os.open("/dev/null", os.O_RDONLY)
             os.dup2(null, 0)
-            # A warm worker's start must not slow down those that train; the agent raises it again when it is
-            # assigned. An ordinary user who runs the agent at a low priority cannot raise it: workers then
-            # have the agent's.
+            # A warm worker's start must not slow down training workers; its priority is restored on
+            # assignment. An ordinary user whose agent has a low priority cannot raise it: workers then keep
+            # the agent's.
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
             enter(self.sandbox, str(self.folder / "root"))
-            # Before the worker is there: it must not look into this process at any moment.
+            # Before the worker exists, so that it can never look into this process.
             seal()
             _die_with_the_launcher(go)
             worker = self._fork_worker(status_pipe)
             give_up_privileges(self.sandbox.first_user_id)
-            _die_with_the_launcher(go)  # again: the change of user has cleared it
+            _die_with_the_launcher(go)  # again, because the change of user has cleared it
             _close_all_but(status_pipe, self._lease.descriptor)
             _wait_and_tell(worker, status_pipe, self._lease)
         except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
@@ -300,8 +297,8 @@ class Launcher:
             os._exit(127)
 
     def _fork_worker(self, status_pipe: int) -> int:
-        """The process that runs the worker, under its own user. What it runs must find nothing of this
-        process in it."""
+        """Fork the process that runs the worker, under its own user. It must contain nothing of this
+        process."""
         worker = os.fork()
         if worker == 0:
             try:
@@ -320,8 +317,7 @@ class Launcher:
 
 
 def _die_with_the_launcher(go: int) -> None:
-    """Let the kernel end this process with the launcher. It may have died before: then `go` has no writer any
-    more."""
+    """Make the kernel end this process with the launcher. If that is already dead, `go` has no writer."""
     linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_blocking(go, False)
     with contextlib.suppress(BlockingIOError):
@@ -330,7 +326,7 @@ def _die_with_the_launcher(go: int) -> None:
 
 
 def _close_all_but(*kept: int) -> None:
-    """The first process needs to see nothing but the lease, and to say nothing but how the worker ended."""
+    """Close everything but the lease and the status pipe, which are all that the first process needs."""
     null = os.open("/dev/null", os.O_RDWR)
     for target in (0, 1, 2):
         os.dup2(null, target)
@@ -342,10 +338,10 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _wait_and_tell(worker: int, status_pipe: int, lease: Lease) -> NoReturn:
-    """As the first process: collect whoever has lost its parent until the worker has ended, and say how.
+    """As the first process: collect orphans until the worker has ended, and report how it ended.
 
-    Once the lease is over this process ends, and the kernel ends the worker with it: whoever else should have
-    done so is frozen, or about to.
+    When the lease is over, this process ends, and the kernel ends the worker with it, in case the launcher
+    and the agent are frozen.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while (status := _status_of(worker)) is None:
@@ -361,7 +357,7 @@ def _wait_and_tell(worker: int, status_pipe: int, lease: Lease) -> NoReturn:
 
 
 def _status_of(worker: int) -> int | None:
-    """Collect what has ended; the wait status of the worker if it has."""
+    """Collect ended processes; return the worker's wait status if it has ended."""
     while True:
         process_id, status = os.waitpid(-1, os.WNOHANG)
         if process_id == worker:
@@ -371,7 +367,7 @@ def _status_of(worker: int) -> int | None:
 
 
 def _read_status(pipe: int, wait_status: int) -> dict[str, Any]:
-    """How the worker ended: as its first process told, else how that process itself ended."""
+    """Return how the worker ended, as reported by its first process, else how that process ended."""
     told = os.read(pipe, READ_BYTES)
     if told:
         status: dict[str, Any] = json.JSONDecoder().raw_decode(told.decode())[0]

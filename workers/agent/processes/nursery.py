@@ -1,5 +1,5 @@
-"""The nursery as the agent sees it: a process of its own that forks launchers, so that no worker imports
-PyTorch itself."""
+"""The agent's side of the nursery: a separate process that forks launchers, so that workers need not import
+PyTorch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from workers.agent.processes.runtime_staging import SOURCE_ROOT
 
 logger = logging.getLogger(__name__)
 
-#: Importing takes seconds; on a machine that is very busy, a minute.
+#: Importing takes seconds, or a minute on a very busy machine.
 START_SECONDS = 120.0
 #: Forking takes milliseconds.
 ANSWER_SECONDS = 10.0
-#: One that has ended is started again, but not in a loop.
+#: Pause before an ended nursery is started again.
 PAUSE_SECONDS = 30.0
 
 State = Literal["starting", "ready", "unusable"]
 
 
 class Nursery:
-    """Starts the process, asks it for launchers, and starts it again when it has ended. For the agent's main
+    """Starts the process, requests launchers from it, and restarts it when it ends. For the agent's main
     thread."""
 
     def __init__(self, runtime: Path) -> None:
@@ -43,7 +43,7 @@ class Nursery:
         self._hopeless = False
 
     def start(self) -> None:
-        """Begin to import. Does not wait."""
+        """Start the process, which begins to import. Does not wait."""
         self._started_at = clock.boot_time_seconds()
         own, its = socket.socketpair()
         code = (
@@ -56,8 +56,8 @@ class Nursery:
                 [sys.executable, "-s", "-P", "-c", code, str(SOURCE_ROOT), str(self._runtime)],
                 stdin=its.fileno(),
                 cwd="/",
-                # One thread: libraries that would start more cannot be forked. No GPU: which one is not known
-                # yet.
+                # One thread, because libraries that start more cannot be forked. No GPU, because the worker's
+                # is not known yet.
                 env={
                     "PATH": os.defpath,
                     "LANG": "C.UTF-8",
@@ -77,8 +77,8 @@ class Nursery:
         self._socket, self._received, self._state = own, b"", "starting"
 
     def look(self) -> State:
-        """Notice what has happened; what the nursery is now. While it is "starting", starting a worker is
-        worth waiting for."""
+        """Check for news and return the nursery's state. While it is "starting", it is worth waiting with a
+        new worker."""
         if self._state == "starting":
             self._hear_of_its_start()
         elif self._state == "ready" and self._process is not None and self._process.poll() is not None:
@@ -89,10 +89,9 @@ class Nursery:
         return self._state
 
     def fork_launcher(self, folder: Path) -> int:
-        """Let it fork the launcher of a worker folder whose launch.json is written; returns the launcher's
-        process id.
+        """Fork the launcher of a worker folder whose launch.json is written; return the launcher's PID.
 
-        Raises OSError when it does not answer; the folder must then be deleted, so that a late launcher finds
+        Raises OSError without an answer; the folder must then be deleted, so that a late launcher finds
         nothing to start.
         """
         if self._state != "ready" or self._socket is None:
@@ -109,7 +108,7 @@ class Nursery:
         return int(answer["launcher"])
 
     def close(self) -> None:
-        """End it. Launchers that it forked, and their workers, go on."""
+        """End the nursery. Launchers that it forked, and their workers, continue."""
         self._hopeless = True
         self._end()
         self._state = "unusable"
@@ -130,7 +129,7 @@ class Nursery:
             self._give_up(f"it has not imported everything within {START_SECONDS:.0f} s")
 
     def _read(self, timeout_seconds: float) -> dict[str, Any] | None:
-        """The next message; None when none comes in time. Raises OSError when the process is gone."""
+        """Return the next message; None if none comes in time. Raises OSError if the process is gone."""
         assert self._socket is not None
         ends_at = clock.boot_time_seconds() + timeout_seconds
         while b"\n" not in self._received:

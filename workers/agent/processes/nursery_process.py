@@ -1,11 +1,11 @@
-"""The nursery's process: has PyTorch imported, and forks a launcher, and so a worker, within milliseconds.
+"""The nursery's process: imports PyTorch, then forks a launcher, and so a worker, within milliseconds.
 
     python -s -P -c "..." SOURCE_ROOT RUNTIME        (see `nursery.py`)
 
-It holds nothing but imported packages: no credential, no descriptor of the agent but its own end of one
-socket, nothing of any job. A forked launcher goes exactly the way of one that was started as a program; only
-where that would execute the interpreter in the sandbox, the process goes on as the worker, with the
-environment, search path and descriptors that the interpreter would have had.
+It contains only imported packages: no credential, no descriptor of the agent except its end of one socket,
+and nothing of any job. A forked launcher works exactly as one started as a program. Only where that would
+execute the interpreter in the sandbox, the process becomes the worker itself, with the environment, search
+path and descriptors that the interpreter would have had.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from workers.agent.machine import linux
 from workers.agent.processes.launcher import Launcher
 
 REQUEST_BYTES = 65536
-#: Where the runtime says what to import; a runtime without it has nothing worth importing beforehand.
+#: File of the runtime that names what to import; without it there is nothing to import in advance.
 PRELOAD = "workers/runtime/preload.py"
 
 
 def main(source_root: str, runtime: str) -> NoReturn:
-    """Import, say so on descriptor 0, then fork a launcher for each worker folder named there, until that
-    ends."""
+    """Import, confirm on descriptor 0, then fork a launcher for each worker folder named there, until it
+    closes."""
     linux.process_control(
         linux.PR_SET_PDEATHSIG, signal.SIGKILL
-    )  # with the agent; what it has forked goes on
+    )  # ends with the agent; forked launchers continue
     agent = socket.socket(fileno=os.dup(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     preload = Path(runtime) / PRELOAD
@@ -48,10 +48,10 @@ def main(source_root: str, runtime: str) -> NoReturn:
     _say(agent, {"problem": problem} if problem else {"ready": True})
     if problem:
         os._exit(1)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # launchers that have ended leave nothing behind
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended launchers leave no zombies
     search_path = [entry for entry in sys.path if entry != source_root]
     gc.collect()
-    gc.freeze()  # what is never collected is never written, so its memory stays shared
+    gc.freeze()  # memory that is never collected is never written, so it stays shared
     requests = agent.makefile("rb")
     for line in requests:
         folder = Path(json.loads(line)["folder"])
@@ -61,15 +61,15 @@ def main(source_root: str, runtime: str) -> NoReturn:
             agent.close()
             _be_launcher(folder, search_path)
         _say(agent, {"launcher": launcher})
-    os._exit(0)  # taking everything down in order takes seconds and serves nobody
+    os._exit(0)  # an orderly shutdown takes seconds and has no use
 
 
 def why_not_to_fork() -> str | None:
-    """What makes workers forked from this process fail later; None when nothing does."""
+    """Return why workers forked from this process would fail later, or None."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"importing started {threads - 1} threads, which a forked process would lack"
-    # The driver is loaded at the first call to a GPU, and cannot be used in a process forked after it.
+    # The driver is loaded at the first call to a GPU, and cannot be used in a process forked afterwards.
     if "libcuda.so" in Path("/proc/self/maps").read_text():
         return "importing loaded the GPU's driver, which a forked process could not use"
     return None
@@ -80,7 +80,7 @@ def _say(agent: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _be_launcher(folder: Path, search_path: list[str]) -> NoReturn:
-    """In the fork: what the launcher's own program would have found, then its work."""
+    """In the fork: set up what the launcher's own program would have, then run it."""
     code = 1
     try:
         os.setsid()
@@ -99,12 +99,12 @@ def _be_launcher(folder: Path, search_path: list[str]) -> NoReturn:
 
 
 def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
-    """In the sandbox, as the worker's user: become `python -P -m MODULE ARGUMENTS`, which `launch` names as
-    its command."""
+    """In the sandbox, as the worker's user: become `python -P -m MODULE ARGUMENTS`, the command of
+    `launch`."""
     command: list[str] = launch["command"]
     module, *arguments = command[command.index("-m") + 1 :]
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    with suppress(OSError):  # executing a program would have made it visible to itself again
+    with suppress(OSError):  # executing a program would have reset this
         linux.process_control(linux.PR_SET_DUMPABLE, 1)
     linux.name_process("worker")
     os.environ.clear()
@@ -116,7 +116,7 @@ def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
         for name in sys.modules
         if name.partition(".")[0] in ("communication", "workers", "punctual", "recovery")
     ]:
-        del sys.modules[name]  # the agent's; the worker's are in its sandbox
+        del sys.modules[name]  # these are the agent's; the worker's are in its sandbox
     importlib.invalidate_caches()
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -142,8 +142,7 @@ def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
 
 
 def _forget_common_randomness() -> None:
-    """Workers of one nursery must not draw the same numbers where a new interpreter would have drawn its
-    own."""
+    """Seed random generators again, because workers of one nursery must not draw the same numbers."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -1,5 +1,5 @@
-"""A private copy of what workers import (`punctual/protocol/staged.py`), so that their `sys.path` never
-holds this repository's root."""
+"""A private copy of workers' imports (`punctual/protocol/staged.py`), so that their `sys.path` never contains
+this repository's root."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ SOURCE_ROOT = Path(__file__).resolve().parents[3]
 
 
 def stage_runtime(folder: Path, source_root: Path | None = None) -> Path:
-    """Copy the runtime into `folder`, under a name made from its content; returns where it is. `source_root`
-    is by default where the agent itself is installed.
+    """Copy the runtime into a subfolder of `folder` named after its content; return the subfolder.
+    `source_root`: by default where the agent is installed.
 
-    Workers of an earlier version go on with theirs. Raises OSError, and FileNotFoundError when a package is
-    missing.
+    Workers of an earlier version keep theirs. Raises OSError, and FileNotFoundError for a missing package.
     """
     source_root = source_root or SOURCE_ROOT
     files = _files(source_root)
@@ -35,7 +34,7 @@ def stage_runtime(folder: Path, source_root: Path | None = None) -> Path:
         target = partial / path.relative_to(source_root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    # Workers cannot write here, and would compile it again at each start.
+    # Workers cannot write here, and would compile at each start.
     compileall.compile_dir(partial, quiet=2, invalidation_mode=None)
     partial.rename(staged)
     return staged

@@ -1,4 +1,4 @@
-"""Which way to confine workers works on this machine, and what each worker gets to see."""
+"""The confinement that works on this machine, and each worker's view."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 20.0
 USERS_PER_AGENT = 200
-#: What PyTorch and a small function need, even where a machine is small and its slots are many.
+#: Needed by PyTorch and a small function, even on a small machine with many slots.
 LEAST_MEMORY_BYTES = 1024**3
 BOX_INSIDE = "/box"
 RUNTIME_INSIDE = "/runtime"
 
 
 class Sandboxing:
-    """Makes the sandbox of each worker, in the mode that was found to work."""
+    """Builds the sandbox of each worker, in a mode that works."""
 
     def __init__(self, configuration: Configuration, runtime: Path, slots: int) -> None:
         """Probe the modes, for a server on which `slots` workers train at once.
 
-        Raises ConfigurationError when none works and none is not allowed.
+        Raises ConfigurationError if none works and running without one is not allowed.
         """
         self._configuration = configuration
         self._runtime = runtime
         *_, last = self._users = worker_users(configuration)
-        # Every worker's first process has a user that no worker has, if there is one to spare.
+        # First processes get a user that no worker has, if there is one to spare.
         self._first_user = last if last > self._users[0] else None
         left_bytes = host_memory_bytes() - store_bytes(configuration.memory_store_bytes)
         share = max(LEAST_MEMORY_BYTES, left_bytes // max(1, slots))
@@ -58,9 +58,9 @@ class Sandboxing:
         self.mode: SandboxMode = self._choose()
 
     def free_user(self, taken: Collection[int | None]) -> int | None:
-        """A user that no living worker has; None where workers keep the agent's own.
+        """Return a user that no living worker has; None if workers keep the agent's.
 
-        Raises OSError when all of them are taken.
+        Raises OSError if all are taken.
         """
         if self.mode == "none" or os.geteuid() != 0:
             return None
@@ -72,13 +72,13 @@ class Sandboxing:
     def build(
         self, box: Path, user_id: int | None, accelerator: Accelerator | None, data_paths: Mapping[str, Path]
     ) -> Sandbox:
-        """The sandbox of one worker; declared `data_paths` appear in its box."""
+        """Return the sandbox of one worker; declared `data_paths` appear in its box."""
         first_user = None if user_id is None else self._first_user
         if self.mode != "namespaces":
             return Sandbox(
                 self.mode, str(box), str(box), user_id, first_user_id=first_user, limits=self.limits
             )
-        # Where the agent's interpreter and its packages are; below /usr they are there already.
+        # The agent's interpreter and packages; those below /usr are already visible.
         prefixes = sorted({sys.prefix, sys.base_prefix, sys.exec_prefix} - {"/usr"})
         readable = [(prefix, prefix) for prefix in prefixes if not prefix.startswith("/usr/")]
         readable += [(str(path), str(path)) for path in self._configuration.readable]
@@ -86,7 +86,7 @@ class Sandboxing:
         for (
             name,
             path,
-        ) in data_paths.items():  # the box is read-only in there: what is mounted over must be there before
+        ) in data_paths.items():  # the box is read-only inside, so mount points must exist before
             place = box / "data" / name
             place.mkdir() if path.is_dir() else place.touch()
         data = [(str(path), f"{BOX_INSIDE}/data/{name}") for name, path in data_paths.items()]
@@ -104,7 +104,7 @@ class Sandboxing:
         )
 
     def environment(self, sandbox: Sandbox, accelerator: Accelerator | None) -> dict[str, str]:
-        """All environment variables of a worker: nothing of the agent's is inherited."""
+        """Return all environment variables of a worker; none are inherited from the agent."""
         runtime = RUNTIME_INSIDE if sandbox.mode == "namespaces" else str(self._runtime)
         return {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -118,7 +118,7 @@ class Sandboxing:
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": HASH_SEED,
-            # Exactly its own GPU; a CPU slot must not find one by chance.
+            # Exactly its own GPU; a CPU slot must not find any.
             "CUDA_VISIBLE_DEVICES": accelerator.uuid if accelerator is not None and accelerator.cuda else "",
         }
 
@@ -141,7 +141,7 @@ class Sandboxing:
         )
 
     def _probe(self, mode: SandboxMode) -> str | None:
-        """Run the interpreter once in a sandbox of that mode; the problem, or None."""
+        """Run the interpreter once in a sandbox of that mode; return the problem, or None."""
         self.mode = mode
         folder = self._configuration.data / "workers" / f"probe-{uuid.uuid4().hex[:8]}"
         try:
@@ -181,11 +181,9 @@ class Sandboxing:
 
 
 def worker_users(configuration: Configuration) -> tuple[int, int]:
-    """The user ids that this agent lends to its workers, a range of its own for each data folder on the
-    machine.
+    """Return the range of user ids for this agent's workers, distinct for each data folder on the machine.
 
-    Ids without an account; where only the first 65,536 exist (in a container's user namespace), from 20,000
-    on.
+    Ids without an account; from 20,000 on if only the first 65,536 exist (in a container's user namespace).
     """
     if configuration.worker_users is not None:
         return configuration.worker_users

@@ -1,5 +1,4 @@
-"""What workers say, checked: it comes from user code, so nothing of it is believed before it has been looked
-at."""
+"""Workers' messages, validated: they come from user code and are untrusted."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from punctual.protocol.serving import ServingCounts
 
 logger = logging.getLogger(__name__)
 
-#: What Linux's file systems take.
+#: Limit of Linux file systems.
 LONGEST_FILE_NAME_BYTES = 255
 
-#: What a worker may say of itself; that it has exited is seen, not said.
+#: Phases that a worker may report; its exit is observed instead.
 PHASES = frozenset(get_args(Phase)) - {"exited"}
 
 
 class MessageError(ValueError):
-    """A worker said something that makes no sense; it is told in its job's history, and ignored."""
+    """An invalid message; it is reported in the job's history and otherwise ignored."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class PhaseChange:
-    """Where a worker is."""
+    """A worker's new phase."""
 
     phase: str
     iteration: int
@@ -50,8 +49,8 @@ class PhaseChange:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a worker measured. `train_seconds` is the time of the function's own part of an iteration,
-    `host_memory_bytes` the most that it has taken of the host; None where it did not say."""
+    """A worker's measurements. `train_seconds`: time of the function's own part of an iteration.
+    `host_memory_bytes`: peak host memory. Both None if not reported."""
 
     iteration: int
     values: Mapping[str, float]
@@ -62,21 +61,21 @@ class Metrics:
 
 @dataclass(frozen=True)
 class RequestCounts:
-    """What a replica of a deployment counted of its requests."""
+    """Request counts of a deployment's replica."""
 
     counts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A worker said something that is not taken, and why."""
+    """A worker's message that is refused, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """An event that needs no file. `body` has its kind and fields."""
+    """An event without a file. `body` has its kind and fields."""
 
     local_id: str
     body: Mapping[str, Any]
@@ -84,8 +83,7 @@ class WorkerEvent:
 
 @dataclass(frozen=True)
 class FileWritten:
-    """A file (or, for `final`, a folder) in the box that is to be stored durably; `path` is relative to the
-    box."""
+    """A file in the box (for `final`, a folder) to be stored durably; `path` is relative to the box."""
 
     path: str
     kind: str
@@ -93,12 +91,12 @@ class FileWritten:
     reason: str
     metrics: Mapping[str, Any] = field(default_factory=dict)
     sample_order_digest: str = ""
-    #: Of a state that was copied while training stopped for it: for how long, and from then until announced.
+    #: For a state that was copied while training stopped: that duration, and from then until announced.
     copy_seconds: float | None = None
     writing_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The message as the worker sent it."""
+        """Return the message as the worker sent it."""
         return dict(self.__dict__)
 
 
@@ -106,7 +104,7 @@ Message = Hello | PhaseChange | Metrics | RequestCounts | WorkerEvent | FileWrit
 
 
 def parse_message(line: bytes) -> Message:
-    """The message in one line. Raises MessageError."""
+    """Parse the message in one line. Raises MessageError."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -138,8 +136,8 @@ def _phase(value: dict[str, Any]) -> PhaseChange:
 
 
 def _metrics(body: dict[str, Any]) -> Metrics:
-    """Numbers that JSON cannot carry (a diverged loss) are left out; anything else that is wrong refuses the
-    message."""
+    """Parse metrics. Values that JSON cannot represent (a diverged loss) are dropped; any other error rejects
+    the message."""
     values = body.get("values")
     if not isinstance(values, dict):
         raise MessageError("metrics: values is not an object")
@@ -202,14 +200,13 @@ def _file(body: dict[str, Any]) -> FileWritten:
 
 
 def _seconds(body: dict[str, Any], name: str) -> float | None:
-    """A measured time; None where it is none."""
+    """Return a measured time; None if it is invalid."""
     value = _finite(body.get(name))
     return value if value is not None and 0.0 <= value <= limits.LONGEST_AGE_SECONDS else None
 
 
 def _final_metrics(metrics: Any) -> dict[str, float]:
-    """Those of a finished job's metrics that can be kept: its weights are not given up for the name of a
-    number."""
+    """Return the valid final metrics; an invalid metric must not cost the job's weights."""
     good: dict[str, float] = {}
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
         number = _finite(value)
@@ -252,7 +249,7 @@ def _whole(body: dict[str, Any], name: str, *, default: int | None = None) -> in
 
 
 def _finite(value: Any) -> float | None:
-    """A finite number, or None: JSON knows neither infinity nor not-a-number."""
+    """Return a finite number, or None: JSON has neither infinity nor NaN."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -1,5 +1,4 @@
-"""The workers of this node as processes: warm, working, gone. Everything here runs in the agent's main
-thread."""
+"""This node's worker processes: warm, working, ended. Everything here runs in the agent's main thread."""
 
 from __future__ import annotations
 
@@ -25,19 +24,18 @@ from workers.links.server import LinkServer
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
-#: How long a launcher may take to end its worker: one that is frozen hears nothing. Little at the end of a
-#: lease, as the worker's GPU may be given away soon after.
+#: Time for a launcher to end its worker, in case it is frozen. Short at the end of a lease, because the
+#: worker's GPU may soon be given away.
 KILL_SECONDS = 5.0
 LEASE_END_SECONDS = 0.5
-#: How long the last words of a worker that has ended may take; they lie in a socket of this machine.
+#: Time for the last messages of an ended worker, which are in a local socket.
 LAST_WORDS_SECONDS = 5.0
 FIRST_WARM_PAUSE_SECONDS = 1.0
 LONGEST_WARM_PAUSE_SECONDS = 60.0
 
 
 class WorkerPool:
-    """Launches workers, keeps some warm, renews their leases, ends them, and finds them again after a
-    restart."""
+    """Launches workers, keeps some warm, renews their leases, ends them, and finds them after a restart."""
 
     def __init__(
         self,
@@ -64,11 +62,11 @@ class WorkerPool:
         self._warm_not_before = 0.0
 
     def accelerator(self, index: int) -> Accelerator | None:
-        """The accelerator with that index, if this server has it."""
+        """Return the accelerator with that index, if it exists."""
         return self._accelerators.get(index)
 
     def adopt(self) -> None:
-        """Find the workers that an earlier run of the agent left, living and dead."""
+        """Find the workers of an earlier run of the agent, living and dead."""
         for folder in sorted(path for path in self._folder.iterdir() if path.is_dir()):
             launch = read_json(folder / "launch.json")
             if launch is None and not (folder / "assignment.json").exists():
@@ -92,7 +90,7 @@ class WorkerPool:
     def _adopt_living(self, record: WorkerRecord) -> None:
         record.launcher = worker_processes.find_launcher(record.folder)
         if record.launcher is None:
-            # Should its launcher be about to start: a lease that has ended makes it end at once.
+            # An expired lease makes a launcher that is about to start end at once.
             worker_processes.write_lease(record.folder, 0.0)
             record.kill_reason = record.kill_reason or (
                 "not found again" if record.assignment is None else None
@@ -114,12 +112,11 @@ class WorkerPool:
             self._links.forget(key)
 
     def may_launch(self) -> bool:
-        """Whether a worker should be started now: not while the nursery imports what it would have to import
-        itself."""
+        """Whether a worker may be launched now: not while the nursery imports what the worker would need."""
         return self._nursery is None or self._nursery.look() != "starting"
 
     def warm_workers(self) -> int:
-        """How many workers wait for work and have imported everything."""
+        """Return the number of warm workers that have imported everything."""
         fitting = [record for record in self._unassigned() if record.warm and record.runtime == self._runtime]
         return sum(record.kill_reason is None for record in fitting)
 
@@ -131,7 +128,7 @@ class WorkerPool:
         data_paths: Mapping[str, Path] | None = None,
         warm: bool = False,
     ) -> WorkerRecord:
-        """Start a worker. Raises OSError; then nothing is left of it."""
+        """Launch a worker. Raises OSError, leaving nothing behind."""
         key = uuid.uuid4().hex
         user_id = self._sandboxing.free_user(
             {record.user_id for record in self.records.values() if record.alive}
@@ -168,8 +165,7 @@ class WorkerPool:
         return record
 
     def unlaunched(self, reason: str, message: str) -> WorkerRecord:
-        """A record for a worker that could not be started, so that this is reported until nobody asks any
-        more."""
+        """Return a record for a worker that could not be started, to report it while it is desired."""
         key = uuid.uuid4().hex
         record = WorkerRecord(key, self._folder / key, self._runtime, None, None, phase="failed")
         record.exit = ExitStatus(None, None, reason, message)
@@ -182,8 +178,7 @@ class WorkerPool:
         return record
 
     def take_warm(self, accelerator: Accelerator) -> WorkerRecord | None:
-        """A warm worker for that accelerator, at normal priority from now on; one that is ready before one
-        that warms up."""
+        """Return a warm worker for that accelerator, at normal priority from now on; ready ones first."""
         index = accelerator.index if accelerator.cuda else None
         fitting = [
             record
@@ -199,7 +194,7 @@ class WorkerPool:
         return record
 
     def keep_warm(self, lease_deadline: float) -> None:
-        """Start a warm worker where one is wanted: one at a time, and rarely while they fail."""
+        """Start a warm worker if one is needed: one at a time, and rarely while starts fail."""
         unassigned = self._unassigned()
         if not self.may_launch():
             return
@@ -218,7 +213,7 @@ class WorkerPool:
             return
 
     def warmed_up(self, record: WorkerRecord) -> None:
-        """A worker has said that it is warm."""
+        """Record that a worker is warm."""
         record.warm = True
         self._warm_pause_seconds = FIRST_WARM_PAUSE_SECONDS
 
@@ -231,8 +226,7 @@ class WorkerPool:
         return [record for record in self.records.values() if record.assignment is None and record.alive]
 
     def exceeded(self, record: WorkerRecord) -> tuple[str, str] | None:
-        """Reason and message where the kernel has kept the worker from memory or processes beyond its
-        limits."""
+        """Return reason and message if the worker exceeded its limit of memory or processes."""
         told = worker_processes.read_exit(record.folder)
         if told is not None and told.reason in EXCEEDED:
             return told.reason, told.message
@@ -241,7 +235,7 @@ class WorkerPool:
         return None if reason is None else (reason, limits.message(reason))
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
-        """End a worker and all that it started, now. Says so once, and goes on trying with every call."""
+        """End a worker and all its processes now. Logs once, and tries again at every call."""
         if not record.alive:
             return
         if record.kill_reason is None:
@@ -249,22 +243,21 @@ class WorkerPool:
             record.kill_reason = reason
             record.dead_by = clock.boot_time_seconds() + KILL_SECONDS
             record.save_progress()
-        # Twice over: the launcher looks at the lease even if the signal finds it not yet ready.
+        # Both, because the launcher checks the lease even if it is not ready for the signal yet.
         record.lease_deadline = 0.0
         worker_processes.write_lease(record.folder, 0.0)
         if record.launcher is not None:
             record.launcher.ask_to_kill()
 
     def kill_all(self, reason: str) -> None:
-        """End every worker, now."""
+        """End every worker now."""
         for record in self.records.values():
             self.kill(record, reason)
 
     def renew(self, deadline: float) -> None:
-        """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about
-        to be.
+        """Extend all workers' leases to `deadline`, except expired ones, whose workers are dead or dying.
 
-        Nor any beyond its own end (`limit`).
+        No lease extends beyond the worker's own limit (`limit`).
         """
         now = clock.boot_time_seconds()
         for record in self.records.values():
@@ -275,14 +268,13 @@ class WorkerPool:
                 self.tell_lease(record)
 
     def tell_lease(self, record: WorkerRecord) -> None:
-        """Say until when it may live: it begins no iteration later, whoever else has been frozen with it."""
+        """Send a worker its lease: it begins no iteration later, even if launcher and agent are frozen."""
         self._sockets.send(record.key, {"lease": record.lease_deadline})
 
     def limit(self, record: WorkerRecord, seconds: float) -> None:
-        """Let a worker live no longer than so many seconds from now, by the clock that counts while the
-        machine sleeps.
+        """Limit a worker's life to so many seconds from now, by the boot clock.
 
-        Its launcher keeps this as it keeps the lease: without the agent, and for everything that the worker
+        Its launcher enforces this like the lease: without the agent, and for everything that the worker
         started.
         """
         record.ends_at = clock.boot_time_seconds() + seconds
@@ -292,7 +284,7 @@ class WorkerPool:
             self.tell_lease(record)
 
     def poll(self) -> list[WorkerRecord]:
-        """Notice what has ended; returns the workers that are gone since the last call."""
+        """Check for ended workers; return those that ended since the last call."""
         ended = []
         now = clock.boot_time_seconds()
         for record in self.records.values():
@@ -317,17 +309,17 @@ class WorkerPool:
 
     @staticmethod
     def _all_heard(record: WorkerRecord, now: float) -> bool:
-        """Whether nothing more comes from a worker whose processes have ended: its connection closes behind
-        its last words.
+        """Whether no more messages can come from a worker whose processes have ended: its connection closes
+        after its last messages.
 
-        They may still be on their way, such as that it has completed. A connection that somebody keeps open
-        is not waited for long.
+        These may still be in transit, such as that it has completed. A connection that another process keeps
+        open is not waited for long.
         """
         record.silent_since = record.silent_since or now
         return not record.connected or now >= record.silent_since + LAST_WORDS_SECONDS
 
     def _gone(self, record: WorkerRecord) -> None:
-        """The launcher has ended, and with it, whatever happened, its worker."""
+        """Record the end of a launcher, and with it of its worker."""
         record.exit = worker_processes.read_exit(record.folder)
         if record.exit is None:
             record.exit = (
@@ -348,13 +340,13 @@ class WorkerPool:
             worker_processes.delete_folder(record.folder)
 
     def forget(self, record: WorkerRecord) -> None:
-        """Delete what is left of a worker that is gone."""
+        """Delete the remains of an ended worker."""
         del self.records[record.key]
         if record.folder.exists():
             worker_processes.delete_folder(record.folder)
 
     def forget_warm(self) -> None:
-        """Drop the records of warm workers that are gone: they never had anything to tell."""
+        """Drop the records of ended warm workers, which have nothing to report."""
         for record in [
             record for record in self.records.values() if record.assignment is None and not record.alive
         ]:

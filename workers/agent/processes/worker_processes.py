@@ -1,4 +1,4 @@
-"""Launchers as the agent sees them: started, found again after a restart, told to end their workers."""
+"""Launchers from the agent's side: started, found after a restart, asked to end their workers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 WARMING_NICE = 10
 TEXT_CHARACTERS = 2000
-#: Any number of seconds fits, and blanks around it mean nothing.
+#: Room for any number of seconds, padded with blanks.
 LEASE_BYTES = 32
 _READABLE_BOX_FOLDERS = ("in", "data")
 
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """How a worker ended. `reason`: what made it end, in the words of exit.json or of the agent."""
+    """How a worker ended. `reason`: as in exit.json, or the agent's."""
 
     code: int | None
     signal: int | None
@@ -48,12 +48,12 @@ class ExitStatus:
     message: str
 
     def to_json(self) -> dict[str, Any]:
-        """As reported to the control plane."""
+        """Return the status as reported to the control plane."""
         return dict(self.__dict__)
 
 
 class LauncherHandle:
-    """One launcher: the very process, never another one that got its id later."""
+    """One launcher process, never another one with a reused PID."""
 
     def __init__(
         self, process_id: int, started_ticks: int | None, child: subprocess.Popen[bytes] | None = None
@@ -72,7 +72,7 @@ class LauncherHandle:
         )
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait for the end of a launcher that this process started. Raises OSError when it takes too long."""
+        """Wait for the end of a launcher that this process started. Raises OSError on a timeout."""
         if self._child is not None:
             try:
                 self._child.wait(timeout_seconds)
@@ -81,16 +81,16 @@ class LauncherHandle:
                 raise OSError("the launcher does not end") from error
 
     def ask_to_kill(self) -> None:
-        """Let the launcher kill its worker now."""
+        """Ask the launcher to kill its worker now."""
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End a launcher that does not hear, a frozen one too: the kernel ends its worker with it."""
+        """Kill an unresponsive or frozen launcher; the kernel ends its worker with it."""
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            # The descriptor names the process; only then is it checked that it is the right one.
+            # The descriptor pins the process before the check that it is the right one.
             descriptor = os.pidfd_open(self._process_id)
             try:
                 if self.is_alive():
@@ -100,8 +100,8 @@ class LauncherHandle:
 
 
 def make_folder(folder: Path, user_id: int | None) -> Path:
-    """Make a worker's folder; returns its box. Only `out`, `home` and `tmp` of it belong to the worker.
-    Raises OSError."""
+    """Create a worker's folder; return its box. Only its `out`, `home` and `tmp` belong to the worker. Raises
+    OSError."""
     box = folder / "box"
     folder.mkdir(parents=True, mode=0o711)
     (folder / "root").mkdir()
@@ -125,10 +125,10 @@ def launch(
     notes: Mapping[str, Any] | None = None,
     nursery: Nursery | None = None,
 ) -> LauncherHandle:
-    """Start a launcher for the worker folder, whose lease must be written already. `notes` are for a
-    restarted agent.
+    """Start a launcher for the worker folder, whose lease must be written before. `notes`: for a restarted
+    agent.
 
-    A `nursery` forks it, where `command` is `PYTHON -P -m MODULE ...`. Raises OSError.
+    `nursery`: forks the launcher, if `command` is `PYTHON -P -m MODULE ...`. Raises OSError.
     """
     write_json(
         folder / "launch.json",
@@ -150,7 +150,7 @@ def launch(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # it survives the agent, and signals for the agent's group
+            start_new_session=True,  # survives the agent, and signals to the agent's group
             cwd="/",
             env={"PATH": os.defpath},
         )
@@ -158,8 +158,8 @@ def launch(
 
 
 def find_launcher(folder: Path) -> LauncherHandle | None:
-    """The launcher that an earlier run of the agent started for the folder; None when it is gone or never
-    came up."""
+    """Return the launcher that an earlier run of the agent started for the folder; None if it is gone or
+    never started."""
     value = read_json(folder / "launcher.json")
     if value is None or value["boot"] != clock.machine_boot_id():
         return None
@@ -168,11 +168,11 @@ def find_launcher(folder: Path) -> LauncherHandle | None:
 
 
 def read_exit(folder: Path) -> ExitStatus | None:
-    """What the launcher wrote when the worker was gone."""
+    """Return what the launcher wrote when the worker ended."""
     value = read_json(folder / "exit.json")
     if value is None:
         return None
-    # How a worker ended is told from inside its sandbox.
+    # The status comes from inside the sandbox, so it is untrusted.
     return ExitStatus(
         _small_number(value.get("code")),
         _small_number(value.get("signal")),
@@ -192,15 +192,15 @@ def _plain_text(value: Any) -> str:
 
 
 def write_exit(folder: Path, status: ExitStatus) -> None:
-    """Say how a worker ended that no launcher spoke for."""
+    """Write how a worker without a launcher ended."""
     write_json_soon(folder / "exit.json", status.to_json())
 
 
 def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
-    """Let the worker live until then. Raises OSError where there is no room for a worker's first one."""
+    """Set a worker's lease. Raises OSError if there is no room for its first one."""
     content = f"{deadline_boot_seconds!r:<{LEASE_BYTES}}".encode()
-    # The file stays the one that the worker's first process has open, and a full disk ends no worker: all
-    # leases are of one length, in one page of memory.
+    # The file is overwritten in place: the worker's first process has it open, and a full disk must end no
+    # worker. All leases have one length, within one page.
     try:
         overwrite(folder / "lease", content)
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
 
 
 def read_lease(folder: Path) -> float:
-    """Until when the worker may live; the past when that is not known."""
+    """Return a worker's lease; the past if it is unknown."""
     try:
         return float((folder / "lease").read_text())
     except (OSError, ValueError):
@@ -216,10 +216,10 @@ def read_lease(folder: Path) -> float:
 
 
 def can_restore_priority() -> bool:
-    """Whether a worker that was started at low priority can be raised to the normal one later.
+    """Whether a worker that was started at low priority can later be raised to the normal one.
 
-    Who has the capability SYS_NICE can; root in a container often has not. An ordinary user can where its
-    limit RLIMIT_NICE says so (20 stands for the normal priority): its workers are its own, as root's are not.
+    This requires the capability SYS_NICE, which root in a container often lacks. An ordinary user can do it
+    within its limit RLIMIT_NICE (20 means normal priority), because its workers run as itself, unlike root's.
     Otherwise warm workers start at normal priority, one at a time.
     """
     if linux.has_capability(linux.CAP_SYS_NICE):
@@ -229,18 +229,18 @@ def can_restore_priority() -> bool:
 
 
 def restore_priority(folder: Path) -> None:
-    """Give a warm worker the normal priority: it has work now."""
+    """Raise an assigned warm worker to normal priority."""
     value = read_json(folder / "launcher.json")
     if value is not None:
         try:
-            # The first process leads the group that the worker and its threads are in. Asking for what it has
-            # is refused, too.
+            # The first process leads the group of the worker and its threads. Setting the same priority may
+            # be refused, too.
             if os.getpriority(os.PRIO_PGRP, value["worker_pid"]) != 0:
                 os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
         except ProcessLookupError:
             return
         except PermissionError as error:
-            # An agent that had more rights began it: slow work is better than none.
+            # An agent with more rights started it: slow work is better than none.
             logger.warning("the worker of %s keeps its low priority: %s", folder, error)
 
 
@@ -250,8 +250,8 @@ def delete_folder(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
-        # The worker may have closed its own folders, or nested them deeper than Python's recursion and any
-        # path go.
+        # The worker may have removed permissions, or nested folders beyond Python's recursion and path
+        # limits.
         for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
             try:
                 done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What the agent knows about one worker, and the part of it that a restarted agent finds again."""
+"""The agent's record of one worker, and the part of it that survives a restart of the agent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from workers.agent.orders.decisions import WorkerView
 from workers.agent.orders.desired_state import GenerationDesire, Goal, Purpose, WorkerSlot
 from workers.agent.processes.worker_processes import ExitStatus, LauncherHandle
 
-# In these phases a worker may end: it has done what it was told, or has said why it cannot.
+# A worker may end in these phases: it has finished its goal, or reported its failure.
 ENDING_PHASES = frozenset({"completed", "suspended", "handed_over", "failed"})
 LEASE_ENDED = "its lease ended"
 STARTING_PHASES = frozenset({"starting", "preparing"})
-# A worker's way, in steps: it may skip some, and goes back to none.
+# A worker's steps in order: it may skip some, but never goes back.
 _STEPS: tuple[tuple[str, ...], ...] = (
     ("starting",),
     ("preparing",),
@@ -28,14 +28,14 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ("handed_over", "suspended", "completed"),
     ("failed",),
 )
-#: In these it has started, and loads its state or has loaded it.
+#: In these steps it has started, and loads its state or has loaded it.
 READY_STEPS = range(2, 7)
 STEP_OF_PHASE: Mapping[str, int] = {phase: step for step, phases in enumerate(_STEPS) for phase in phases}
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which rank of which generation a worker is. `specification` is the control plane's entry."""
+    """A worker's rank of a generation. `specification`: the control plane's entry."""
 
     job: str
     generation: int
@@ -47,7 +47,7 @@ class Assignment:
 
     @classmethod
     def of(cls, desire: GenerationDesire, slot: WorkerSlot) -> Assignment:
-        """The assignment that fills a slot."""
+        """Return the assignment of a slot."""
         return cls(
             desire.job,
             desire.generation,
@@ -63,9 +63,9 @@ class Assignment:
 class WorkerRecord:
     """One worker: a folder, perhaps a process, perhaps an assignment.
 
-    `provisioned`: its box holds what the assignment needs. `start` is where its state comes from, as the
-    control plane said; `local_start` the same with the files of its shards in the box. `user_id` is lent to
-    it while it lives.
+    `provisioned`: its box contains what the assignment needs. `start`: source of its state, from the control
+    plane; `local_start`: the same with its shards' files in the box. `user_id`: reserved for it while it
+    lives.
     """
 
     key: str
@@ -81,32 +81,32 @@ class WorkerRecord:
     fetching_start: Mapping[str, Any] | None = None
     provisioned: bool = False
     connected: bool = False
-    #: Since when its processes have ended, by the boot clock.
+    #: When its processes ended, by the boot clock.
     silent_since: float | None = None
     warm: bool = False
     phase: str = "starting"
     iteration: int = 0
-    #: When it was ready to take its state, by the boot clock; None before.
+    #: When it was ready to load its state, by the boot clock; None before.
     ready_at: float | None = None
     heard_at: float = field(default_factory=clock.boot_time_seconds)
     lease_deadline: float = 0.0
-    #: When it is killed whatever the lease says; None: only the lease ends it.
+    #: When it is killed regardless of the lease; None: only the lease ends it.
     ends_at: float | None = None
     stop_deadline: float | None = None
     kill_reason: str | None = None
-    #: By when its launcher should have ended it, by the boot clock; None: it need not end yet.
+    #: Deadline for its launcher to end it, by the boot clock; None: it need not end yet.
     dead_by: float | None = None
     exit: ExitStatus | None = None
     log_offset: int = 0
     events_heard: set[str] = field(default_factory=set)
     refusals: int = 0
-    #: Of a replica of a deployment: its newest counts, and when they came, by the boot clock.
+    #: For a deployment's replica: its newest counts, and when they came, by the boot clock.
     counts: Mapping[str, Any] | None = None
     counts_heard_at: float = 0.0
 
     @property
     def box(self) -> Path:
-        """The folder that the worker sees."""
+        """The folder visible to the worker."""
         return self.folder / "box"
 
     @property
@@ -116,21 +116,20 @@ class WorkerRecord:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was ended because it had lived for as long as it may, and not because the lease was not
-        renewed."""
+        """Whether it was ended by its own time limit, rather than because its lease was not renewed."""
         ended = self.exit is not None and self.exit.reason == "lease_ended"
         return ended and self.ends_at is not None and self.lease_deadline >= self.ends_at
 
     @property
     def log_size(self) -> int:
-        """Bytes of its log so far."""
+        """Size of its log in bytes."""
         try:
             return (self.folder / "worker.log").stat().st_size
         except FileNotFoundError:
             return 0
 
     def log_tail(self, length_bytes: int) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             with (self.folder / "worker.log").open("rb") as file:
                 file.seek(max(0, self.log_size - length_bytes))
@@ -139,7 +138,7 @@ class WorkerRecord:
             return ""
 
     def view(self, *, settled: bool) -> WorkerView | None:
-        """What the decision needs to know; None for a warm worker."""
+        """Return the decision's view of it; None for a warm worker."""
         if self.assignment is None:
             return None
         return WorkerView(
@@ -155,7 +154,7 @@ class WorkerRecord:
         )
 
     def listing(self) -> dict[str, Any] | None:
-        """The worker as reported (protocol 2.2); None for a warm one."""
+        """Return the worker as reported (protocol 2.2); None for a warm one."""
         if self.assignment is None:
             return None
         return {
@@ -174,7 +173,7 @@ class WorkerRecord:
         }
 
     def counts_entry(self) -> dict[str, Any] | None:
-        """The counts of a replica as reported (protocol 2.12); None where there are none."""
+        """Return a replica's counts as reported (protocol 2.12); None without counts."""
         if self.assignment is None or self.counts is None:
             return None
         return {
@@ -186,10 +185,10 @@ class WorkerRecord:
         }
 
     def save_assignment(self) -> None:
-        """Make durable what the worker is for."""
+        """Make the assignment durable."""
         assert self.assignment is not None
         if not self.folder.exists():
-            return  # a worker for whose folder there was no room: it is over before it began
+            return  # there was no room for its folder, so it never ran
         write_json_soon(
             self.folder / "assignment.json",
             {
@@ -203,8 +202,8 @@ class WorkerRecord:
         )
 
     def save_progress(self) -> None:
-        """Keep what a restarted agent should say until the worker has reconnected. Lost by a power cut, as
-        the worker is."""
+        """Store what a restarted agent reports until the worker has reconnected. A power cut may lose it, as
+        it ends the worker."""
         write_json_soon(
             self.folder / "progress.json",
             {
@@ -218,7 +217,7 @@ class WorkerRecord:
         )
 
     def load(self) -> None:
-        """Take over what an earlier run of the agent stored."""
+        """Load what an earlier run of the agent stored."""
         stored = read_json(self.folder / "assignment.json")
         if stored is not None:
             self.goal = cast("Goal | None", stored.pop("goal"))

@@ -22,8 +22,7 @@ WAITING_CONNECTIONS = 4
 LINE_LIMIT_BYTES = 1 << 20
 OUTGOING_LIMIT_BYTES = 4 << 20
 READ_BYTES = 1 << 16
-#: Messages of one worker that wait for the agent's main thread; beyond, nothing more is read from it for a
-#: while.
+#: Limit of a worker's messages that wait for the agent's main thread; beyond it, reading pauses.
 WAITING_MESSAGES = 256
 
 Receive = Callable[[str, Message | None], None]
@@ -39,31 +38,30 @@ class _Connection:
 
 
 class WorkerSockets(ListeningThread):
-    """Listens for each worker, hands its messages to `receive(key, message)`, and sends lines to it.
+    """Listens for each worker, passes its messages to `receive(key, message)`, and sends lines to it.
 
-    `receive` gets None when a worker's connection is lost; it is called from this thread and must not block.
+    `receive` gets None when a worker's connection is lost. It is called from this thread and must not block.
     """
 
     def __init__(self, receive: Receive) -> None:
         super().__init__("worker-sockets")
         self._receive = receive
         self._connections: dict[str, _Connection] = {}
-        #: By worker: handed to `receive` and not yet handled. Guarded by the lock.
+        #: By worker: messages passed to `receive` and not yet handled. Guarded by the lock.
         self._waiting: dict[str, int] = {}
 
     def listen(self, key: str, box: Path, user_id: int | None) -> None:
-        """Make `agent.sock` in the box, for the worker's user alone. Raises OSError."""
+        """Create `agent.sock` in the box, for the worker's user only. Raises OSError."""
         self.serve_listener(key, listen(box, SOCKET_NAME, user_id, WAITING_CONNECTIONS))
 
     def send(self, key: str, message: dict[str, Any]) -> None:
-        """Send `message` if the worker is connected; after a reconnection the agent says everything again
+        """Send `message` if the worker is connected; after a reconnection the agent repeats everything
         anyway."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self.later(lambda: self._queue(key, line))
 
     def handled(self, key: str) -> None:
-        """A message of that worker was dealt with: one that talks faster than the agent listens is read
-        again."""
+        """Record that a message of that worker was handled, and resume a paused one."""
         with self._lock:
             if key not in self._waiting:
                 return
@@ -73,14 +71,14 @@ class WorkerSockets(ListeningThread):
             self.later(lambda: self._resume(key))
 
     def connected(self, key: str, accepted: socket.socket) -> None:
-        """The worker has come back; what its old connection still holds it will say again."""
+        """Replace a worker's connection; the worker repeats unread messages."""
         self._drop(key)
         connection = _Connection(key, accepted)
         self._connections[key] = connection
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 
     def serve(self, connection: _Connection, events: int) -> None:
-        """Write what waits, and take what came."""
+        """Write pending lines, and read messages."""
         if self._connections.get(connection.key) is not connection:
             return
         try:
@@ -128,14 +126,13 @@ class WorkerSockets(ListeningThread):
         connection = self._connections.get(key)
         with self._lock:
             much_waits = self._waiting.get(key, 0) > WAITING_MESSAGES
-        # Much may have come since this was asked for; then it is asked for again.
+        # More messages may have arrived meanwhile; then `handled` requests it again.
         if connection is not None and connection.paused and not much_waits:
             connection.paused = False
             self._wait_for(connection)
 
     def _wait_for(self, connection: _Connection) -> None:
-        """Wait for what is of interest on a connection: for nothing while it is paused and has nothing to
-        get."""
+        """Register for the events of interest: none while a connection is paused and has nothing to write."""
         reading = 0 if connection.paused else selectors.EVENT_READ
         events = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
         registered = connection.socket in self._selector.get_map()
@@ -179,7 +176,7 @@ class WorkerSockets(ListeningThread):
             connection.socket.close()
 
     def disconnect(self, key: str) -> None:
-        """Close the worker's connection; what it said and nobody handled counts no more."""
+        """Close the worker's connection and drop its unhandled messages."""
         self._drop(key)
         with self._lock:
             self._waiting.pop(key, None)

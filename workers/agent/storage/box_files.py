@@ -1,6 +1,6 @@
-"""Reading and deleting what a worker wrote, without being led anywhere by links that it made.
+"""Reading and deleting workers' files without following links that the worker made.
 
-The agent may be root and the worker hostile: a path inside the box is therefore never followed by name alone.
+The agent may be root and the worker hostile, so a path inside the box is never opened by its full name.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import BinaryIO
 logger = logging.getLogger(__name__)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Non-blocking, so that a named pipe in place of a file cannot hold the agent up.
+# Non-blocking, so that a named pipe in place of a file cannot block the agent.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FILES_LIMIT = 1000
 
 
 class BoxFileError(Exception):
-    """A file that a worker announced is not there, or is not a plain file."""
+    """An announced file does not exist, or is not a plain file."""
 
 
 @contextmanager
 def open_output_folder(box: Path) -> Iterator[int]:
-    """A descriptor of the box's out/ folder. Raises OSError."""
+    """Open the box's out/ folder. Raises OSError."""
     outer = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         folder = os.open("out", _FOLDER, dir_fd=outer)
@@ -53,9 +53,9 @@ def open_file(folder: int, name: str) -> BinaryIO:
 
 
 def list_files(folder: int, name: str) -> list[str]:
-    """Paths of the plain files below `name`, relative to it. Links and anything else are left out.
+    """Return the paths of plain files below `name`, relative to it. Links and other kinds are left out.
 
-    Raises BoxFileError when `name` is no folder or holds too many files.
+    Raises BoxFileError if `name` is not a folder or contains too many files.
     """
     found: list[str] = []
     try:
@@ -100,9 +100,9 @@ def _open_folder(parent: int, name: str) -> int:
 
 
 def delete(box: Path, name: str) -> None:
-    """Delete a file or folder directly inside out/, if it is there and can be deleted.
+    """Delete a file or folder directly inside out/, if it exists and can be deleted.
 
-    Never raises: the worker may change the folder meanwhile as it likes. What is left goes with the box.
+    Never raises, because the worker may change the folder meanwhile. Leftovers are deleted with the box.
     """
     try:
         with open_output_folder(box) as folder:

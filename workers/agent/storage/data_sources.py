@@ -1,5 +1,5 @@
-"""Data that jobs declare: URLs fetched by the agent, and read-only paths. Neither may reach what is not meant
-for jobs."""
+"""Data that jobs declare: URLs fetched by the agent, and read-only paths. Both are restricted to what jobs
+may access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 
 
 class DataError(Exception):
-    """The declared data cannot be had, and trying again does not help; the message says why."""
+    """The declared data is permanently unavailable; the message says why."""
 
 
 class DataNotNow(Exception):
@@ -28,7 +28,8 @@ class DataNotNow(Exception):
 
 
 def allowed_path(path: str, configuration: Configuration) -> Path:
-    """The real path of declared read-only data. Raises DataError unless it lies below a configured root."""
+    """Return the real path of declared read-only data. Raises DataError unless it is below a configured
+    root."""
     real = Path(path).resolve()
     if not any(real.is_relative_to(root.resolve()) for root in configuration.data_roots):
         raise DataError(f"{path} is not below any of this server's data folders (setting data_roots)")
@@ -38,10 +39,10 @@ def allowed_path(path: str, configuration: Configuration) -> Path:
 
 
 def fetch_url(url: str, target: Path, configuration: Configuration) -> None:
-    """Copy what `url` names to the new file `target`. Raises DataError, or DataNotNow when it may work
-    later."""
+    """Copy the content of `url` to the new file `target`. Raises DataError, or DataNotNow if a retry may
+    help."""
     scheme = urlsplit(url).scheme.lower()
-    # fsspec chains "a::b", and b may be anything.
+    # fsspec chains "a::b", where b may be any URL.
     chained = "::" in url and scheme not in ("http", "https")
     if scheme not in configuration.data_schemes or chained:
         allowed = ", ".join(configuration.data_schemes)
@@ -61,7 +62,7 @@ def fetch_url(url: str, target: Path, configuration: Configuration) -> None:
 
 
 def _fetch_http(url: str, target: Path, configuration: Configuration) -> None:
-    # No proxy: what is checked is the address that is dialled.
+    # No proxy, so that the checked address is the one dialled.
     with httpx.Client(timeout=TIMEOUT, trust_env=configuration.allow_private_addresses) as client:
         for _ in range(REDIRECTS_LIMIT + 1):
             try:
@@ -78,7 +79,7 @@ def _fetch_http(url: str, target: Path, configuration: Configuration) -> None:
 
 
 def _request(url: str, configuration: Configuration) -> dict[str, Any]:
-    """What to dial: the checked address itself, so that no second look-up can lead elsewhere."""
+    """Return the request to the checked address itself, so that a second look-up cannot lead elsewhere."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise DataError(f"{url} is no http(s) URL")
@@ -95,8 +96,8 @@ def _request(url: str, configuration: Configuration) -> dict[str, Any]:
 
 
 def public_address(host: str) -> str:
-    """An address of `host`. Raises DataError when any of its addresses is not public, DataNotNow when it has
-    none."""
+    """Return an address of `host`. Raises DataError if any of its addresses is not public, DataNotNow if it
+    has none."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
     except (OSError, UnicodeError) as error:

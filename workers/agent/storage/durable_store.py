@@ -22,7 +22,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that is durable. `uri` is where anybody with access to the store finds it."""
+    """A durable file. `uri`: its location for anyone with access to the store."""
 
     uri: str
     bytes: int
@@ -30,18 +30,17 @@ class StoredFile:
 
 
 def shard_key(job: str, generation: int, iteration: int, rank: int) -> str:
-    """Unique to generation, iteration and rank: an old generation that still writes can overwrite nothing."""
+    """Return a key unique to generation, iteration and rank, so that an old generation overwrites nothing."""
     return f"jobs/{job}/checkpoints/{generation}-{iteration}/{rank}.pt"
 
 
 def artifact_key(job: str, generation: int, name: str) -> str:
-    """Where a file of a job's result is kept."""
+    """Return the key of a file in a job's result."""
     return f"jobs/{job}/artifacts/{generation}/{name}"
 
 
 class DurableStore:
-    """Stores and fetches files. Raises what fsspec's file systems raise; all of it may pass by trying
-    again."""
+    """Stores and fetches files. Raises the errors of fsspec's file systems; a retry may help with any."""
 
     def __init__(self, url: str, carry: Carry = at_once) -> None:
         """`carry`: waits for emulated links."""
@@ -51,21 +50,21 @@ class DurableStore:
         self._is_local = "file" in _protocols(self._file_system)
 
     def store(self, source: BinaryIO, key: str) -> StoredFile:
-        """Copy `source` to `key`; when this returns, it survives a power cut, and nobody ever saw half of
-        it."""
+        """Copy `source` to `key`; on return it survives a power cut. It is never visible partially."""
         if self._is_local:
             size, digest = _store_locally(source, Path(self._root) / key, self._carry)
         else:
-            # Object stores show an object only when it is complete.
+            # Object stores show an object only once it is complete.
             with self._file_system.open(f"{self._root}/{key}", "wb") as target:
                 size, digest = _copy(source, target, carry=self._carry)
         return StoredFile(f"{self.url}/{key}", size, digest)
 
 
 def fetch(uri: str, target: Path, limit_bytes: int, carry: Carry = at_once, **options: Any) -> str:
-    """Copy what `uri` names to the new file `target`; returns its SHA-256. `carry` waits for emulated links.
+    """Copy the content of `uri` to the new file `target`; return its SHA-256. `carry` waits for emulated
+    links.
 
-    Raises FileNotFoundError, ValueError (too big), and more.
+    Raises FileNotFoundError, ValueError (too big), and the errors of fsspec's file systems.
     """
     with fsspec.open(uri, "rb", **options) as source, target.open("xb") as file:
         return _copy(cast(BinaryIO, source), file, limit_bytes, carry)[1]

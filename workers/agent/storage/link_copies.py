@@ -1,4 +1,4 @@
-"""What the agent itself copies to the durable store and from it takes its server's emulated links too."""
+"""The agent's own copies to and from the durable store, over its server's emulated links."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from workers.links.client import LinkClient
 from workers.links.rates import NETWORK, NETWORK_IN, STATE, ServerLinks
 from workers.links.server import LinkServer
 
-#: Waits until so many bytes, moved since that time (monotonic clock), are through; returns when they were.
+#: Waits until bytes moved since a time (monotonic clock) have passed; returns when they did.
 Carry = Callable[[int, float], float]
 
 
 def at_once(_size: int, _begun: float) -> float:
-    """Without emulated links nothing waits."""
+    """Return the current time: without emulated links nothing waits."""
     return time.monotonic()
 
 
 class LinkCopies:
-    """The agent as one more user of its server's links.
+    """The agent as a user of its server's links.
 
     ``served``: the links, and the folder in which they are served for the agent; None without any.
     """
 
     def __init__(self, server: LinkServer | None, links: ServerLinks | None, folder: Path) -> None:
-        """`folder` gets the agent's own socket. Raises OSError."""
+        """`folder` holds the agent's own socket. Raises OSError."""
         self._client: LinkClient | None = None
         self.served: tuple[ServerLinks, Path] | None = None
         if server is not None and links is not None:
@@ -37,16 +37,16 @@ class LinkCopies:
 
     @property
     def sent(self) -> Carry:
-        """To the durable store, which is elsewhere."""
+        """For copies to the durable store, over the network."""
         return self._carry((NETWORK,))
 
     @property
     def received(self) -> Carry:
-        """From the durable store."""
+        """For copies from the durable store."""
         return self._carry((NETWORK_IN,))
 
     def close(self) -> None:
-        """Let go of the links."""
+        """Close the connections."""
         if self._client is not None:
             self._client.close()
 

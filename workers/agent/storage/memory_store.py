@@ -1,8 +1,8 @@
-"""The node's in-memory store as its agent sees it: started, found again, told what is wanted of it.
+"""The agent's side of the node's in-memory store: starts it, finds it again, sends it its state.
 
-The store is a process of its own, which outlives the agent. It is told all that it needs to know again and
-again: until when the server's lease runs, which workers it serves, and which jobs it is to remember. It
-answers each time. One that does not is reported as silent, and is replaced after a while.
+The store is a separate process, which outlives the agent. The agent repeatedly sends it all that it needs:
+the server's lease, the workers to serve, and the jobs to remember. It answers each message. A store that does
+not answer is reported as silent, and later replaced.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from workers.agent.processes.worker_record import WorkerRecord
 
 logger = logging.getLogger(__name__)
 
-#: One that has ended is started again, but not in a loop.
+#: Pause before an ended store is started again.
 PAUSE_SECONDS = 5.0
 ANSWER_SECONDS = 1.0
-#: It is asked so often, whatever there is to say.
+#: Interval of messages, even without news.
 ASK_SECONDS = 1.0
-#: Without an answer for so long, what it holds does not count: durable checkpoints alone protect what trains.
-#: It answers within milliseconds; this is for a machine that is busy.
+#: After this silence its contents do not count, and only durable checkpoints protect training. It answers
+#: within milliseconds; the margin is for a busy machine.
 SILENT_SECONDS = 5.0
-#: After so long another one takes its place. It copies and takes memory in threads, beside its answers; to
-#: give memory back takes a second for some gigabytes.
+#: After this silence it is replaced. It copies and allocates in threads, without delaying its answers;
+#: releasing some gigabytes takes a second.
 STANDS_STILL_SECONDS = 30.0
-#: Where the agent has not looked for longer than this, it may have stood still itself.
+#: If the agent's last check was longer ago, the agent itself may have been frozen.
 _LONGEST_LOOK_SECONDS = 1.0
 _MOST_UNANSWERED = 8
 
@@ -52,12 +52,12 @@ class MemoryStore:
         address: str,
         links: Mapping[str, Any] | None = None,
     ) -> None:
-        """Find the store that an earlier agent left, if there is one.
+        """Find the store that an earlier agent left, if any.
 
         Args:
-            limit_bytes: what all shards may take. worker_bytes: what those of one worker may. address: on
-                which it listens for other stores. links: emulated ones that its copies take (`rates`, and the
-                `rack` of this server), served in `folder`.
+            limit_bytes: limit of all shards. worker_bytes: limit of one worker's shards. address: on which
+                it listens for other stores. links: emulated ones for its copies (`rates`, and the `rack` of
+                this server), served in `folder`.
         """
         self._links = links
         self._address = address
@@ -69,9 +69,9 @@ class MemoryStore:
         self._process: subprocess.Popen[bytes] | None = None
         self._start_not_before = 0.0
         self._told: dict[str, Any] | None = None
-        #: Questions that are not answered yet.
+        #: Number of unanswered messages.
         self._unanswered = 0
-        #: To the oldest so many of them the answers are about what is nobody's any more.
+        #: The answers to this many of the oldest ones are void, because the work was given away.
         self._void = 0
         self._silence_seconds = 0.0
         self._looked_at = clock.boot_time_seconds()
@@ -91,11 +91,10 @@ class MemoryStore:
         lease_deadline: float,
         desired: DesiredState | None,
     ) -> None:
-        """Tell the store what is so now, and hear what it holds.
+        """Send the store its current state, and read its answers.
 
         Args:
-            desired: which jobs it remembers, and what it has to do with other stores; None while that is not
-                known.
+            desired: which jobs it remembers, and its part with other stores; None while unknown.
         """
         self._listen()
         peers = None if desired is None else desired.memory
@@ -119,8 +118,8 @@ class MemoryStore:
             self._say({"state": state})
 
     def report(self) -> dict[str, Any] | None:
-        """What the control plane is told: None where there was no store yet. What was heard from a store that
-        is silent now is told as that."""
+        """Return the report for the control plane; None without any store so far. The last report of a silent
+        store is marked as such."""
         if self._silence_seconds < SILENT_SECONDS:
             return self._report and self._aged(self._report)
         problem = f"this server's in-memory store has not answered for {self._silence_seconds:.0f} s"
@@ -146,7 +145,7 @@ class MemoryStore:
         }
 
     def forget_everything(self) -> None:
-        """This server's work was given away: what is held is nobody's any more."""
+        """Make the store forget everything, because this server's work was given away."""
         if self._connection is not None:
             self._told = None
             nobody = self._peers("", None, ())
@@ -156,12 +155,12 @@ class MemoryStore:
             self._report = None
 
     def end(self) -> None:
-        """End the store: its workers have ended too."""
+        """End the store, after its workers have ended."""
         self._say({"quit": True})
         self.close()
 
     def close(self) -> None:
-        """Let go of the store, which goes on."""
+        """Disconnect from the store, which continues."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -193,14 +192,14 @@ class MemoryStore:
             self._lost(error)
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Raises OSError where the store takes nothing for a while."""
+        """Raises OSError if the store does not read for `ANSWER_SECONDS`."""
         assert self._connection is not None
         self._connection.settimeout(ANSWER_SECONDS)
         wire.send(self._connection, message)
         self._connection.setblocking(False)
 
     def _listen(self) -> None:
-        """Hear what the store has answered; replace one that stands still."""
+        """Read the store's answers; replace it if it hangs."""
         if self._connection is not None:
             try:
                 self._hear(self._connection)
@@ -238,7 +237,7 @@ class MemoryStore:
         self._forget("the in-memory store stood still and was replaced: what it held is lost")
 
     def _forget(self, problem: str) -> None:
-        """What the store held is lost with it, as far as anybody knows."""
+        """Assume that the store's contents are lost with it."""
         self.close()
         self._silence_seconds = 0.0
         self._report, self._heard_at = self._nothing(problem), clock.boot_time_seconds()
@@ -247,7 +246,7 @@ class MemoryStore:
         try:
             connection = connect(self._folder, wire.CONTROL_NAME, blocking=False)
         except BlockingIOError:
-            # It takes no callers any more: as good as a question without an answer.
+            # Its backlog is full, which counts as an unanswered message.
             self._unanswered = 1
             return False
         except OSError:
@@ -259,7 +258,7 @@ class MemoryStore:
         return True
 
     def _start(self) -> bool:
-        """Start the process where none runs; whether it answers already."""
+        """Start the process if none runs; return whether it answers already."""
         if self._connect():
             logger.info("the in-memory store is there")
             return True
@@ -274,7 +273,7 @@ class MemoryStore:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=True,  # it survives the agent, and signals for the agent's group
+                    start_new_session=True,  # survives the agent, and signals to the agent's group
                     cwd="/",
                     env={"PATH": os.defpath},
                 )
@@ -285,7 +284,7 @@ class MemoryStore:
     def _lost(self, error: Exception) -> None:
         logger.warning("the in-memory store does not answer: %s", error)
         if isinstance(error, TimeoutError):
-            self.close()  # it takes nothing, but is there: how long it is silent goes on
+            self.close()  # it does not read, but exists: its silence continues
         else:
             self._forget("the in-memory store ended: what it held is lost")
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""What was fetched once per node and is used again: bundles, environments, data, checkpoints."""
+"""Cache of files fetched once per node: bundles, environments, data, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-# What was asked for this recently may not be linked into its box yet.
+# A recently requested entry may not be linked into its box yet.
 IN_USE_SECONDS = 600.0
 
 
 class NodeCache:
-    """Entries by kind and name. May be used from several threads; each entry is made once."""
+    """Entries by kind and name. Thread-safe; each entry is made once."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder = folder
@@ -25,14 +25,14 @@ class NodeCache:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._guard = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # What an earlier run of the agent did not finish.
+        # Unfinished entries of an earlier run.
         for unfinished in folder.glob("*/.*"):
             _remove(unfinished)
         self._sizes = {entry: _size_bytes(entry) for entry in folder.glob("*/*")}
 
     def get(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
-        """The entry, made by `make(path)` if it is not there. Raises whatever `make` raises, leaving nothing
-        behind."""
+        """Return the entry, made by `make(path)` if it is missing. Raises the errors of `make`, without
+        leaving anything behind."""
         entry = self._folder / kind / hashlib.sha256(name.encode()).hexdigest()
         with self._guard:
             lock = self._locks[str(entry)]
@@ -50,8 +50,7 @@ class NodeCache:
         return entry
 
     def _make_room(self, newest: Path) -> None:
-        """Delete what was not used for longest. Workers that use it have links of their own and lose
-        nothing."""
+        """Delete the least recently used entries. Workers that use them have their own links."""
         with self._guard:
             self._sizes[newest] = _size_bytes(newest)
             used = {entry: entry.stat().st_mtime for entry in self._sizes}
@@ -66,9 +65,9 @@ class NodeCache:
 
 
 def link_tree(source: Path, target: Path, *, copy: bool) -> None:
-    """Show a cached file or folder at `target` by hard links: instant, and it survives the cache's clean-up.
+    """Make a cached file or folder visible at `target` by hard links, which survive the cache's clean-up.
 
-    `copy` makes real copies: for a worker that nothing would keep from writing into the shared files.
+    `copy`: copy instead, for a worker that could write into the shared files.
     """
     if source.is_dir():
         shutil.copytree(
@@ -84,7 +83,7 @@ def _link(source: str, target: str) -> None:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:
         return
-    except OSError:  # another file system, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copy2(source, target, follow_symlinks=False)
 
 

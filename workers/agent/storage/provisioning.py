@@ -1,5 +1,4 @@
-"""Brings into a worker's box what it needs: its function, its requirements, its data, the state it starts
-from."""
+"""Provisioning of a worker's box: its function, its requirements, its data, and its initial state."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _NAME = re.compile(r"[\w][\w.-]{0,99}\Z", re.ASCII)
 
 
 class ProvisioningError(Exception):
-    """The worker can never start; `reason` is one of the reasons of a `failed` event."""
+    """The worker can never start; `reason` is one of those of a `failed` event."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -46,11 +45,11 @@ class ProvisioningError(Exception):
 
 
 class NotYet(Exception):
-    """Something is not to be had at the moment; try again."""
+    """Something is unavailable at the moment; retry later."""
 
 
 class Provisioner:
-    """Fills boxes, in whatever thread it is called."""
+    """Fills boxes, in the calling thread."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Provisioner:
         copy: bool,
         carry: Carry = at_once,
     ) -> None:
-        """`carry` waits for emulated links where a state is fetched."""
+        """`carry` waits for emulated links while a state is fetched."""
         self._carry = carry
         self._configuration = configuration
         self._control_plane = control_plane
@@ -69,7 +68,7 @@ class Provisioner:
         self._copy = copy
 
     def data_paths(self, specification: Mapping[str, Any]) -> dict[str, Path]:
-        """The declared data that is a path on this server, by name. Raises ProvisioningError."""
+        """Return the declared data that is a path on this server, by name. Raises ProvisioningError."""
         try:
             return {
                 _checked_name(item): data_sources.allowed_path(item["path"], self._configuration)
@@ -82,8 +81,8 @@ class Provisioner:
     def fill(self, box: Path, specification: Mapping[str, Any], *, show_paths: bool) -> None:
         """Bring function, requirements and data into the box.
 
-        `show_paths` links to declared paths, where no sandbox shows them. Raises ProvisioningError and
-        NotYet.
+        `show_paths`: link to declared paths, for workers without a sandbox that shows them. Raises
+        ProvisioningError and NotYet.
         """
         function = specification["function"]
         bundle = self._cache.get(
@@ -119,7 +118,7 @@ class Provisioner:
                     link.symlink_to(path)
 
     def _fill_file(self, box: Path, item: Mapping[str, Any]) -> None:
-        """Bring a file that a job left into the box. Raises ProvisioningError and NotYet."""
+        """Bring a file from an earlier job into the box. Raises ProvisioningError and NotYet."""
         target = box / "in" / _checked_name(item)
         uri, size_bytes, sha256 = str(item["uri"]), int(item["bytes"]), str(item["sha256"])
         try:
@@ -131,9 +130,9 @@ class Provisioner:
         link_tree(stored, target, copy=self._copy)
 
     def fetch_shards(self, box: Path, start: Mapping[str, Any], rank: int) -> dict[str, str]:
-        """Bring the shards that a rank reads into the box; returns their paths there by their ids.
+        """Bring the shards that a rank reads into the box; return their paths there by id.
 
-        Raises NotYet where one is not to be had as it was stored from any of its holders.
+        Raises NotYet if no holder has a shard unaltered.
         """
         files = {}
         for shard in start["shards"]:
@@ -146,7 +145,7 @@ class Provisioner:
         return files
 
     def _fetch_shard(self, shard: Mapping[str, Any]) -> Path:
-        """From the nearest holder that has it whole and unaltered."""
+        """Fetch a shard from the nearest holder that has it complete and unaltered."""
         problems = []
         for holder in shard["holders"]:
             uri = str(holder["uri"])
@@ -200,7 +199,7 @@ class Provisioner:
                         raise ProvisioningError(reason, f"{path} is larger than {limit_bytes} bytes")
                     file.write(piece)
         except RequestRefused as error:
-            # An environment that is still being built is not found for a while.
+            # An environment that is still being built gives 404 for a while.
             if error.status == 404 and reason == "environment_failed":
                 raise NotYet(str(error)) from error
             raise ProvisioningError(reason, str(error)) from error
@@ -209,8 +208,7 @@ class Provisioner:
 
 
 def _fetch_checked(uri: str, size_bytes: int, sha256: str | None, carry: Carry, target: Path) -> None:
-    """Copy a shard. Raises ValueError where it is not the one that was stored, and what storage libraries
-    raise."""
+    """Copy a shard. Raises ValueError if its digest differs, and the errors of storage libraries."""
     actual = fetch(uri, target, size_bytes, carry)
     # States of earlier versions have no digest.
     if sha256 is not None and actual != sha256:

@@ -1,5 +1,5 @@
-"""Unpacking of bundles and environments that may be malicious: nothing lands outside the target, nothing
-fills the disk."""
+"""Unpacking of untrusted bundles and environments: nothing is written outside the target, and sizes are
+limited."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
 
 
 class UnpackingError(Exception):
-    """The archive is broken or malicious; the message says how. Trying again does not help."""
+    """The archive is broken or malicious; the message says how. A retry does not help."""
 
 
 def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
     """Unpack a function's bundle (a zip, or one Python file) into the new folder `target`.
 
-    `entry` is `module:Class`; a single file gets the module's name, and the files of a zip lie where the
-    module can be imported. Raises UnpackingError, and OSError where
-    the disk is full.
+    `entry` is `module:Class`; a single file gets the module's name, and the files of a zip are placed so that
+    the module can be imported. Raises UnpackingError, and OSError if the disk is full.
     """
     target.mkdir()
     if zipfile.is_zipfile(bundle):
@@ -46,11 +45,10 @@ def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
 
 
 def unpack_environment(archive: Path, target: Path) -> None:
-    """Unpack an environment (tar.gz) into the new folder `target`: what wheels hold, which is files and
-    folders.
+    """Unpack an environment (tar.gz) into the new folder `target`: files and folders, as in wheels.
 
-    Not by the standard library's filters, which came with Python 3.11.4. Raises UnpackingError, and
-    OSError where the disk is full.
+    Does not use the standard library's filters, which require Python 3.11.4. Raises UnpackingError, and
+    OSError if the disk is full.
     """
     target.mkdir()
     left_bytes = ENVIRONMENT_LIMIT_BYTES
@@ -110,7 +108,7 @@ def _safe_path(path: str, member: zipfile.ZipInfo) -> str:
 
 
 def _write(source: IO[bytes], path: Path, limit_bytes: int, whole: str) -> int:
-    """Write one file; what counts is its real size, not the one that the archive claims."""
+    """Write one file, limited by its real size instead of the archive's claim."""
     path.parent.mkdir(parents=True, exist_ok=True)
     size = 0
     with path.open("wb") as file:

@@ -1,5 +1,5 @@
-"""Storing durably what workers wrote: in threads, again after failures, and on after a restart of the
-agent."""
+"""Copies of workers' files to the durable store: in threads, retried after failures, resumed after a restart
+of the agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UPLOAD_THREADS = 2
 
 @dataclass(frozen=True)
 class Upload:
-    """One announced file or folder and whose it is. `since_boot_seconds` is when it was announced."""
+    """An announced file or folder and its owner. `since_boot_seconds`: when it was announced."""
 
     worker_key: str
     box: Path
@@ -40,15 +40,15 @@ class Upload:
 
     @property
     def identity(self) -> str:
-        """The same announcement, made twice, has the same identity."""
+        """Equal for repetitions of an announcement."""
         return f"{self.written.path}#{self.written.iteration}#{self.written.reason}"
 
 
 @dataclass(frozen=True)
 class StoredUpload:
-    """What has become of an upload: the event to report, or None where there was nothing to store.
+    """The result of an upload: the event to report, or None if there was nothing to store.
 
-    `refused`: why files of it were left out.
+    `refused`: why some of its files were left out.
     """
 
     upload: Upload
@@ -57,8 +57,7 @@ class StoredUpload:
 
 
 class Uploads:
-    """Uploads of all workers. All methods are for the agent's main thread; `loop` hands results back to
-    it."""
+    """Uploads of all workers. All methods run in the agent's main thread, to which `loop` returns results."""
 
     def __init__(self, store: DurableStore, loop: MainLoop, done: Callable[[StoredUpload], None]) -> None:
         self._store = store
@@ -68,7 +67,7 @@ class Uploads:
         self._pending: dict[tuple[str, str], Upload] = {}
 
     def add(self, upload: Upload) -> None:
-        """Store a file, unless that is under way or done; then say so again."""
+        """Store a file unless that is in progress; report it again if it is done."""
         if (upload.worker_key, upload.identity) in self._pending:
             return
         finished = _read_finished(upload.box).get(upload.identity)
@@ -80,26 +79,26 @@ class Uploads:
         self._submit(upload, FIRST_WAIT_SECONDS)
 
     def resume(self, worker_key: str, box: Path, job: str, generation: int, rank: int) -> None:
-        """Go on with what a worker announced before the agent was restarted."""
+        """Continue uploads that a worker announced before the agent was restarted."""
         for entry in read_json(box.parent / "uploads.json") or []:
             written, now = FileWritten(**entry), clock.boot_time_seconds()
             self.add(Upload(worker_key, box, job, generation, rank, written, now))
 
     def pending(self, worker_key: str) -> list[Upload]:
-        """What is not stored yet of that worker."""
+        """Return that worker's files that are not stored yet."""
         return [upload for (key, _), upload in self._pending.items() if key == worker_key]
 
     def any_pending(self) -> bool:
-        """Whether anything is not stored yet."""
+        """Whether any file is not stored yet."""
         return bool(self._pending)
 
     def give_up(self, worker_key: str) -> None:
-        """Store nothing more of that worker."""
+        """Drop all uploads of that worker."""
         for upload in self.pending(worker_key):
             del self._pending[worker_key, upload.identity]
 
     def stop(self) -> None:
-        """Begin nothing new; what is under way ends with the process and is resumed at the next start."""
+        """Start nothing new; uploads in progress end with the process and are resumed at the next start."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, upload: Upload, wait_seconds: float) -> None:
@@ -107,7 +106,7 @@ class Uploads:
             self._threads.submit(self._run, upload, wait_seconds)
 
     def _run(self, upload: Upload, wait_seconds: float) -> None:
-        """In an upload thread. Whatever a store's own library raises, the answer is to try again."""
+        """Run an upload in a thread, retrying after any error of the store's library."""
         try:
             event, refused = store_upload(self._store, upload)
         except box_files.BoxFileError as error:
@@ -121,8 +120,8 @@ class Uploads:
             self._loop.post(lambda: self._finish(upload, event, refused))
 
     def _missing(self, upload: Upload, reason: str) -> None:
-        """Nothing to store: the worker wrote something else than it said, or the state was stored under
-        another reason."""
+        """Handle a missing file: the worker did not write it, or its state is already stored for another
+        reason."""
         for finished in _read_finished(upload.box).values():
             if finished.get("kind") == "shard_stored" and finished["iteration"] == upload.written.iteration:
                 again = {**finished, "id": _event_id(upload), "reason": upload.written.reason}
@@ -152,7 +151,8 @@ class Uploads:
 def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Copy an upload into the durable store.
 
-    Returns the event that says so, and why files were left out. Raises BoxFileError and the store's errors.
+    Returns the event that reports it, and why files were left out. Raises BoxFileError and the store's
+    errors.
     """
     written = upload.written
     name = written.path.removeprefix("out/")
@@ -183,7 +183,7 @@ def _head(upload: Upload) -> dict[str, Any]:
 
 
 def _unstorable(upload: Upload, reason: str) -> dict[str, Any]:
-    """A job whose results can never be stored has failed: trained again, it would come to the same end."""
+    """Return the failure of a job whose results cannot be stored; training again would end the same way."""
     return {
         **_head(upload),
         "kind": "failed",
@@ -197,7 +197,7 @@ def _unstorable(upload: Upload, reason: str) -> dict[str, Any]:
 def _store_folder(
     store: DurableStore, upload: Upload, folder: int, name: str
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Store a folder's files; those whose names nobody could ask for are left out."""
+    """Store a folder's files, leaving out those with unusable names."""
     artifacts, refused = [], []
     for path in box_files.list_files(folder, name):
         problem = limits.artifact_name_problem(path)

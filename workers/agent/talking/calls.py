@@ -1,7 +1,6 @@
-"""Questions to the control plane, asked in threads; whoever asks goes on in the main loop.
+"""Requests to the control plane, made in threads; results are handled in the main loop.
 
-What every answer may say is dealt with here once: that the control plane is away, that this server's work was
-given away, that the credential is revoked.
+Common outcomes are handled here once: an outage, a fenced server, a revoked credential.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Calls:
-    """Asks in turn. ``fenced`` and ``revoked`` are told why, in the main loop."""
+    """Sends requests. ``fenced`` and ``revoked`` are called with the reason, in the main loop."""
 
     def __init__(self, loop: MainLoop, fenced: Callable[[str], None], revoked: Callable[[str], None]) -> None:
         self._loop = loop
@@ -35,8 +34,8 @@ class Calls:
         failed: Callable[[], None],
         refused: Callable[[RequestRefused], None] | None = None,
     ) -> None:
-        """Ask in a thread. ``done`` gets the answer; ``failed`` is called whatever else became of it, and
-        ``refused`` beside it where the control plane refused."""
+        """Send a request in a thread. ``done`` receives the answer; ``failed`` is called on any other
+        outcome, and additionally ``refused`` if the control plane refused it."""
 
         def run() -> None:
             try:
@@ -61,7 +60,7 @@ class Calls:
                 )
             except (
                 Exception
-            ):  # a fault of the agent's own: it must show, and must not stop the reports for ever
+            ):  # a fault of the agent itself: it must be logged, and must not stop the reports for ever
                 logger.exception("a call to the control plane failed")
                 self._loop.post(failed)
             else:
@@ -70,18 +69,18 @@ class Calls:
         self._threads.submit(run)
 
     def answered(self) -> None:
-        """The control plane has answered: an outage is over."""
+        """Record that the control plane has answered, which ends an outage."""
         if self._outage_since is not None:
             seconds = clock.boot_time_seconds() - self._outage_since
             logger.info("the control plane answers again after %.1f s", seconds)
             self._outage_since = None
 
     def close(self) -> None:
-        """Ask nothing any more."""
+        """Send no more requests."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _note_outage(self, reason: str) -> None:
-        """Say once that the control plane does not answer, not with every attempt."""
+        """Log the beginning of an outage once, not at every attempt."""
         if self._outage_since is None:
             self._outage_since = clock.boot_time_seconds()
             logger.warning("the control plane does not answer: %s", reason)

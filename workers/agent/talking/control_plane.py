@@ -1,4 +1,4 @@
-"""The agent's calls to the control plane (protocol 2). Every failure becomes one of a few exceptions."""
+"""The agent's requests to the control plane (protocol 2). Every failure becomes one of a few exceptions."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ import httpx
 
 PREFIX = "/agent/v1/"
 LONGEST_TIMEOUT_SECONDS = 10.0
-# Servers close idle connections after two seconds; one that is about to be closed must not be used again.
+# Servers close idle connections after two seconds; a connection about to be closed must not be reused.
 KEEPALIVE_SECONDS = 1.5
 DOWNLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 BUNDLE_LIMIT_BYTES = 512 * 1024**2
 
 
 class Unreachable(Exception):
-    """No answer, or one that says "later": try again."""
+    """No answer, or one that asks to retry later."""
 
 
 class CredentialRevoked(Exception):
-    """The control plane does not know this agent any more."""
+    """The control plane no longer recognises this agent."""
 
 
 class Fenced(Exception):
-    """The control plane gave this node's work away; whatever runs here must end."""
+    """The control plane has reassigned this node's work; all workers here must end."""
 
 
 class RequestRefused(Exception):
     """The control plane will never accept this request.
 
-    `status` is the HTTP status; `lease_seconds` the lease that it renewed all the same, None where it did
-    not.
+    `status`: the HTTP status. `lease_seconds`: the lease that it renewed nevertheless; None if it did not.
     """
 
     def __init__(self, status: int, message: str, lease_seconds: float | None = None) -> None:
@@ -42,13 +41,12 @@ class RequestRefused(Exception):
 
 
 class ControlPlane:
-    """One agent's connection. Its methods may be called from several threads."""
+    """One agent's connection. Thread-safe."""
 
     def __init__(
         self, server_url: str, credential: str | None = None, *, lease_seconds: float | None = None
     ) -> None:
-        """`lease_seconds` bounds how long an answer is waited for: several attempts must fit into one
-        lease."""
+        """`lease_seconds` bounds the wait for an answer, so that several attempts fit into one lease."""
         headers = {} if credential is None else {"Authorization": f"Agent {credential}"}
         timeout_seconds = LONGEST_TIMEOUT_SECONDS
         if lease_seconds is not None:
@@ -65,20 +63,21 @@ class ControlPlane:
         self._client.close()
 
     def enrol(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Trade a one-time token for a credential. Raises Unreachable, CredentialRevoked, RequestRefused."""
+        """Exchange a one-time token for a credential. Raises Unreachable, CredentialRevoked,
+        RequestRefused."""
         return self._json(self._send("POST", "enrol", body))
 
     def report(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Say what is. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
+        """Send a report. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
         return self._json(self._send("POST", "report", body))
 
     def desired(self) -> dict[str, Any]:
-        """Ask what should be. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
+        """Fetch the desired state. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
         return self._json(self._send("GET", "desired", None))
 
     @contextmanager
     def download(self, path: str) -> Iterator[Iterator[bytes]]:
-        """The bytes behind `path` in pieces. Raises Unreachable, CredentialRevoked, RequestRefused."""
+        """Yield the content of `path` in pieces. Raises Unreachable, CredentialRevoked, RequestRefused."""
         try:
             with self._client.stream("GET", path, timeout=DOWNLOAD_TIMEOUT) as response:
                 if not response.is_success:
@@ -131,7 +130,7 @@ def _lease_seconds(response: httpx.Response) -> float | None:
 
 
 def _problem(response: httpx.Response) -> str:
-    """The sentence of a problem document (RFC 9457), or the status' own name."""
+    """Return the sentence of a problem document (RFC 9457), or the status' own name."""
     try:
         body = response.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Events that wait for the control plane's acknowledgement, one file each, so that no restart loses one."""
+"""Events that wait for the control plane's acknowledgement, one file each, so that a restart loses none."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from workers.agent.machine import clock
 from workers.agent.machine.durable_files import delete, read_json, synchronise_folder, write_json_soon
 from workers.agent.talking.fair_shares import in_turns
 
-#: Events that were set aside, to be looked at by a person.
+#: Refused events to keep for inspection.
 REFUSED_KEPT = 100
 
-# Names events of workers: the same event sent twice keeps its id, and no worker can claim the id of another
-# one's.
+# Namespace of workers' event ids: a repeated event keeps its id, and no worker can claim another one's.
 _NAMESPACE = uuid.UUID("6f2c1d0a-5d0e-4c55-9a58-8a5f6d1f5a2e")
 
 
 def event_id(worker_key: str, local_id: str) -> str:
-    """The id under which the event `local_id` of a worker is known to the control plane."""
+    """Return the control plane's id of the event `local_id` of a worker."""
     return str(uuid.uuid5(_NAMESPACE, f"{worker_key}/{local_id}"))
 
 
 class EventOutbox:
-    """Unacknowledged events in the order in which they happened."""
+    """Unacknowledged events in order of occurrence."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,7 +45,7 @@ class EventOutbox:
         return identifier in self._events
 
     def add(self, event: dict[str, Any], *, worker_key: str) -> None:
-        """Keep `event` (with its `id`) durably; a second one with the same id changes nothing."""
+        """Store `event` (with its `id`) durably; a second one with the same id changes nothing."""
         if event["id"] in self._events:
             return
         stored = {
@@ -62,8 +61,8 @@ class EventOutbox:
         self._events[event["id"]] = (path, stored)
 
     def pending(self, count: int, size_bytes: int) -> list[dict[str, Any]]:
-        """The oldest events of all jobs in turns, each with its age; at most `count` and, beyond the first,
-        `size_bytes`."""
+        """Return the oldest events with their age, alternating between jobs; at most `count` and, beyond the
+        first, `size_bytes`."""
         by_job: dict[str, list[dict[str, Any]]] = {}
         for _, stored in self._events.values():
             by_job.setdefault(stored["event"]["job"], []).append(stored)
@@ -77,7 +76,7 @@ class EventOutbox:
         return chosen
 
     def concerns(self, worker_key: str) -> bool:
-        """Whether an event of that worker still waits."""
+        """Whether an event of that worker is still pending."""
         return any(stored["worker"] == worker_key for _, stored in self._events.values())
 
     def acknowledge(self, identifiers: list[str]) -> None:
@@ -89,12 +88,12 @@ class EventOutbox:
             synchronise_folder(self._folder)
 
     def refuse(self, identifier: str) -> None:
-        """Set aside an event that the control plane will never accept, so that it does not hold up the
+        """Set aside an event that the control plane will never accept, so that it does not delay the
         others."""
         if identifier not in self._events:
             return
         path, _ = self._events.pop(identifier)
-        with suppress(FileNotFoundError):  # the disk was full when it came
+        with suppress(FileNotFoundError):  # the disk was full when the event was added
             path.rename(self._refused / path.name)
         delete(path)
         for old in sorted(self._refused.iterdir())[:-REFUSED_KEPT]:
@@ -102,8 +101,8 @@ class EventOutbox:
 
 
 def _age_seconds(stored: dict[str, Any]) -> float:
-    """By the monotonic clock; over a reboot, which resets that clock, by the difference of wall-clock
-    readings."""
+    """Return an event's age by the boot clock, or after a reboot, which resets that clock, by wall-clock
+    time."""
     if stored["boot"] == clock.machine_boot_id():
         return max(0.0, clock.boot_time_seconds() - float(stored["at_boot_seconds"]))
     return max(0.0, time.time() - float(stored["at_unix_seconds"]))

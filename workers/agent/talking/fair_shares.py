@@ -1,4 +1,4 @@
-"""Sharing what a report can carry among workers, so that one that talks without end silences no other."""
+"""Fair sharing of a report's capacity among workers, so that a verbose one does not crowd out the others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Key = TypeVar("Key")
 
 
 def fair_shares(demands: Mapping[Key, int], total: int) -> dict[Key, int]:
-    """Max-min fair shares of `total`: nobody gets more than it asks for, and what one leaves the others get.
+    """Return max-min fair shares of `total`: no share exceeds its demand, and the others get the rest.
 
-    Whole numbers; what cannot be divided goes to those that come first.
+    Integers; a remainder goes to the smallest demands.
     """
     shares: dict[Key, int] = {}
     left = max(0, total)
@@ -27,6 +27,6 @@ Item = TypeVar("Item")
 
 
 def in_turns(queues: Sequence[Sequence[Item]]) -> list[Item]:
-    """One item of each queue after the other, each queue in its own order."""
+    """Interleave the queues: one item of each in turn, each queue in its own order."""
     longest = max((len(queue) for queue in queues), default=0)
     return [queue[place] for place in range(longest) for queue in queues if place < len(queue)]

@@ -1,15 +1,15 @@
-"""How fast the network between two servers is: what their agents send each other to find out.
+"""Measurement of the network between two servers: the protocol between their agents.
 
-One calls, the other answers; both prove that they know the secret of this measurement and speak in the frames
-of `recovery/store/peer_wire.py`. The caller asks:
+One calls, the other answers. Both prove that they know the secret of this measurement, and use the frames of
+`recovery/store/peer_wire.py`. The caller's requests:
 
-    {"pings": n}                      then a byte comes back for each byte
-    {"take": seconds, "piece": bytes}     {"ready": true}; pieces follow, and {"link_seconds"} is the answer
-    {"give": seconds, "piece": bytes}     pieces come, and {"link_seconds"}
-    {"done": false}                   that was all of this connection; true: and of the measurement
+    {"pings": n}                      then a byte is returned for each byte
+    {"take": seconds, "piece": bytes}     {"ready": true}; pieces follow, and the answer is {"link_seconds"}
+    {"give": seconds, "piece": bytes}     pieces are sent, then {"link_seconds"}
+    {"done": false}                   ends this connection; true: also ends the measurement
 
-A piece is zeros; the first byte of the last one is 1. `link_seconds`: for how long the answering server's
-emulated links were at work; 0 without any.
+A piece is zeros; the first byte of the last one is 1. `link_seconds`: how long the answering server's
+emulated links were busy; 0 without any.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from workers.links.rates import STATE
 
 PINGS = 16
 MOST_PINGS = 64
-#: In which one direction is filled, and what is sent at most in it over one connection.
+#: Duration of a burst in one direction, and its largest size over one connection.
 BURST_SECONDS = 0.4
 LONGEST_BURST_SECONDS = 2.0
 MOST_BYTES = 1 << 29
-#: One connection does not fill a fast network. Emulated links are shared anyhow.
+#: One connection does not saturate a fast network. Emulated links use one only.
 CONNECTIONS = 4
 PIECE_BYTES = 256 << 10
 LARGEST_PIECE_BYTES = 1 << 20
 LEAST_PIECE_BYTES = 16 << 10
-#: Of an emulated link: what it carries in this time is one piece.
+#: An emulated link carries one piece in this time.
 PIECE_SECONDS = 0.02
-#: All that is said over one connection.
+#: Time limit of one connection.
 CONNECTION_SECONDS = 20.0
-#: A measurement whose machine was so much slower than its emulated links says nothing about them.
+#: A measurement is discarded if the machine was slower than its emulated links by more than this share.
 MOST_OVERRUN = 0.05
 _LAST = 1
 
 
 class Pace:
-    """The emulated links that one direction of a connection takes; without any, nothing waits."""
+    """The emulated links of one direction of a connection; without any, nothing waits."""
 
     def __init__(self, client: LinkClient | None, path: tuple[str, ...]) -> None:
         self._client = client
@@ -57,29 +57,29 @@ class Pace:
             self.piece_bytes = min(PIECE_BYTES, max(LEAST_PIECE_BYTES, int(rate * PIECE_SECONDS)))
 
     def begin(self) -> None:
-        """What is carried from now on follows on each other."""
+        """Start a sequence of consecutive pieces."""
         self._began = self._ended = time.monotonic()
 
     def carry(self, size: int) -> None:
-        """Wait until the links have carried so much more."""
+        """Wait until the links have carried `size` more bytes."""
         if self._client is not None:
             self._ended = self._client.transfer(self._path, STATE, size, self._ended)
             wait_until(self._ended)
 
     def arrive(self) -> None:
-        """A message is on its way for as long as the links' latency."""
+        """Wait for the links' latency of one message."""
         if self._client is not None:
             wait_until(time.monotonic() + self._client.links.latency_seconds(self._path))
 
     @property
     def link_seconds(self) -> float:
-        """For how long the links were at work since it began."""
+        """How long the links were busy since the beginning."""
         return self._ended - self._began
 
 
 @dataclass(frozen=True)
 class Paces:
-    """Makes the paces of a connection: of what is sent to the other server, and of what comes from it."""
+    """Creates the paces of a connection: for data to the other server, and for data from it."""
 
     out: Callable[[], Pace]
     into: Callable[[], Pace]
@@ -87,8 +87,8 @@ class Paces:
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """What was found: one way of a message, and the slower direction. ``overrun``: of the time, the part in
-    which emulated links were done and the machine was not."""
+    """The result: one-way latency, and the rate of the slower direction. ``overrun``: share of the time in
+    which the emulated links had finished and the machine had not."""
 
     latency_seconds: float
     bytes_per_second: float
@@ -104,7 +104,7 @@ class _Burst:
 
 
 def measure(call: Callable[[], Channel], paces: Paces) -> LinkFigures:
-    """Measure the link to whoever `call` reaches. Raises OSError."""
+    """Measure the link to the server that `call` connects to. Raises OSError."""
     with call() as channel:
         channel.allow(CONNECTION_SECONDS)
         latency_seconds = _ping(channel, paces.out())
@@ -120,7 +120,7 @@ def measure(call: Callable[[], Channel], paces: Paces) -> LinkFigures:
 
 
 def answer(channel: Channel, paces: Paces) -> bool:
-    """Do what the caller asks; whether it is done with all. Raises OSError."""
+    """Answer the caller's requests; return whether it is done with the measurement. Raises OSError."""
     channel.allow(CONNECTION_SECONDS)
     while True:
         asked = channel.receive()
@@ -192,14 +192,14 @@ def _ended(channel: Channel, pace: Pace, size: int, began: float) -> _Burst:
 
 
 def _together(results: list[Callable[[], _Burst]], latency_seconds: float) -> tuple[float, float]:
-    """Bytes a second of all connections of one direction, and the overrun."""
+    """Return the bytes per second of all connections of one direction, and the overrun."""
     bursts = [result() for result in results]
     seconds = max(burst.ended for burst in bursts) - min(burst.began for burst in bursts)
     size = sum(burst.size for burst in bursts)
     on_links = max(burst.link_seconds for burst in bursts)
     if on_links:
         return size / seconds, max(0.0, 1.0 - on_links / seconds)
-    # The way there and back is the latency's. Bursts on emulated links do not wait for it.
+    # The round trip is latency. Bursts on emulated links do not wait for it.
     return size / max(seconds - 2 * latency_seconds, seconds / 2), 0.0
 
 

@@ -1,7 +1,7 @@
-"""Measuring the links to other servers when the control plane asks for it (docs/protocols.md 2.9).
+"""Measurement of links to other servers on the control plane's request (docs/protocols.md 2.9).
 
-It names the other server, who calls, and a secret; this server's agent calls or answers in threads of their
-own. What was found goes into the agent's next reports until one was answered.
+The request names the other server, the caller, and a secret; this server's agent calls or answers in separate
+threads. The result is sent with reports until one is answered.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from workers.links.rates import NETWORK, NETWORK_IN, SPINE, ServerLinks
 
 logger = logging.getLogger(__name__)
 
-#: The other agent may hear of it a little later.
+#: How long the caller retries, because the other agent may learn of the request later.
 CALLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.25
 _PROBLEM_CHARACTERS = 100
 
 
 class LinkProbes:
-    """One measurement at a time, as the desired state names it. For the agent's main thread."""
+    """Runs the measurement that the desired state names, one at a time. For the agent's main thread."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class LinkProbes:
     ) -> None:
         """
         Args:
-            address: where it listens. emulated: this server's links where they are emulated, and the folder
-                in which they are served for the agent. changed: there is something to report.
+            address: where it listens. emulated: this server's emulated links, if any, and the folder in which
+                they are served for the agent. changed: called when there is something to report.
         """
         self._loop = loop
         self._address = address
@@ -57,7 +57,7 @@ class LinkProbes:
         self._lease_deadline = 0.0
 
     def look(self, told: LinkProbe | None, lease_deadline: float) -> None:
-        """Begin what is asked for, once; end what is not asked for any more."""
+        """Start a requested measurement, once; end one that is no longer requested."""
         self._lease_deadline = lease_deadline
         if told is None or told.key != self._begun:
             self._listen_no_more()
@@ -70,16 +70,16 @@ class LinkProbes:
             self._listen(told)
 
     def report(self) -> dict[str, Any] | None:
-        """What was found and has not been reported yet."""
+        """Return the result that has not been reported yet."""
         return self._found
 
     def reported(self, found: Mapping[str, Any] | None) -> None:
-        """The control plane has taken it."""
+        """Forget a result that the control plane has received."""
         if found is self._found:
             self._found = None
 
     def close(self) -> None:
-        """End everything."""
+        """Stop listening and close the connections."""
         self._listen_no_more()
         if self._client is not None:
             self._client.close()
@@ -92,10 +92,10 @@ class LinkProbes:
         if clock.boot_time_seconds() >= self._lease_deadline:
             raise PeerError("this server's lease is over")
 
-    # Whoever calls
+    # Calling
 
     def _call(self, told: LinkProbe) -> None:
-        """In a thread."""
+        """Run a measurement, in a thread."""
         peer = Peer(told.server, told.address, told.port)
         found: dict[str, Any] = {"link": told.link, "number": told.number}
         try:
@@ -118,7 +118,7 @@ class LinkProbes:
         self._loop.post(lambda: self._keep(found))
 
     def _wait_for(self, peer: Peer, told: LinkProbe) -> None:
-        """Until the other agent listens. Raises OSError."""
+        """Wait until the other agent listens. Raises OSError."""
         ends_at = time.monotonic() + CALLING_SECONDS
         while True:
             try:
@@ -133,7 +133,7 @@ class LinkProbes:
         self._found = found
         self._changed()
 
-    # Whoever answers
+    # Answering
 
     def _listen(self, told: LinkProbe) -> None:
         def greet(connection: socket.socket) -> tuple[Channel, str, int]:
@@ -163,5 +163,5 @@ class LinkProbes:
     def _in_thread(self, work: Callable[[], None]) -> None:
         try:
             threading.Thread(target=work, name="link-probe", daemon=True).start()
-        except RuntimeError as error:  # there are too many threads on this server
+        except RuntimeError as error:  # too many threads on this server
             logger.warning("no link is measured: %s", error)

@@ -1,4 +1,4 @@
-"""What workers measured and the control plane does not know yet."""
+"""Workers' measurements that the control plane has not received yet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from workers.agent.processes.worker_messages import Metrics
 from workers.agent.processes.worker_record import Assignment
 from workers.agent.talking.fair_shares import in_turns
 
-#: Of one generation; the oldest are dropped when too many wait.
+#: Limit for one generation; the oldest are dropped beyond it.
 KEPT_OF_A_GENERATION = 500
 GENERATIONS_KEPT = 1000
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One entry: its number in the order of coming, its size as JSON, and when it came."""
+    """One entry: its number in order of arrival, its size as JSON, and its arrival time."""
 
     number: int
     size_bytes: int
@@ -28,14 +28,14 @@ class Measured:
 
 
 class MetricBuffer:
-    """Entries by generation: a worker that measures without end drops its own alone."""
+    """Entries by generation: a worker that measures without pause loses only its own entries."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], deque[Measured]] = {}
         self._count = 0
 
     def add(self, assignment: Assignment, metrics: Metrics) -> None:
-        """Keep what a worker measured."""
+        """Add a worker's measurements."""
         entry: dict[str, Any] = {
             "job": assignment.job,
             "generation": assignment.generation,
@@ -56,8 +56,8 @@ class MetricBuffer:
         queue.append(Measured(self._count, len(json.dumps(entry)), clock.boot_time_seconds(), entry))
 
     def next(self, count: int, size_bytes: int) -> list[Measured]:
-        """Entries for a report, of all generations in turns; at most `count` and, beyond the first,
-        `size_bytes`."""
+        """Return entries for a report, alternating between generations; at most `count` and, beyond the
+        first, `size_bytes`."""
         chosen: list[Measured] = []
         for measured in in_turns([list(queue) for queue in self._queues.values()])[:count]:
             size_bytes -= measured.size_bytes
@@ -67,7 +67,7 @@ class MetricBuffer:
         return chosen
 
     def forget(self, delivered: list[Measured]) -> None:
-        """Drop entries that are settled."""
+        """Drop delivered entries."""
         numbers = {measured.number for measured in delivered}
         for key in list(self._queues):
             queue = self._queues[key]

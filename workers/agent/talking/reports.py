@@ -1,4 +1,4 @@
-"""The agent's reports: what goes into one, and what an answer to it settles."""
+"""The agent's reports: their contents, and the effects of their answers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EVENTS_PER_REPORT = 200
 EVENT_BYTES_PER_REPORT = 1 << 20
 METRICS_PER_REPORT = 500
 METRIC_BYTES_PER_REPORT = 1 << 19
-#: More items than any report has: no limit.
+#: Larger than any report: no limit.
 ALL_ITEMS = 1 << 20
 TOLD_REFUSALS = 20
 
 
 @dataclass(frozen=True)
 class Report:
-    """One report, and what of the agent's buffers it carries."""
+    """One report, and the buffered entries that it contains."""
 
     body: dict[str, Any]
     metrics: tuple[Measured, ...]
@@ -40,12 +40,12 @@ class Report:
 
     @property
     def items(self) -> int:
-        """How much it carries beside the list of workers."""
+        """Number of items besides the list of workers."""
         return len(self.body["events"]) + len(self.metrics) + len(self.logs)
 
 
 class Reporter:
-    """Builds reports and takes their answers."""
+    """Builds reports and handles their answers."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Reporter:
         self._items_at_most = ALL_ITEMS
 
     def add_metrics(self, assignment: Assignment, metrics: Metrics) -> None:
-        """Keep what a worker measured for the next report."""
+        """Add a worker's measurements to the next report."""
         self._metrics.add(assignment, metrics)
 
     def build(
@@ -75,11 +75,11 @@ class Reporter:
         memory_store: dict[str, Any] | None = None,
         link_probe: dict[str, Any] | None = None,
     ) -> Report:
-        """A report of all workers; `lost` lists workers that should be here and of which nothing is left.
+        """Return a report of all workers; `lost`: workers that should be here and have left nothing.
 
-        `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any
-        more. `memory_store`: what the server's in-memory store holds; None where there is none.
-        `link_probe`: what was measured of a link; None where nothing was.
+        `desired_version`: of the desired state obeyed last; no worker of an earlier one will be started.
+        `memory_store`: report of the server's in-memory store, if any. `link_probe`: result of a link
+        measurement, if any.
         """
         records = list(records)
         now = clock.boot_time_seconds()
@@ -110,7 +110,7 @@ class Reporter:
         return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())
 
     def answered(self, report: Report, answer: dict[str, Any]) -> None:
-        """The control plane has taken the report, or all of it but what it names."""
+        """Settle a report that the control plane has received, except the parts that it deferred."""
         deferred = answer.get("deferred") or []
         if "inventory" not in deferred:
             self._inventory_known = True
@@ -132,10 +132,10 @@ class Reporter:
             )
 
     def refused(self, report: Report, reason: str) -> None:
-        """The control plane cannot read this report: send half of it, down to the one item that it cannot
-        read.
+        """Handle a report that the control plane cannot read: halve the next ones, down to the unreadable
+        item.
 
-        That item is set aside, so that it holds up no other.
+        That item is set aside, so that it does not delay others.
         """
         logger.error("a report was refused: %s", reason)
         if report.items > 1:
@@ -153,5 +153,5 @@ class Reporter:
             self._outbox.refuse(events[index]["id"])
 
     def forget_everything_measured(self) -> None:
-        """After a fence: what was measured here belongs to nobody."""
+        """Drop all measurements after a fence."""
         self._metrics.clear()

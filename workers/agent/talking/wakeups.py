@@ -1,4 +1,4 @@
-"""Follows the control plane's stream of wake-ups. A lost one costs a report interval, never a fact."""
+"""Follower of the control plane's wake-up stream. A lost wake-up costs a report interval, but no data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workers.agent.talking.control_plane import PREFIX
 
 logger = logging.getLogger(__name__)
 
-# The stream says something at least every 15 s; after this long without, it is dead.
+# The stream sends something at least every 15 s; after this silence it is dead.
 SILENCE_SECONDS = 40.0
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 15.0
 
 
 def desired_versions(lines: Iterator[str]) -> Iterator[int | None]:
-    """The versions announced by a stream of server-sent events; None for one that cannot be read."""
+    """Yield the versions announced by a stream of server-sent events; None for an unreadable one."""
     event, data = "message", ""
     for line in lines:
         if line == "":
@@ -34,8 +34,8 @@ def desired_versions(lines: Iterator[str]) -> Iterator[int | None]:
 
 
 class WakeupFollower(threading.Thread):
-    """Calls `announce` with each version, and with None after a reconnection (something may have been
-    missed)."""
+    """Calls `announce` with each version, and with None after a reconnection, when one may have been
+    missed."""
 
     def __init__(self, stream_url: str, credential: str, announce: Callable[[int | None], None]) -> None:
         super().__init__(name="wake-ups", daemon=True)
@@ -45,7 +45,7 @@ class WakeupFollower(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._stopped.set()
 
     def run(self) -> None:
@@ -65,9 +65,9 @@ class WakeupFollower(threading.Thread):
                             return
                         self._announce(version)
             except httpx.HTTPError as error:
-                if not failing:  # once, not with every attempt; reports carry on without it
+                if not failing:  # once, not at every attempt; reports continue without it
                     logger.warning("no wake-ups: %s", error or type(error).__name__)
                 failing = True
-            # Random, so that the agents of a cluster do not all come back at the same moment.
+            # Random, so that a cluster's agents do not all reconnect at once.
             self._stopped.wait(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(LONGEST_WAIT_SECONDS, wait_seconds * 2)

@@ -1,9 +1,9 @@
-"""The tails of workers' logs, in pieces for the reports. What was delivered is remembered, so a restart
-repeats nothing.
+"""The tails of workers' logs, in pieces for reports. Delivered offsets are stored, so a restart repeats
+nothing.
 
-A report carries so much and no more. Jobs share it fairly, and so do the workers of each. Workers that have
-ended come last, with a small part that is theirs in any case. Of a job that prints faster than that, only the
-newest output is sent, and a line in its log says how much is left out.
+A report's log capacity is limited. Jobs share it fairly, and so do the workers of each. Ended workers come
+last, with a small guaranteed part. If a job prints faster than that, only its newest output is sent, and a
+line in its log says how much is left out.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from workers.agent.processes.worker_record import Assignment, WorkerRecord
 from workers.agent.talking.fair_shares import fair_shares
 
 REPORT_BYTES = 256 * 1024
-#: Of these, for workers that have ended: they must be settled some day.
+#: Part reserved for ended workers, which must be settled eventually.
 ENDED_BYTES = REPORT_BYTES // 8
-#: What of one job may wait on this node before the older part is left out, and what of it is kept then.
+#: Backlog of one job on this node beyond which older output is dropped, and the part kept then.
 BACKLOG_OF_A_JOB_BYTES = 2 * 1024 * 1024
 KEPT_OF_A_JOB_BYTES = BACKLOG_OF_A_JOB_BYTES // 2
-#: Less than the longest character could not be sent.
+#: Less could not hold the longest UTF-8 character.
 LEAST_PIECE_BYTES = 4
 
 
 @dataclass(frozen=True)
 class LogPiece:
-    """A piece of one worker's log. `end` is the offset after it, in bytes."""
+    """A piece of one worker's log. `end`: byte offset after it."""
 
     record: WorkerRecord
     assignment: Assignment
@@ -36,7 +36,7 @@ class LogPiece:
     text: str
 
     def to_json(self) -> dict[str, Any]:
-        """The piece as reported (protocol 2.2)."""
+        """Return the piece as reported (protocol 2.2)."""
         return {
             "job": self.assignment.job,
             "generation": self.assignment.generation,
@@ -48,8 +48,7 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Output of a worker that is not delivered yet: from `begin` on, after `left_out` bytes that are not
-    sent."""
+    """Undelivered output of a worker: from `begin` on, after `left_out` bytes that are skipped."""
 
     record: WorkerRecord
     assignment: Assignment
@@ -63,7 +62,7 @@ class _Waiting:
 
 
 def next_pieces(records: Iterable[WorkerRecord]) -> list[LogPiece]:
-    """What was written since the last delivered piece, as much as one report carries."""
+    """Return the output since the last delivered pieces, as much as one report may contain."""
     waiting = _bounded([found for record in records if (found := _waiting(record)) is not None])
     living = [found for found in waiting if found.record.alive]
     ended = [found for found in waiting if not found.record.alive]
@@ -84,7 +83,7 @@ def _waiting(record: WorkerRecord) -> _Waiting | None:
 
 
 def _bounded(waiting: Sequence[_Waiting]) -> list[_Waiting]:
-    """The same, without the older output of jobs of which too much waits."""
+    """Drop the older output of jobs whose backlog is too large."""
     by_job: dict[str, list[_Waiting]] = {}
     for found in waiting:
         by_job.setdefault(found.assignment.job, []).append(found)
@@ -102,7 +101,7 @@ def _bounded(waiting: Sequence[_Waiting]) -> list[_Waiting]:
 
 
 def _shares(waiting: Sequence[_Waiting], total_bytes: int) -> dict[str, int]:
-    """Bytes by worker: fair between jobs, then between the workers of each."""
+    """Return the bytes for each worker: fair between jobs, then between the workers of each."""
     by_job: dict[str, dict[str, int]] = {}
     for found in waiting:
         by_job.setdefault(found.assignment.job, {})[found.record.key] = found.size
@@ -121,7 +120,7 @@ def _pieces(found: _Waiting, share_bytes: int) -> list[LogPiece]:
         content = file.read(share_bytes)
     begin = found.begin
     if found.left_out:
-        # From the beginning of a line on, where there is one.
+        # From the beginning of a line, if there is one.
         cut = content.find(b"\n") + 1
         begin, content = begin + cut, content[cut:]
     if found.record.alive or begin + len(content) < found.end:
@@ -132,7 +131,7 @@ def _pieces(found: _Waiting, share_bytes: int) -> list[LogPiece]:
         text = (
             f"\n[{left_out:,} bytes of output are left out here: this job prints faster than logs are sent]\n"
         )
-        # At an offset that no piece can have begun at: one that was sent before must not be taken for it.
+        # At an offset at which no sent piece can begin, so that it is not mistaken for one.
         pieces.append(LogPiece(found.record, found.assignment, begin - 1, begin, text))
     if content:
         end = begin + len(content)
@@ -142,7 +141,7 @@ def _pieces(found: _Waiting, share_bytes: int) -> list[LogPiece]:
 
 
 def delivered(pieces: Iterable[LogPiece]) -> None:
-    """Remember that the control plane has these pieces."""
+    """Record that the control plane has these pieces."""
     for piece in pieces:
         if piece.record.folder.exists():
             piece.record.log_offset = max(piece.record.log_offset, piece.end)
@@ -150,7 +149,7 @@ def delivered(pieces: Iterable[LogPiece]) -> None:
 
 
 def whole_characters(content: bytes) -> bytes:
-    """`content` without the beginning of a UTF-8 character at its end, the rest of which is still to come."""
+    """Return `content` without an incomplete UTF-8 character at its end."""
     for length in range(1, min(4, len(content) + 1)):
         byte = content[-length]
         if byte & 0xC0 != 0x80:  # the first byte of a character
