@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from punctual.client import Client, Job, Offer, Server, Verdict
     from punctual.errors import PunctualError
 
-#: What the client adds. It needs httpx, which workers do not have, so it is imported when it is first asked
-#: for.
+#: Names of the client, imported on first access because it needs httpx, which workers do not have.
 _OF_THE_CLIENT = {
     "Client": "punctual.client",
     "Job": "punctual.client",

@@ -1,5 +1,5 @@
-"""What the bundle of a training function is: which files of an archive count, and which class is trained.
+"""Training function bundles: the files of an archive that count, and the class that is trained.
 
-One rule for the platform that takes bundles, the agents that unpack them, and whoever tries one at home.
-Nothing is imported or executed. Needs the standard library alone.
+Shared by the platform that receives bundles, the agents that unpack them, and local trials. Nothing is
+imported or executed. Needs only the standard library.
 """

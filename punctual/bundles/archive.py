@@ -1,5 +1,5 @@
-"""The files of a bundle, a zip or one module, unpacked in memory within limits that are checked on what comes
-out, never on what headers claim."""
+"""The files of a bundle, a zip or one module, unpacked in memory. Limits apply to the unpacked content, not
+to the sizes that headers claim."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class BundleFile:
 
 @dataclass(frozen=True, slots=True)
 class BundleLimits:
-    """How much may come out of a zip. ``ratio`` is unpacked to packed bytes of one file, once it is large."""
+    """Limits of a zip's content. ``ratio``: unpacked to packed bytes of one file, checked once it is
+    large."""
 
     unpacked_bytes: int
     files: int = 1000
@@ -52,20 +53,20 @@ class BundleLimits:
 
 
 def read_files(content: bytes, filename: str, limits: BundleLimits) -> dict[str, bytes]:
-    """The files of a zip by their path, without what file managers add, or the one `.py` file.
+    """Return the files of a zip by path, without litter of file managers, or the one `.py` file.
 
     Raises:
-        BundleError: neither of the two, broken, too large, or names that do not stay inside the bundle.
+        BundleError: the content is neither, is broken or too large, or has names that leave the bundle.
     """
     lower = filename.lower()
-    # An empty zip begins with its end.
+    # An empty zip begins with its end record.
     if content[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _unpack(content, limits)
     if lower.endswith(".zip"):
         raise BundleError("not_a_zip", f"{filename} is not a zip file: it does not begin as one does.")
     if lower.endswith(".py"):
         if zipfile.is_zipfile(io.BytesIO(content)):
-            # Others may take it for the zip that hangs at its end.
+            # Other programs may read the zip at its end instead.
             raise BundleError(
                 "not_python", f"{filename} has a zip at its end; upload either Python or a zip."
             )
@@ -74,7 +75,7 @@ def read_files(content: bytes, filename: str, limits: BundleLimits) -> dict[str,
 
 
 def _unpack(content: bytes, limits: BundleLimits) -> dict[str, bytes]:
-    # Cheap bound before the directory is read as a whole; twice, for data may hold the mark by chance.
+    # A cheap bound before the directory is read; doubled, because data may contain the mark by chance.
     if content.count(_CENTRAL_ENTRY) > 2 * limits.files:
         raise BundleError("too_many_files", f"The zip holds more than {limits.files} files.")
     try:

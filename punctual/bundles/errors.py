@@ -1,11 +1,11 @@
-"""Why a bundle is refused."""
+"""The error of a refused bundle."""
 
 
 class BundleError(ValueError):
-    """A refusal.
+    """A refused bundle.
 
     Attributes:
-        reason: a short name for programs. detail: a sentence. field: the part of an upload that is to blame.
+        reason: a short name for programs. detail: a sentence. field: the part of an upload with the error.
     """
 
     def __init__(self, reason: str, detail: str, *, field: str = "bundle") -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from punctual.bundles.source import resolve_name
 
-#: Where the layer comes from, as users may write it.
+#: Dotted names of the layer that users may write.
 LAYER_NAMES = frozenset({"punctual.moe.MoELayer", "punctual.moe.layer.MoELayer"})
 MOST_EXPERTS = 1 << 16
 #: The place of `experts` among the layer's positional arguments.
@@ -41,7 +41,7 @@ def read_expert_counts(modules: Mapping[str, tuple[str, bytes]]) -> tuple[int, .
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Names that stand for something of another module, with what they stand for."""
+    """Yield imported names with the dotted names that they refer to."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

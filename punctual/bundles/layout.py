@@ -1,5 +1,5 @@
-"""Archives as Finder, GitHub and Windows make them: names of their members, what is litter, and the folder in
-which the function lies."""
+"""Archives made by Finder, GitHub and Windows: names of their members, litter, and the folder of the
+function."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from punctual.bundles.experts import read_expert_counts
 from punctual.bundles.source import FunctionClass, find_function, importable, module_name, parse_modules
 from punctual.names import normalised
 
-#: Folders and files that file managers add and nobody wants.
+#: Folders and files that file managers add.
 _LITTER_FOLDERS = frozenset({"__MACOSX", "__pycache__", ".git"})
 _LITTER_FILES = frozenset({".DS_Store", "Icon\r", "Thumbs.db", "ehthumbs.db", "desktop.ini", "Desktop.ini"})
 _UTF8_FLAG = 0x800
 
 
 def member_path(info: zipfile.ZipInfo) -> str:
-    """A member's path as it is meant, in one spelling (NFC); that of a folder ends with a slash.
+    """Return a member's intended path, normalised (NFC); that of a folder ends with a slash.
 
-    Windows has written backslashes between folders, and Finder UTF-8 without the flag that says so.
+    Windows may write backslashes between folders, and Finder UTF-8 without its flag.
     """
     name = info.orig_filename
     if not info.flag_bits & _UTF8_FLAG and not name.isascii():
@@ -34,8 +34,8 @@ def member_path(info: zipfile.ZipInfo) -> str:
 
 
 def is_litter(path: str) -> bool:
-    """Whether a member is what a file manager has left beside the files. What leads elsewhere is never
-    litter: it is refused."""
+    """Whether a member was added by a file manager. Paths that leave the bundle are never litter, so that
+    they are refused."""
     parts = path.rstrip("/").split("/")
     if ".." in parts or "" in parts:
         return False
@@ -46,10 +46,10 @@ def is_litter(path: str) -> bool:
 
 
 def root_of_entry(paths: Collection[str], entry: str) -> str | None:
-    """The folder (with its slash, empty for the top) from which `entry` can be imported; None where there is
-    none.
+    """Return the folder (with its slash, empty for the top) from which `entry` can be imported; None if there
+    is none.
 
-    Only folders that hold all files are looked at, outermost first.
+    Only folders that contain all files are considered, outermost first.
     """
     module = entry.partition(":")[0].replace(".", "/")
     for root in ("", *_common_folders(paths)):
@@ -59,11 +59,11 @@ def root_of_entry(paths: Collection[str], entry: str) -> str | None:
 
 
 def read_function(files: Mapping[str, bytes], entry: str | None) -> tuple[str, FunctionClass]:
-    """The folder from which the function is imported, and its class.
+    """Return the folder from which the function is imported, and its class.
 
     Args:
-        files: contents by path, without litter. entry: `module:Class`, needed only where several classes
-            inherit from `TrainingFunction`.
+        files: contents by path, without litter. entry: `module:Class`, needed only if several classes inherit
+            from `TrainingFunction`.
 
     Raises:
         BundleError: what is wrong, where, and what would be right.
@@ -85,7 +85,7 @@ def read_function(files: Mapping[str, bytes], entry: str | None) -> tuple[str, F
 
 
 def _root_of(files: Mapping[str, bytes]) -> str:
-    """The innermost folder that holds all files and is no package: one whose name no module imports."""
+    """Return the innermost folder that contains all files and is not a package that modules import."""
     root = ""
     for folder in _common_folders(files):
         name = folder.removeprefix(root).rstrip("/")
@@ -96,7 +96,7 @@ def _root_of(files: Mapping[str, bytes]) -> str:
 
 
 def _is_package(name: str, folder: str, files: Mapping[str, bytes]) -> bool:
-    """Whether modules import the folder by its name, and nothing inside of it that is called so too."""
+    """Whether modules import the folder by its name, rather than something of that name inside it."""
     if any(path.startswith((f"{folder}{name}.py", f"{folder}{name}/")) for path in files):
         return False
     line = re.compile(rb"^[ \t]*(?:from|import)[ \t]+" + name.encode() + rb"\b", re.MULTILINE)
@@ -104,7 +104,7 @@ def _is_package(name: str, folder: str, files: Mapping[str, bytes]) -> bool:
 
 
 def _common_folders(paths: Collection[str]) -> list[str]:
-    """The folders that hold all files, outermost first, each with its slash."""
+    """Return the folders that contain all files, outermost first, each with its slash."""
     folders: list[str] = []
     shared = [path.split("/")[:-1] for path in paths]
     for parts in zip(*shared, strict=False):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-#: `predict` is called with this many positional arguments, `self` included.
+#: `predict` is called with this many positional arguments, including `self`.
 ARGUMENTS = 3
 MOST_SHOWN_CHARACTERS = 100
 
 
 def predict_problem(node: ast.ClassDef) -> str | None:
-    """Return what is wrong with the `predict` that a class defines: empty if it fits, None if it has none."""
+    """Return the problem of a class's `predict`: empty if it fits, None if the class does not define it."""
     for statement in reversed(node.body):
         if isinstance(statement, ast.AsyncFunctionDef) and statement.name == "predict":
             return "it is a coroutine"
@@ -32,5 +32,5 @@ def _shown(arguments: ast.arguments) -> str:
 
 
 def not_deployable(entry: str, problem: str) -> str:
-    """Say what is wrong with the class of this `module:Class`, and what would be right."""
+    """Return a sentence on the problem of the class `module:Class`, and what would be right."""
     return f"A deployed class must define predict(self, batch, model). In {entry} {problem}."

@@ -17,28 +17,27 @@ from punctual.names import name_problem, shown
 from punctual.protocol.limits import MOST_WORKERS
 from punctual.protocol.staged import reserved_because
 
-#: Where the base class comes from, as users may write it.
+#: Dotted names of the base class that users may write.
 BASE_NAMES = frozenset({"punctual.TrainingFunction", "punctual.function.TrainingFunction"})
 REQUIRED_METHODS = ("init_model", "init_dataset", "init_optimizer", "train")
 MAXIMUM_ENTRY_CHARACTERS = 200
 MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
-#: As in the base class, for functions that do not say.
+#: The base class's default, for functions that do not declare it.
 DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
 MAXIMUM_DESCRIPTION_CHARACTERS = 2000
 MOST_WORKER_COUNTS = 32
 MOST_SPEED_NEUTRAL = 64
-"""Names of hyperparameters: every job of the function is read with them."""
+"""Limit of speed-neutral names, because every job of the function is compared by them."""
 MAXIMUM_NAME_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
-    """A class as its source shows it, without its syntax tree, which takes a hundred times its source's
-    memory.
+    """A class without its syntax tree, which takes a hundred times the memory of its source.
 
-    ``bases`` are dotted names with imports resolved. ``speed_neutral_line`` is where the class assigns
-    ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no
-    literal. ``worker_counts`` and its line likewise. ``predict_problem`` is that of its own `predict`.
+    ``bases``: dotted names with imports resolved. ``speed_neutral``: the assigned names, None if they are not
+    literals. ``speed_neutral_line``: line of the assignment, None without one. ``worker_counts`` and its line
+    likewise. ``predict_problem``: of the class's own `predict`.
     """
 
     module: str
@@ -59,25 +58,25 @@ class ClassInfo:
 
 @dataclass(frozen=True, slots=True)
 class FunctionClass:
-    """The class that is trained. ``predict_problem``: why it cannot be deployed; empty if it can."""
+    """The class to train. ``predict_problem``: why it cannot be deployed; empty if it can."""
 
     entry: str
     description: str
     speed_neutral: tuple[str, ...]
     worker_counts: tuple[int, ...]
     predict_problem: str
-    #: Of its mixture-of-experts layers (`read_expert_counts`).
+    #: Numbers of experts of its layers (`read_expert_counts`).
     experts: tuple[int, ...] | None = None
 
 
 def module_name(path: str) -> str:
-    """The dotted module of a file: ``model/layers.py`` is ``model.layers``, ``model/__init__.py`` is
+    """Return the dotted module of a file: ``model/layers.py`` is ``model.layers``, ``model/__init__.py`` is
     ``model``."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def lone_module_name(filename: str) -> str:
-    """The module of a file uploaded alone: it may be called anything, so what Python does not take becomes
+    """Return the module of a file that is uploaded alone. It may have any name, so invalid characters become
     ``_``."""
     stem = (
         re.sub(r"\W", "_", re.split(r"[/\\]", filename)[-1].removesuffix(".py"), flags=re.ASCII)[:100]
@@ -87,10 +86,10 @@ def lone_module_name(filename: str) -> str:
 
 
 def parse_modules(modules: Mapping[str, tuple[str, bytes]]) -> dict[str, ClassInfo]:
-    """All top-level classes by dotted name, from ``{module: (path, source)}``.
+    """Return all top-level classes by dotted name, from ``{module: (path, source)}``.
 
     Raises:
-        BundleError: not UTF-8, or not Python (with line and column).
+        BundleError: a source is not UTF-8, or not Python (with line and column).
     """
     classes: dict[str, ClassInfo] = {}
     for module, (path, source) in modules.items():
@@ -99,14 +98,14 @@ def parse_modules(modules: Mapping[str, tuple[str, bytes]]) -> dict[str, ClassIn
             raise BundleError("reserved_name", f"{path} would hide {hidden}; give it another name.")
         tree = _parse(path, source)
         if not importable(module):
-            continue  # a script beside the function
+            continue  # a script next to the function
         for info in _classes(module, tree, is_package=path.endswith("__init__.py")):
             classes[info.dotted] = info
     return classes
 
 
 def importable(module: str) -> bool:
-    """Whether ``import`` can name the module."""
+    """Whether ``import`` accepts the module's name."""
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split("."))
 
 
@@ -125,7 +124,7 @@ def _parse(path: str, source: bytes) -> ast.Module:
         where = f"line {error.lineno}, column {error.offset}" if error.lineno else "unknown line"
         raise BundleError("syntax_error", f"{path}, {where}: {error.msg}.") from error
     except (ValueError, RecursionError, MemoryError) as error:
-        # The parser says MemoryError also where source is nested too deeply for it.
+        # The parser raises MemoryError for source that is nested too deeply.
         raise BundleError(
             "syntax_error", f"{path} cannot be read as Python: {str(error) or 'nested too deeply'}."
         ) from error
@@ -138,8 +137,8 @@ def _parsed(text: str, path: str) -> ast.Module:
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a module, those under a top-level `if` or `try` included."""
-    waiting = deque(body)  # not by recursion: a long chain of `elif` is nested as deeply
+    """Yield the statements of a module, including those under a top-level `if` or `try`."""
+    waiting = deque(body)  # not recursive, because a long chain of `elif` is nested as deeply
     while waiting:
         statement = waiting.popleft()
         yield statement
@@ -180,7 +179,7 @@ def _origin(module: str, statement: ast.ImportFrom, *, is_package: bool) -> str:
 
 
 def resolve_name(base: ast.expr, names: Mapping[str, str]) -> str:
-    """The dotted name of a base or an attribute, with imports resolved."""
+    """Return the dotted name of a base or an attribute, with imports resolved."""
     parts: list[str] = []
     node = base.value if isinstance(base, ast.Subscript) else base
     while isinstance(node, ast.Attribute):
@@ -205,10 +204,10 @@ def _defined(node: ast.ClassDef) -> Iterator[str]:
 
 
 def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> FunctionClass:
-    """The class named by ``entry``, or the only one that inherits from ``TrainingFunction``.
+    """Return the class named by ``entry``, or the only one that inherits from ``TrainingFunction``.
 
     Raises:
-        BundleError: none, several, or methods missing.
+        BundleError: there is none, there are several, or methods are missing.
     """
     functions = {name: info for name, info in classes.items() if _is_function(info, classes)}
     chosen = _named(functions, classes, entry) if entry else _only(functions)
@@ -228,12 +227,12 @@ def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> Functi
 
 
 def _storable(text: str) -> str:
-    """Without what a source can spell but a database cannot hold, and people should not be shown."""
+    """Replace characters that databases cannot store and people should not see."""
     return shown(text, line_breaks=True)
 
 
 def _ancestors(info: ClassInfo, classes: Mapping[str, ClassInfo]) -> Iterator[ClassInfo]:
-    """The class and those of its bases that the bundle holds, nearest first."""
+    """Yield the class and its bases in the bundle, nearest first."""
     seen: set[str] = set()
     waiting = [info]
     while waiting:
@@ -288,7 +287,7 @@ def _only(functions: Mapping[str, ClassInfo]) -> ClassInfo:
 def _check_methods(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> None:
     ancestors = list(_ancestors(chosen, classes))
     if _has_unknown_base(ancestors, classes):
-        return  # a base from a library may bring them
+        return  # a base from a library may define them
     defined = {name for ancestor in ancestors for name in ancestor.methods}
     missing = [name for name in REQUIRED_METHODS if name not in defined]
     if missing:
@@ -329,7 +328,7 @@ def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple
 
 
 def _speed_neutral_of(node: ast.ClassDef) -> tuple[tuple[str, ...] | None, int | None]:
-    """``speed_neutral`` and ``speed_neutral_line`` of :class:`ClassInfo`."""
+    """Return ``speed_neutral`` and ``speed_neutral_line`` of :class:`ClassInfo`."""
     for statement in node.body:
         value = _assigned(statement, "speed_neutral")
         if value is not None:
@@ -353,7 +352,7 @@ def _worker_counts(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple
 
 
 def _worker_counts_of(node: ast.ClassDef) -> tuple[tuple[int, ...] | None, int | None]:
-    """``worker_counts`` and ``worker_counts_line`` of :class:`ClassInfo`."""
+    """Return ``worker_counts`` and ``worker_counts_line`` of :class:`ClassInfo`."""
     for statement in node.body:
         value = _assigned(statement, "worker_counts")
         if value is not None:

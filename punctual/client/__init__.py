@@ -1,4 +1,4 @@
-"""The REST client of Punctual. It needs httpx and pathspec, and nothing of the server."""
+"""The REST client of Punctual. It needs httpx and pathspec, and no part of the server."""
 
 from punctual.client.client import Client
 from punctual.client.configuration import Profile, resolve_profile

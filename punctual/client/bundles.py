@@ -1,4 +1,5 @@
-"""Packs a training function for upload: one `.py`, a folder, a class or a module. The code is never run."""
+"""Packing of a training function for upload: one `.py`, a folder, a class or a module. It is never
+executed."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ _ALWAYS_IGNORED = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", "venv/", "node_modules/",
     ".ipynb_checkpoints/",
     ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", "*.egg-info/", IGNORE_FILE,
-    # What file managers leave.
+    # Litter of file managers.
     ".DS_Store", "._*", "Icon\r", "__MACOSX/", "[Tt]humbs.db", "[Dd]esktop.ini",
 )  # fmt: skip
-#: Zip entries carry this moment, so that the same files always give the same digest.
+#: Timestamp of all zip entries, so that the same files always give the same digest.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The bytes of a function as they are uploaded. `entry` is `module:Class` where it is known."""
+    """The uploaded content of a function. `entry`: `module:Class` if known."""
 
     filename: str
     content: bytes
@@ -48,11 +49,11 @@ def pack(
 ) -> Bundle:
     """Pack a path (`.py`, `.zip` or folder), a class or a module.
 
-    A class or module that lives in a package brings the whole package, so that its imports still work.
-    `requirements` names a requirements file to go with a single `.py`, class or module.
+    A class or module in a package is packed with the whole package, so that its imports work. `requirements`:
+    a requirements file to add to a single `.py`, class or module.
 
     Raises:
-        BundleError: it cannot be found, read or packed.
+        BundleError: the function cannot be found, read or packed.
     """
     if isinstance(function, type | ModuleType):
         source, found_entry = _source_of(function)
@@ -76,7 +77,7 @@ def pack(
 
 
 def suggested_name(source: Path) -> str:
-    """A function name made from a file's or folder's name: letters, digits, `-` and `_`."""
+    """Return a function name derived from a file's or folder's name: letters, digits, `-` and `_`."""
     stem = source.resolve().stem if source.suffix.lower() in (".py", ".zip") else source.resolve().name
     name = "".join(character if character.isascii() and (character.isalnum() or character in "-_") else "-"
                    for character in stem).strip("-")  # fmt: skip
@@ -84,7 +85,7 @@ def suggested_name(source: Path) -> str:
 
 
 def _source_of(thing: type | ModuleType) -> tuple[Path, str | None]:
-    """The file or package folder of a class or module, and the entry where it is a class."""
+    """Return the file or package folder of a class or module, and the entry of a class."""
     module = thing if isinstance(thing, ModuleType) else sys.modules.get(thing.__module__)
     filename = getattr(module, "__file__", None)
     if module is None or not filename or not filename.endswith(".py"):
@@ -141,7 +142,7 @@ def _requirements_file(path: str | os.PathLike[str] | None) -> dict[str, bytes]:
 
 
 def _files_of(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Names in the bundle and contents of a folder's files, less what is ignored."""
+    """Yield the bundle names and contents of a folder's files, except ignored ones."""
     total_bytes = 0
     for count, path in enumerate(_kept_paths(folder), start=1):
         content = _read(path)

@@ -1,4 +1,4 @@
-"""The client: submit functions with deadlines, ask what would be, look at jobs and the cluster."""
+"""The client: submit functions with deadlines, try deadlines, inspect jobs and the cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from punctual.client.simulations import Simulations
 
 
 class Client(Connection):
-    """One person's way to one platform; its arguments are those of `Connection`."""
+    """A connection of one person to one platform; its arguments are those of `Connection`."""
 
     @cached_property
     def functions(self) -> Functions:
@@ -45,17 +45,17 @@ class Client(Connection):
 
     @cached_property
     def simulations(self) -> Simulations:
-        """Studies: what would be on another cluster, under another policy."""
+        """Studies: simulations of another cluster or policy."""
         return Simulations(self.transport)
 
     @cached_property
     def tokens(self) -> Tokens:
-        """One's API tokens."""
+        """Your API tokens."""
         return Tokens(self.transport)
 
     @cached_property
     def projects(self) -> Projects:
-        """One's projects and their members."""
+        """Your projects and their members."""
         return Projects(self.transport)
 
     @cached_property
@@ -76,22 +76,22 @@ class Client(Connection):
         idempotency_key: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Submit a job and wait a while for its verdict.
+        """Submit a job and wait for its verdict.
 
         Args:
             function: a `.py`, a zip or a folder (uploaded first), a class or module (its source is uploaded),
                 a stored version, or text such as `name@3`.
-            function_name: the name under which an upload is stored; else the file's. entry: `module:Class`,
-                where the bundle holds several training functions. requirements: a requirements file to go
-                with a single file. verdict_seconds: how long to wait for the verdict, at most 30; see
-                `Job.wait_for_verdict`. idempotency_key: makes the submission harmless to repeat, even by
-                another process; else a fresh one. options: see `JobOptions`.
+            function_name: name of an uploaded function; by default the file's. entry: `module:Class`, if the
+                bundle contains several training functions. requirements: a requirements file to add to a
+                single file. verdict_seconds: longest wait for the verdict, at most 30; see
+                `Job.wait_for_verdict`. idempotency_key: makes the submission safe to repeat, even by another
+                process; by default a new one. options: see `JobOptions`.
 
         Returns:
-            The job. A declined one is no error: see `job.state` and `job.offer`.
+            The job. A declined one is not an error: see `job.state` and `job.offer`.
 
         Raises:
-            BundleError, InvalidInputError: wrong before anything was sent. ApiError: the platform refused.
+            BundleError, InvalidInputError: nothing was sent. ApiError: the platform refused.
         """
         body = self._body(function, function_name, entry, requirements, options)
         hold = int(min(max(verdict_seconds, 0), LONGEST_WAIT_SECONDS))
@@ -115,11 +115,10 @@ class Client(Connection):
         link_bytes_per_second: float | None = None,
         **options: Unpack[JobOptions],
     ) -> Verdict:
-        """The verdict that a submission would get now, without submitting (the function is uploaded if it is
-        new).
+        """Return the verdict that a submission would get now, without submitting. A new function is uploaded.
 
-        With `link_bytes_per_second` between servers, in place of what their links carry, the function's speed
-        is predicted, and nothing is promised by it.
+        `link_bytes_per_second`: predict the function's speed with this bandwidth between servers instead of
+        the real one; such a verdict promises nothing.
         """
         body = self._body(function, function_name, entry, requirements, options)
         if link_bytes_per_second is not None:
@@ -134,7 +133,7 @@ class Client(Connection):
         requirements: str | None,
         options: JobOptions,
     ) -> dict[str, Any]:
-        job_body("", options)  # refuse a bad option before anything is uploaded
+        job_body("", options)  # refuse an invalid option before anything is uploaded
         project = self.project_name(options.get("project"))
         if isinstance(function, FunctionVersion):
             reference = function.reference
@@ -149,7 +148,7 @@ class Client(Connection):
     # --- jobs -----------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job:
-        """One job by its id."""
+        """Return one job by its id."""
         return Job.from_document(self, self.transport.get(f"jobs/{quote(job_id, safe='')}/"))
 
     def jobs(
@@ -160,7 +159,7 @@ class Client(Connection):
         limit: int | None = None,
         **filters: Any,
     ) -> Iterator[Job]:
-        """Jobs of one's projects, newest first.
+        """Yield jobs of your projects, newest first.
 
         `filters` are those of the REST API: project, service_class, promised, at_risk, owner, function,
         search, submitted_after, submitted_before, deadline_before.

@@ -1,4 +1,4 @@
-"""The cluster: servers, GPUs and agents, and what operators do with them."""
+"""The cluster: servers, GPUs and agents, and their management by operators."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from punctual.errors import NotFoundError
 
 
 class Cluster:
-    """Look at the cluster; drain servers and enrol agents as its operator."""
+    """Inspect the cluster; drain servers and enrol agents as its operator."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def summary(self) -> dict[str, Any]:
-        """Numbers of GPUs by use, jobs by state, agents connected."""
+        """Return numbers of GPUs by use, jobs by state, and connected agents."""
         document = self._transport.get("cluster/")
         if not isinstance(document, dict):
             raise unreadable("the cluster")
         return document
 
     def servers(self) -> Sequence[Server]:
-        """Every server with its GPUs."""
+        """Return every server with its GPUs."""
         servers = [read(Server, item) for item in self._transport.pages("servers/", {"page_size": 200})]
         return sorted(servers, key=lambda server: server.name)
 
     def server(self, name_or_id: str) -> Server:
-        """One server by name or id.
+        """Return one server by name or id.
 
         Raises:
             NotFoundError: there is none.
@@ -44,7 +44,7 @@ class Cluster:
         raise NotFoundError(f"there is no server “{name_or_id}”", status=404, hint="see `punctual servers`")
 
     def drain(self, server: Server, *, force: bool = False, reason: str = "") -> dict[str, Any]:
-        """Take a server's work away and plan nothing new there.
+        """Move a server's work away and plan nothing new there.
 
         Raises:
             ConflictError: promises would break; `extra["broken_promises"]` lists them. `force` breaks them.
@@ -52,13 +52,13 @@ class Cluster:
         return self._post(f"servers/{server.id}/drain/", {"force": force, "reason": reason})
 
     def undrain(self, server: Server) -> dict[str, Any]:
-        """Use a server again."""
+        """Use a drained server again."""
         return self._post(f"servers/{server.id}/undrain/", {})
 
     def set_end(
         self, server: Server, available_until: datetime | None, *, force: bool = False
     ) -> dict[str, Any]:
-        """Say until when a server is there; None: for good.
+        """Set until when a server is available; None for ever.
 
         Raises:
             ConflictError: promises would break; `extra["broken_promises"]` lists them. `force` breaks them.
@@ -75,8 +75,10 @@ class Cluster:
         failures_per_server_day: float | None = None,
         replacement_seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Say how many servers of each kind stand by, and what the advised number goes by; None leaves a
-        value. Returns the summary, whose `standby` says which are ready and what stands in the way."""
+        """Set the number of standby servers per kind, and the input of the advised number; None keeps a
+        value.
+
+        Returns the summary, whose `standby` lists the ready ones and any problems."""
         given = {
             "standby_servers": servers,
             "failures_per_server_day": failures_per_server_day,
@@ -87,16 +89,16 @@ class Cluster:
         return answer if isinstance(answer, dict) else {}
 
     def agents(self) -> Sequence[dict[str, Any]]:
-        """Node agents with the age of their last report."""
+        """Return the node agents with the age of their last report."""
         return list(self._transport.pages("agents/", {"page_size": 200}))
 
     def revoke_agent(self, agent_id: str) -> dict[str, Any]:
-        """Refuse an agent's credential from now on; its workers stop when their lease ends."""
+        """Revoke an agent's credential; its workers stop when their lease ends."""
         return self._post(f"agents/{quote(agent_id, safe='')}/revoke/", {})
 
     def create_enrolment_token(self, *, server_name: str = "", inference_cluster: str = "") -> dict[str, Any]:
-        """A token that lets one agent enrol once; its server belongs to training or to the inference cluster
-        named."""
+        """Return a token that lets one agent enrol once; its server belongs to training, or to the given
+        inference cluster."""
         body = {"server_name": server_name}
         if inference_cluster:
             body["inference_cluster"] = inference_cluster

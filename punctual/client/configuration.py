@@ -1,7 +1,7 @@
-"""Where the platform is and who asks: arguments, then environment, then the configuration file's profiles.
+"""The platform's address and the user's identity: arguments, then environment, then the file's profiles.
 
-The file is `$XDG_CONFIG_HOME/punctual/config.toml` (else `~/.config/…`), readable by its owner alone. A token
-of the file is only ever sent to the address that stands beside it.
+The file is `$XDG_CONFIG_HOME/punctual/config.toml` (else `~/.config/…`), readable only by its owner. A stored
+token is only sent to the address stored with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 @dataclass(frozen=True)
 class Profile:
-    """One platform and one identity there. Empty text means: not set."""
+    """One platform and one identity there. Empty text means unset."""
 
     url: str = ""
     token: str = field(default="", repr=False)
@@ -31,20 +31,20 @@ class Profile:
     project: str = ""
 
     def with_token(self, token: str) -> Profile:
-        """The same profile with another token (empty: logged out)."""
+        """Return the profile with another token (empty: logged out)."""
         return replace(self, token=token)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """The file's contents: profiles by name and the one that counts when none is named."""
+    """The file's contents: profiles by name, and the default one."""
 
     profiles: dict[str, Profile]
     default_profile: str = DEFAULT_PROFILE
 
 
 def configuration_path() -> Path:
-    """Where the configuration file is; it need not exist."""
+    """Return the path of the configuration file, which may not exist."""
     home = os.environ.get("XDG_CONFIG_HOME")
     try:
         base = Path(home) if home else Path.home() / ".config"
@@ -56,10 +56,10 @@ def configuration_path() -> Path:
 
 
 def load_configuration() -> Configuration:
-    """Read the file; an absent one is an empty one.
+    """Read the file; a missing one is empty.
 
     Raises:
-        ConfigurationError: it cannot be read or is not what `punctual login` writes.
+        ConfigurationError: it cannot be read or has not the format that `punctual login` writes.
     """
     path = configuration_path()
     try:
@@ -86,10 +86,10 @@ def _read_profile(table: dict[str, object]) -> Profile:
 
 
 def save_profile(profile: Profile, name: str | None = None) -> Path:
-    """Write one profile (the named or the default one) and keep the others. Returns the file's path.
+    """Write one profile (the named or the default one) and keep the others. Return the file's path.
 
     Raises:
-        ConfigurationError: the name is not made of letters, digits, `-` and `_`, or the file cannot be
+        ConfigurationError: the name does not consist of letters, digits, `-` and `_`, or the file cannot be
             written.
     """
     configuration = load_configuration()
@@ -98,7 +98,7 @@ def save_profile(profile: Profile, name: str | None = None) -> Path:
 
 
 def checked_profile_name(name: str) -> str:
-    """The name itself, if a profile may bear it."""
+    """Return the name if it is a valid profile name. Raises ConfigurationError."""
     if not _PROFILE_NAME.fullmatch(name):
         raise ConfigurationError("a profile's name is made of letters, digits, - and _")
     return name
@@ -112,7 +112,7 @@ def _write(configuration: Configuration) -> Path:
     path = configuration_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # A temporary file is made with mode 0600, so the token is at no time readable by others.
+        # A temporary file has mode 0600, so the token is never readable by others.
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".config-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
@@ -123,18 +123,19 @@ def _write(configuration: Configuration) -> Path:
 
 
 def _quote(text: str) -> str:
-    # A JSON string is a TOML basic string, but for the delete character.
+    # A JSON string is a TOML basic string, except for the delete character.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 def resolve_profile(
     url: str | None = None, token: str | None = None, project: str | None = None, profile: str | None = None
 ) -> Profile:
-    """Join arguments, `PUNCTUAL_URL`, `PUNCTUAL_TOKEN`, `PUNCTUAL_PROJECT`, `PUNCTUAL_PROFILE` and the file.
+    """Combine arguments, `PUNCTUAL_URL`, `PUNCTUAL_TOKEN`, `PUNCTUAL_PROJECT`, `PUNCTUAL_PROFILE` and the
+    file.
 
     Raises:
         NoPlatformError: no address is known.
-        ConfigurationError: it is no http(s) address, or the named profile does not exist.
+        ConfigurationError: it is not an http(s) address, or the named profile does not exist.
     """
     named = profile or os.environ.get("PUNCTUAL_PROFILE") or None
     given_url = url or os.environ.get("PUNCTUAL_URL") or ""
@@ -165,7 +166,7 @@ def _stored_profile(named: str | None) -> Profile:
 
 
 def checked_url(url: str) -> str:
-    """The platform's address without a trailing slash; `http://` is added to a bare host.
+    """Return the platform's address without a trailing slash; `http://` is added to a bare host.
 
     Raises:
         ConfigurationError: it is not an http or https address.

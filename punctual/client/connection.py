@@ -1,4 +1,4 @@
-"""A person's connection to a platform: who and where one is, and what jobs are asked about through it."""
+"""A person's connection to a platform: identity, project, and requests about jobs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Connection:
-    """One person's way to one platform.
+    """A connection of one person to one platform.
 
     Args:
-        url: the platform's address; else `PUNCTUAL_URL`, else what `punctual login` stored. token: an API
-            token; else `PUNCTUAL_TOKEN`, else the stored one (which is sent to its own platform alone).
-            project: the project that counts when none is named; else `PUNCTUAL_PROJECT`, the stored one, or
-            one's only one. profile: which stored platform and identity to use; else `PUNCTUAL_PROFILE`, else
-            the default one. retry_seconds: how long a server that is away is asked again. Repeating is
-            harmless: see `Transport`. timeout_seconds: how long one answer may take. on_retry: told before
-            each repetition what went wrong and when the next attempt comes.
+        url: the platform's address; else `PUNCTUAL_URL`, else the one that `punctual login` stored. token: an
+            API token; else `PUNCTUAL_TOKEN`, else the stored one (which is sent only to its own platform).
+            project: the default project; else `PUNCTUAL_PROJECT`, the stored one, or the only one. profile:
+            the stored platform and identity to use; else `PUNCTUAL_PROFILE`, else the default one.
+            retry_seconds: how long requests to an unavailable server are repeated, which is safe: see
+            `Transport`. timeout_seconds: limit of one answer. on_retry: called before each retry with the
+            problem and the pause.
 
     Raises:
         ConfigurationError: no platform is known, or the configuration file cannot be used.
@@ -68,7 +68,7 @@ class Connection:
         """Close the connections."""
         self.transport.close()
 
-    # --- who and where --------------------------------------------------------------------------------------
+    # --- identity -------------------------------------------------------------------------------------------
 
     def login(self, username: str, password: str, *, token_name: str = "punctual") -> str:
         """Exchange a password for a new API token and return it. It is not stored."""
@@ -83,7 +83,7 @@ class Connection:
         return str(answer["token"])
 
     def me(self) -> dict[str, Any]:
-        """Who the token stands for; asked once."""
+        """Return the token's user; requested once."""
         if self._me is None:
             answer = self.transport.get("me/")
             if not isinstance(answer, dict):
@@ -92,10 +92,10 @@ class Connection:
         return self._me
 
     def project_name(self, named: str | None = None) -> str:
-        """The named project, else the configured one, else one's only one.
+        """Return the given project, else the configured one, else the user's only one.
 
         Raises:
-            InvalidInputError: there are several or none to choose from.
+            InvalidInputError: the user has several projects, or none.
         """
         if chosen := named or self.profile.project:
             return chosen
@@ -112,25 +112,25 @@ class Connection:
         )
 
     def stream_address(self, path: str) -> str | None:
-        """The address of an event stream, or None where the platform names no stream server that we may
-        trust."""
+        """Return the address of an event stream, or None if the platform names no trustworthy stream
+        server."""
         try:
             base = str(self.me().get("stream_url") or "")
         except PunctualError:
-            # Streams only quicken what polling does as well.
+            # Streams only accelerate polling.
             return None
         host, own_host = urlsplit(base).hostname, urlsplit(self.profile.url).hostname
         if not host or (host in _LOOPBACK and own_host not in _LOOPBACK):
-            # A platform that calls its stream server "localhost" means its own machine, not ours.
+            # A stream server called "localhost" is on the platform's machine, not on ours.
             return None
         return f"{base.rstrip('/')}/{path}"
 
-    # --- what jobs tell -----------------------------------------------------------------------------------
+    # --- requests about jobs ------------------------------------------------------------------------------
 
     def events(self, job_id: str, *, after: int = 0) -> list[JobEvent]:
-        """A job's history after the event with the id `after`, oldest first."""
+        """Return a job's events after the id `after`, oldest first."""
         found: list[JobEvent] = []
-        # The server lists the newest first, so what is known already ends the reading.
+        # The server lists the newest first, so reading ends at the first known event.
         for item in self.transport.pages(f"jobs/{quote(job_id, safe='')}/events/", {"page_size": 200}):
             event = read(JobEvent, item)
             if event.id <= after:
@@ -141,7 +141,7 @@ class Connection:
     def log_chunks(
         self, job_id: str, *, rank: int | None = None, after: int | None = None, tail: int | None = None
     ) -> list[LogChunk]:
-        """Pieces of a job's logs after the piece with the id `after`, oldest first."""
+        """Return the pieces of a job's logs after the id `after`, oldest first."""
         params = {"rank": rank, "after": after, "tail": tail}
         chunks: list[LogChunk] = []
         while True:

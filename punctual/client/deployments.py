@@ -13,12 +13,12 @@ from punctual.errors import InvalidInputError, NotFoundError, WaitTimeoutError
 
 Document = dict[str, Any]
 _POLL_SECONDS = 0.5
-#: The platform waits for so long until a server answers.
+#: How long the platform waits for an answer of a server.
 _LONGEST_ANSWER_SECONDS = 40.0
 
 
 class Deployments:
-    """Deploy, ask, change and delete, as the REST API's documents."""
+    """Deploy, query, change and delete deployments, as the REST API's documents."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -28,7 +28,7 @@ class Deployments:
 
         Args:
             job: its id. settings: members of the REST API's request, such as `servers={"min": 1, "max": 4}`,
-                `latency_target_seconds`, `name`, or `function` and `hyperparameters` in place of a job.
+                `latency_target_seconds`, `name`, or `function` and `hyperparameters` instead of a job.
 
         Raises:
             ConflictError: the job is not completed or left no weights. ApiError: the class has no `predict`.
@@ -37,7 +37,7 @@ class Deployments:
         return self._document("POST", "deployments/", body)
 
     def all(self, **filters: Any) -> Iterator[Document]:
-        """Return the deployments of one's projects, newest first; `filters`: project, name, job, state."""
+        """Return the deployments of your projects, newest first; `filters`: project, name, job, state."""
         params = {name: value for name, value in filters.items() if value is not None}
         return self._transport.pages("deployments/", {"page_size": 50, **params})
 
@@ -46,7 +46,7 @@ class Deployments:
         return self._document("GET", _path(deployment_id))
 
     def find(self, id_or_name: str, *, project: str | None = None) -> str:
-        """Return the id of the deployment of this id, or else of this name that has not stopped.
+        """Return the id of the deployment with this id, or with this name if it has not stopped.
 
         Raises:
             NotFoundError: there is none. InvalidInputError: several projects have one of that name.
@@ -64,19 +64,19 @@ class Deployments:
         return str(found[0]["id"])
 
     def change(self, deployment_id: str, **changes: Any) -> Document:
-        """Change settings; another `job` takes over one server at a time."""
+        """Change settings; another `job` replaces the current one server by server."""
         return self._document("PATCH", _path(deployment_id), changes)
 
     def rollback(self, deployment_id: str) -> Document:
-        """Serve again what the previous generation served."""
+        """Return to the previous generation."""
         return self._document("POST", _path(deployment_id, "rollback"), {})
 
     def drain(self, deployment_id: str, server: str) -> Document:
-        """Drain one server after another one has taken its place."""
+        """Drain one server after a replacement has started."""
         return self._document("POST", _path(deployment_id, "drain"), {"server": server})
 
     def delete(self, deployment_id: str) -> Document:
-        """Drain all servers and end the deployment; may be repeated."""
+        """Drain all servers and end the deployment. Safe to repeat."""
         return self._document("DELETE", _path(deployment_id), None)
 
     def predict(self, deployment_id: str, inputs: Sequence[Any]) -> list[Any]:
@@ -86,28 +86,28 @@ class Deployments:
         return list(answer["outputs"])
 
     def health(self, deployment_id: str) -> Document:
-        """Return what each of its servers says of its state now."""
+        """Return each server's current health."""
         return self._document("GET", _path(deployment_id, "health"))
 
     def samples(self, deployment_id: str, *, limit: int = 60) -> Sequence[Document]:
-        """Return requests and latencies, period by period, newest first."""
+        """Return requests and latencies by period, newest first."""
         path, params = _path(deployment_id, "samples"), {"page_size": min(limit, 200)}
         return list(self._transport.pages(path, params, limit=limit))
 
     def experts(self, deployment_id: str) -> Document:
-        """Return popularity and places of the experts of a deployment whose servers spread them."""
+        """Return popularity and hosts of the experts, for a deployment whose servers share them."""
         return self._document("GET", _path(deployment_id, "experts"))
 
     def events(self, deployment_id: str, *, limit: int = 50) -> Sequence[Document]:
-        """Return what happened to it, newest first."""
+        """Return its events, newest first."""
         return list(self._transport.pages(_path(deployment_id, "events"), limit=limit))
 
     def logs(self, deployment_id: str) -> Sequence[Document]:
-        """Return the newest part of the logs of its newest replicas."""
+        """Return the newest log output of its newest replicas."""
         return list(self._document("GET", _path(deployment_id, "logs"))["results"])
 
     def issue_token(self, deployment_id: str, name: str) -> Document:
-        """Issue a token that opens the deployment's servers, and nothing else; `token` is shown once."""
+        """Issue a token for requests to the deployment's servers only; `token` is shown only now."""
         path = _path(deployment_id, "tokens")
         return _checked(self._transport.send("POST", path, {"name": name}, repeatable=False))
 

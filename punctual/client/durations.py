@@ -1,4 +1,4 @@
-"""Durations as people write them (`20m`, `1h30m`) and deadlines, which are durations or moments."""
+"""Durations such as `20m` and `1h30m`, and deadlines, which are durations or moments."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _HINT = "write a duration such as 90s, 20m, 1h30m or 2d"
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a duration: numbers with units w, d, h, m, s, largest first, each unit at most once.
+    """Parse a duration: numbers with units w, d, h, m, s, largest first, each unit at most once.
 
     Raises:
-        InvalidInputError: it cannot be read, is not positive, or is longer than ten years.
+        InvalidInputError: it cannot be parsed, is not positive, or is longer than ten years.
     """
     seconds, position, last = 0.0, 0, -1
     while position < len(text):
@@ -54,8 +54,7 @@ def _checked(seconds: float, text: str) -> timedelta:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration shortly, in at most two units: `1h 30m`, `4m 05s`, `0.4s`; negative ones with a
-    minus."""
+    """Format a duration in at most two units: `1h 30m`, `4m 05s`, `0.4s`; negative ones with a minus."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 9.95:
@@ -74,14 +73,13 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Read an RFC 3339 moment. One without an offset is refused: it means different times to different
-    people.
+    """Parse an RFC 3339 time. One without an offset is refused, because it is ambiguous.
 
     Raises:
-        InvalidInputError: it cannot be read or has no offset from UTC.
+        InvalidInputError: it cannot be parsed or has no offset from UTC.
     """
     try:
-        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 knows `t` and `z` too
+        moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 also allows `t` and `z`
     except ValueError:
         raise InvalidInputError(
             f"“{_shorten(text)}” is not a time", hint="write it as 2030-01-31T14:30Z"
@@ -90,10 +88,10 @@ def parse_time(text: str) -> datetime:
 
 
 def utc(moment: datetime) -> datetime:
-    """The same moment in UTC.
+    """Return the same moment in UTC.
 
     Raises:
-        InvalidInputError: it names no time zone, or lies outside the years that can be counted in UTC.
+        InvalidInputError: it has no time zone, or is out of range in UTC.
     """
     if moment.tzinfo is None:
         raise InvalidInputError(
@@ -108,12 +106,12 @@ def utc(moment: datetime) -> datetime:
 def parse_deadline(
     value: str | float | timedelta | datetime, *, named: str = "deadline"
 ) -> timedelta | datetime:
-    """Read a deadline: a duration from now (text, seconds or timedelta) or a moment (text or datetime).
+    """Parse a deadline: a duration from now (text, seconds or timedelta) or a moment (text or datetime).
 
-    ``named``: what the errors call it, where it is the end of something else.
+    ``named``: its name in error messages, if it is not a deadline.
 
     Raises:
-        InvalidInputError: it is neither, not positive, or names no time zone.
+        InvalidInputError: it is neither, not positive, or has no time zone.
     """
     if isinstance(value, datetime):
         return utc(value)
@@ -137,7 +135,7 @@ def _parse_relative(text: str, named: str) -> timedelta:
 
 
 def deadline_fields(value: str | float | timedelta | datetime | None) -> dict[str, str | float]:
-    """The members of a job's body that state the deadline: `deadline_seconds`, `deadline_at` or none."""
+    """Return the members of a job's body for the deadline: `deadline_seconds`, `deadline_at` or none."""
     if value is None:
         return {}
     deadline = parse_deadline(value)

@@ -31,12 +31,11 @@ class Functions:
         entry: str | None = None,
         requirements: str | os.PathLike[str] | None = None,
     ) -> FunctionVersion:
-        """Store a function's code. The same code under the same name is the same version, however often it is
-        sent.
+        """Upload a function's code. The same code under the same name always is the same version.
 
         Raises:
-            BundleError: it cannot be packed. InvalidRequestError: the platform refuses the bundle and says
-                why.
+            BundleError: it cannot be packed. InvalidRequestError: the platform refuses the bundle; the
+                message says why.
         """
         if isinstance(function, FunctionVersion):
             raise InvalidInputError("this function is uploaded already")
@@ -51,12 +50,12 @@ class Functions:
         return _read_version(response.json())
 
     def list(self, *, project: str | None = None, name: str | None = None) -> Sequence[FunctionVersion]:
-        """The newest version of every function that one can see."""
+        """Return the newest version of every visible function."""
         params = {key: value for key, value in {"project": project, "name": name}.items() if value}
         return [_read_version(item) for item in self._transport.pages("functions/", params)]
 
     def find(self, reference: str, *, project: str | None = None) -> FunctionVersion:
-        """One function by name or `name@version`.
+        """Return one function by name or `name@version`.
 
         Raises:
             NotFoundError: there is none.
@@ -75,19 +74,19 @@ class Functions:
         )
 
     def versions(self, function: FunctionVersion) -> Sequence[FunctionVersion]:
-        """Every version of a function, newest first."""
+        """Return every version of a function, newest first."""
         path = f"functions/{quote(str(function.id), safe='')}/versions/"
         return [_read_version(item, function) for item in self._transport.pages(path)]
 
     def show(self, version: FunctionVersion) -> FunctionVersion:
-        """The version as it is now, with what the installer of its requirements printed."""
+        """Return the version's current state, with the output of its requirements' installer."""
         return _read_version(self._transport.request("GET", _path(version)).json())
 
     def build(self, version: FunctionVersion) -> FunctionVersion:
-        """Install its requirements again, after that failed or was cancelled.
+        """Install its requirements again, after a failed or cancelled installation.
 
         Raises:
-            ConflictError: they are installed, being installed or queued; says which.
+            ConflictError: they are installed, being installed or queued; the message says which.
         """
         return _read_version(self._transport.request("POST", f"{_path(version)}environment/build/").json())
 
@@ -95,7 +94,7 @@ class Functions:
         """Cancel the installation of its requirements; jobs that wait for it fail.
 
         Raises:
-            ConflictError: none is queued or under way, or it is needed outside of your projects.
+            ConflictError: none is queued or in progress, or other projects need it.
         """
         return _read_version(self._transport.request("POST", f"{_path(version)}environment/cancel/").json())
 
@@ -105,7 +104,7 @@ def _path(version: FunctionVersion) -> str:
 
 
 def _read_version(document: Any, function: FunctionVersion | None = None) -> FunctionVersion:
-    """A version as the API writes it: its number stands under `version` or `number`."""
+    """Parse a version from the API, whose number is in `version` or `number`."""
     if not isinstance(document, dict):
         raise unreadable("a function")
     named = {"id": function.id, "name": function.name, "project": function.project} if function else {}

@@ -1,4 +1,4 @@
-"""A job in the hand of whoever submitted it: wait, follow, steer, download."""
+"""A submitted job: wait for it, follow it, steer it, download its results."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ from punctual.client.requests import Deadline, JobOptions, override_body
 from punctual.client.watching import watch
 from punctual.errors import ChecksumError, InvalidInputError, PunctualError, WaitTimeoutError
 
-#: Longest time the server holds one answer for a verdict.
+#: Longest time for which the server holds a request for a verdict.
 LONGEST_WAIT_SECONDS = 30.0
 _SHORTEST_QUESTION_SECONDS = 0.5
 
-#: Called during a download with the bytes so far and the bytes in all.
+#: Called during a download with the bytes so far and in total.
 DownloadProgress = Callable[[int, int], None]
 
 
 @dataclass
 class Job(JobFacts):
-    """A job and what can be done with it. Each call that asks the server also renews the fields."""
+    """A job and its operations. Each request also refreshes the fields."""
 
     client: Connection = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
 
     @classmethod
     def from_document(cls, client: Connection, document: Any) -> Job:
-        """Build a job from the server's JSON."""
+        """Return a job from the server's JSON."""
         job = read(cls, document)
         job.client = client
         return job
 
     @property
     def path(self) -> str:
-        """The job's address below the API's root."""
+        """The job's path below the API's root."""
         return f"jobs/{quote(self.id, safe='')}/"
 
     @property
@@ -67,16 +67,16 @@ class Job(JobFacts):
         return self
 
     def refresh(self) -> Job:
-        """Ask the server how the job is."""
+        """Fetch the job's current state."""
         return self._renew(self.client.transport.get(self.path))
 
     # --- waiting and following ------------------------------------------------------------------------------
 
     def wait_for_verdict(self, timeout_seconds: float | None = None) -> Job:
-        """Return as soon as the verdict is known; a new function is profiled first, which takes its time.
+        """Return as soon as the verdict is known. A new function is profiled first, which takes time.
 
         Raises:
-            WaitTimeoutError: the time is over and the verdict still open.
+            WaitTimeoutError: the time is over and the verdict is still open.
         """
         give_up_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self.decided:
@@ -86,7 +86,7 @@ class Job(JobFacts):
             asked_at = time.monotonic()
             hold = max(1, int(min(left, LONGEST_WAIT_SECONDS)))
             self._renew(self.client.transport.get(self.path, {"wait": hold}, wait_seconds=hold))
-            # A busy server answers at once instead of holding the request: do not ask it without pause.
+            # A busy server answers at once instead of holding the request, so limit the rate.
             answered_after = time.monotonic() - asked_at
             if not self.decided and answered_after < _SHORTEST_QUESTION_SECONDS:
                 time.sleep(min(_SHORTEST_QUESTION_SECONDS, left))
@@ -96,7 +96,7 @@ class Job(JobFacts):
         """Return when the job is finished (`declined`, `completed`, `failed` or `cancelled`).
 
         Raises:
-            WaitTimeoutError: the time is over; the job goes on.
+            WaitTimeoutError: the time is over; the job continues.
         """
         give_up_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         for update in watch(self.client, self.id, events=False):
@@ -106,7 +106,7 @@ class Job(JobFacts):
         return self
 
     def follow(self) -> Iterator[JobEvent]:
-        """Every event of the job from its beginning, live, until it is finished. Outages are sat out."""
+        """Yield every event of the job from its beginning, live, until it is finished. Survives outages."""
         for update in watch(self.client, self.id):
             self._renew(update.job)
             yield from update.events
@@ -114,7 +114,7 @@ class Job(JobFacts):
     def logs(
         self, *, follow: bool = False, rank: int | None = None, tail: int | None = None
     ) -> Iterator[LogChunk]:
-        """The workers' output in order; with `follow` live until the job is finished. `tail` counts lines."""
+        """Yield the workers' output in order; with `follow` live until the job is finished. `tail`: lines."""
         if follow:
             for update in watch(self.client, self.id, events=False, logs=True, rank=rank, tail=tail):
                 self._renew(update.job)
@@ -123,32 +123,32 @@ class Job(JobFacts):
         yield from self.client.log_chunks(self.id, rank=rank, tail=tail)
 
     def events(self) -> list[JobEvent]:
-        """The job's history so far, oldest first."""
+        """Return the job's events so far, oldest first."""
         return self.client.events(self.id)
 
     def metrics(self, *, after_iteration: int | None = None) -> list[Metric]:
-        """What the function reported, by iteration."""
+        """Return the function's metrics by iteration."""
         params = {} if after_iteration is None else {"after_iteration": after_iteration}
         return [read(Metric, item) for item in self.client.transport.pages(f"{self.path}metrics/", params)]
 
     # --- steering -------------------------------------------------------------------------------------------
 
     def cancel(self) -> Job:
-        """End the job. What it has promised becomes void."""
+        """Cancel the job, which voids its promise."""
         return self._act("cancel")
 
     def pause(self) -> Job:
-        """Take the job's GPUs away until `resume`; its promise is void meanwhile."""
+        """Release the job's GPUs until `resume`; its promise is void meanwhile."""
         return self._act("pause")
 
     def resume(self) -> Job:
-        """Let a paused job go on."""
+        """Resume a paused job."""
         return self._act("resume")
 
     def change_deadline(
         self, deadline: Deadline | None, service_class: str | None = None
     ) -> tuple[Job, Verdict, bool]:
-        """Ask for another deadline. A refused tightening keeps the old promise.
+        """Request another deadline. If a tighter one is refused, the old promise stays.
 
         Returns the job, the verdict on the new deadline, and whether anything changed.
         """
@@ -165,7 +165,7 @@ class Job(JobFacts):
         )
 
     def accept_offer(self) -> Job:
-        """Accept the offered deadline; returns the admitted successor, a job of its own.
+        """Accept the offered deadline; return the admitted successor, a new job.
 
         Raises:
             ConflictError: the offer has lapsed or was accepted already.
@@ -175,7 +175,7 @@ class Job(JobFacts):
         )
 
     def decline_offer(self) -> Job:
-        """Let go of what is held for the offered deadline, before it runs out by itself.
+        """Release the capacity held for the offered deadline, before it expires.
 
         Raises:
             ConflictError: the offer has lapsed or was accepted already.
@@ -183,7 +183,7 @@ class Job(JobFacts):
         return self._act("decline-offer")
 
     def clone(self, **overrides: Unpack[JobOptions]) -> Job:
-        """Submit the same again with some options changed. A job with a deadline needs a new one."""
+        """Submit the job again with some options changed. A job with a deadline needs a new one."""
         answer = self.client.transport.send("POST", f"{self.path}clone/", override_body(overrides))
         return Job.from_document(self.client, answer)
 
@@ -193,37 +193,37 @@ class Job(JobFacts):
     # --- results --------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The durable states that the job has written."""
+        """Return the job's durable states."""
         return [read(Checkpoint, item) for item in self.client.transport.pages(f"{self.path}checkpoints/")]
 
     def recoveries(self) -> list[Recovery]:
-        """What the job recovered from, newest first."""
+        """Return the job's recoveries, newest first."""
         return [read(Recovery, item) for item in self.client.transport.pages(f"{self.path}recoveries/")]
 
     def memory_point(self) -> dict[str, Any]:
-        """Where its newest recovery points are, and what the death of each server would cost now."""
+        """Return where its newest recovery points are, and the current cost of losing each server."""
         return dict(self.client.transport.get(f"{self.path}memory-point/"))
 
     def artifacts(self) -> list[Artifact]:
-        """The files that the completed job left: final weights, metrics, what the function saved."""
+        """Return the completed job's files: final weights, metrics, and files that the function saved."""
         return [read(Artifact, item) for item in self.client.transport.pages(f"{self.path}artifacts/")]
 
     def curve(self) -> dict[str, Any]:
-        """The measured scaling curve that the promise rests on."""
+        """Return the measured scaling curve on which the promise is based."""
         document = self.client.transport.get(f"{self.path}curve/")
         return document if isinstance(document, dict) else {"levels": document or []}
 
     def communication(self) -> dict[str, Any]:
-        """How its gradients are sent: the plan, what it predicts, what it beat, what was measured."""
+        """Return how its gradients are sent: the plan, its prediction, alternatives and measurements."""
         document = self.client.transport.get(f"{self.path}communication/")
         return document if isinstance(document, dict) else {}
 
     def experts(self) -> dict[str, Any]:
-        """How its mixture-of-experts layers use their experts, and where each expert lives."""
+        """Return how its mixture-of-experts layers use their experts, and each expert's hosts."""
         return dict(self.client.transport.get(f"{self.path}experts/"))
 
     def plan(self) -> dict[str, Any]:
-        """Planned GPUs over time beside those it really had."""
+        """Return planned and actual GPUs over time."""
         document = self.client.transport.get(f"{self.path}plan/")
         return document if isinstance(document, dict) else {"planned": document or []}
 
@@ -237,7 +237,7 @@ class Job(JobFacts):
         """Download one artifact into a folder; its SHA-256 digest is checked before the file gets its name.
 
         Raises:
-            ChecksumError: the bytes are not those the platform stored.
+            ChecksumError: the bytes are not those that the platform stored.
         """
         target = _target_path(Path(folder), artifact.name)
         with self.client.transport.stream(f"{self.path}artifacts/{quote(artifact.name)}/") as response:
@@ -270,7 +270,7 @@ class Job(JobFacts):
 
 
 def _target_path(folder: Path, name: str) -> Path:
-    """Where an artifact goes. Its name came from a training function, so it must not lead out of the
+    """Return an artifact's target. Its name comes from a training function, so it must not leave the
     folder."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:

@@ -1,7 +1,7 @@
-"""Open-loop load on a deployment: requests arrive at their times, whether earlier ones were answered or not.
+"""Open-loop load on a deployment: requests arrive independently of earlier answers.
 
-Requests go to the servers of the deployment, in turn. One that a server does not take (503, or no
-connection) goes to the next. One that a dying server cut is sent once more, which `predict` allows: it
+Requests go to the servers of the deployment in turn. If a server does not accept one (503, or no connection),
+it goes to the next. A request cut off by a dying server is sent once more, which is safe because `predict`
 changes nothing.
 """
 
@@ -23,11 +23,11 @@ from punctual.errors import PunctualError
 from punctual.protocol.latencies import LATENCY_BUCKETS, latency_bucket, latency_percentile
 
 DAY_SECONDS = 86_400.0
-#: Addresses are read this often. A replica answers for a second after it began to drain, at least.
+#: Interval of address updates. A draining replica answers for at least a second.
 _LOOK_SECONDS = 0.5
 _TIMEOUT_SECONDS = 40.0
 _SECONDS_BETWEEN_TRIES = 0.05
-#: A request that no server takes is given up after so long.
+#: A request that no server accepts is given up after this.
 _PATIENCE_SECONDS = 10.0
 _LATE_SECONDS = 0.05
 _REPORT_SECONDS = 10.0
@@ -35,7 +35,7 @@ _REPORT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Requests per second over time: a constant, or a day's curve between a fifth of it and all of it.
+    """Requests per second over time: a constant, or a daily curve between a fifth of the rate and the rate.
 
     Attributes:
         most: the rate, or its highest value. day_seconds: length of a day, which begins at the curve's
@@ -61,14 +61,14 @@ class Rate:
 
 @dataclass
 class Outcomes:
-    """What became of the requests of some time.
+    """The outcomes of the requests of some time.
 
     Attributes:
-        sent: requests that arrived and were sent. skipped: arrived while as many as allowed were under way.
-        late: sent late because this machine was too busy, which their latencies contain.
+        sent: requests that arrived and were sent. skipped: requests that arrived at the limit of concurrency.
+        late: sent late because this machine was too busy; their latencies include the delay.
         answered: with outputs. failed: by the status of the answer, or `no server` or `cut twice`.
-        retried: cut by a dying server and sent once more; these count among answered or failed too.
-        latencies: of those answered, from their arrival, by bucket (`punctual.protocol.latencies`).
+        retried: cut off by a dying server and sent once more; also counted as answered or failed.
+        latencies: of answered requests, from their arrival, by bucket (`punctual.protocol.latencies`).
     """
 
     sent: int = 0
@@ -88,7 +88,7 @@ class Outcomes:
         self.failed[why] = self.failed.get(why, 0) + 1
 
     def add(self, other: Outcomes) -> None:
-        """Add the outcomes of another time."""
+        """Add the outcomes of another period."""
         for name in ("sent", "skipped", "late", "answered", "retried"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for why, count in other.failed.items():
@@ -97,7 +97,7 @@ class Outcomes:
 
 
 class AddressBook:
-    """Addresses of the replicas that serve, as the platform says."""
+    """The addresses of serving replicas, from the platform."""
 
     def __init__(self, deployments: Deployments, deployment_id: str) -> None:
         self._deployments = deployments
@@ -106,12 +106,12 @@ class AddressBook:
         self._position = 0
 
     def look(self) -> None:
-        """Read them anew."""
+        """Update the addresses."""
         replicas = self._deployments.get(self._id)["replicas"]
         self.addresses = [str(row["address"]) for row in replicas if row["state"] == "serving"]
 
     def choose(self, avoided: Collection[str] = ()) -> str | None:
-        """Return the address whose turn it is; None if no replica serves but the avoided ones."""
+        """Return the next address in turn; None if no other replica than the avoided ones serves."""
         addresses = [address for address in self.addresses if address not in avoided]
         if not addresses:
             return None
@@ -141,7 +141,7 @@ class OpenLoop:
         self.seconds: list[Outcomes] = []
 
     def stop(self) -> None:
-        """End before the time is over; requests under way are still awaited."""
+        """Stop early; requests in progress are still awaited."""
         self._stopped = True
 
     def total(self) -> Outcomes:
@@ -152,10 +152,10 @@ class OpenLoop:
         return total
 
     def run(self, seconds: float, report: Callable[[Outcomes], None] | None = None) -> Outcomes:
-        """Send requests for so long; return what became of all of them.
+        """Send requests for so many seconds; return all outcomes.
 
         Args:
-            report: gets the total about every ten seconds.
+            report: receives the total about every ten seconds.
         """
         asyncio.run(self._run(seconds, report))
         return self.total()
@@ -195,18 +195,18 @@ class OpenLoop:
     async def _report(self, report: Callable[[Outcomes], None]) -> None:
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            # A report may ask the platform: requests do not wait for that.
+            # A report may call the platform, so it runs in a thread.
             await asyncio.to_thread(report, self.total())
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            # The known servers go on while the platform does not answer.
+            # Keep the known addresses while the platform does not answer.
             with contextlib.suppress(PunctualError):
                 await asyncio.to_thread(self._book.look)
 
     async def _send(self, client: httpx.AsyncClient, outcomes: Outcomes, arrived: float) -> None:
-        """Send one request until a server takes it."""
+        """Send one request until a server accepts it."""
         is_retry, why = False, "no server"
         avoided: set[str] = set()
         body = {"inputs": [self._random.choice(self._inputs)]}

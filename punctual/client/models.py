@@ -1,4 +1,4 @@
-"""What the platform answers, as typed values. Field names are those of the REST API; times are in UTC."""
+"""The platform's answers as typed values. Field names are those of the REST API; times are in UTC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from punctual.client.reading import listed, moment, nested, raw_object
 
-#: States that a job never leaves.
+#: Final states of a job.
 TERMINAL_STATES = frozenset({"declined", "completed", "failed", "cancelled"})
 #: States in which the verdict is still open.
 UNDECIDED_STATES = frozenset({"submitted", "profiling"})
@@ -16,7 +16,7 @@ UNDECIDED_STATES = frozenset({"submitted", "profiling"})
 
 @dataclass(frozen=True)
 class Share:
-    """So many GPUs from `start` to `end`."""
+    """A number of GPUs from `start` to `end`."""
 
     start: datetime = moment()
     end: datetime = moment()
@@ -27,8 +27,8 @@ class Share:
 class Offer:
     """A deadline that can be promised, held until `valid_until`.
 
-    Who accepts before that is promised `deadline_seconds` from then, while there is room for it, and
-    `deadline_at` at the latest.
+    Accepting sooner promises `deadline_seconds` from then if there is still room, and `deadline_at` at the
+    latest.
     """
 
     deadline_at: datetime = moment()
@@ -38,7 +38,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class TierOption:
-    """A number of GPUs, and the seconds of an iteration there, which may be an upper bound."""
+    """A number of GPUs with its iteration time in seconds, which may be an upper bound."""
 
     gpus: int = 0
     step_seconds: float = 0.0
@@ -47,7 +47,7 @@ class TierOption:
 
 @dataclass(frozen=True)
 class TierMode:
-    """The fewest GPUs that hold a model (None: no number does), what binds below, and faster options."""
+    """The fewest GPUs that fit a model (None if no number does), the binding limit, and faster options."""
 
     gpus: int | None = None
     binding: str = ""
@@ -56,7 +56,7 @@ class TierMode:
 
 @dataclass(frozen=True)
 class TierModes:
-    """What a model with experts needs, with their states in tiers and without."""
+    """Requirements of a model with experts, with and without tiers for their states."""
 
     with_tiers: TierMode | None = nested(TierMode)
     without_tiers: TierMode | None = nested(TierMode)
@@ -66,9 +66,9 @@ class TierModes:
 class Verdict:
     """The answer to a deadline: `admitted`, `declined` or `pending`, with its reason in words and numbers.
 
-    `minimum_satisfactory_share` is the least number of GPUs over time that meets the deadline (ElasticFlow,
-    section 4.1). `slack_seconds` lies between planned finish and deadline. `counts_on` says how many lost
-    servers the promise bears.
+    `minimum_satisfactory_share`: least number of GPUs over time that meets the deadline (ElasticFlow, section
+    4.1). `slack_seconds`: between planned finish and deadline. `counts_on`: how many lost servers the promise
+    survives.
     """
 
     decision: str = "pending"
@@ -88,11 +88,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of a version, and how far their installation is.
+    """The requirements of a version, and the state of their installation.
 
-    `state` is `pending`, `building`, `ready`, `failed` or `cancelled`. `builds_before` counts the builds that
-    go before it while it is pending. `error` and `log` (what the installer printed) are told of one version,
-    not in lists.
+    `state` is `pending`, `building`, `ready`, `failed` or `cancelled`. `builds_before`: number of earlier
+    builds in the queue while pending. `error` and `log` (the installer's output) are set for a single
+    version, not in lists.
     """
 
     digest: str = ""
@@ -119,17 +119,17 @@ class FunctionVersion:
 
     @property
     def reference(self) -> str:
-        """How a job names exactly this version."""
+        """The text by which a job names exactly this version."""
         return f"{self.name}@{self.version}"
 
 
 @dataclass
 class JobFacts:
-    """Everything the platform says of a job at one moment.
+    """The platform's information on a job at one moment.
 
-    `promised` is true only for a job whose deadline was promised; `iterations_done` counts what was reported,
-    never an estimate; `progress` runs from 0 to 1; `slack_seconds` lies between planned (or actual) finish
-    and deadline; `warning` says that the loss or the final weights are NaN or infinite.
+    `promised` is true only if the job's deadline was promised. `iterations_done` counts reported iterations,
+    never an estimate. `progress` runs from 0 to 1. `slack_seconds` is between planned (or actual) finish and
+    deadline. `warning` reports a NaN or infinite loss or final weights.
     """
 
     id: str
@@ -179,7 +179,7 @@ class JobFacts:
 
     @property
     def finished(self) -> bool:
-        """Whether the state is one that a job never leaves."""
+        """Whether the state is final."""
         return self.state in TERMINAL_STATES
 
     @property
@@ -194,13 +194,13 @@ class JobFacts:
 
     @property
     def max_iterations(self) -> int:
-        """Iterations at most; 0 when the server did not say."""
+        """Largest number of iterations; 0 if unknown."""
         return int(self.termination.get("max_iterations") or 0)
 
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One line of a job's history with its reason."""
+    """One event of a job's history with its reason."""
 
     id: int = 0
     happened_at: datetime | None = moment()
@@ -225,7 +225,7 @@ class LogChunk:
 
 @dataclass(frozen=True)
 class Metric:
-    """What the function reported at one iteration; `values` holds the loss and whatever else it names."""
+    """Values that the function reported at one iteration, such as the loss."""
 
     iteration: int = 0
     generation: int = 0
@@ -251,8 +251,8 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Recovery:
-    """A failure of a job and its way back, phase by phase. Sources, phases and lost servers are as the REST
-    API gives them."""
+    """A failure of a job and its recovery, phase by phase. Sources, phases and lost servers are as in the
+    REST API."""
 
     failed_generation: int = 0
     recovering_generation: int | None = None
@@ -277,7 +277,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file that a completed job left, with the SHA-256 digest of its bytes."""
+    """A file of a completed job, with the SHA-256 digest of its bytes."""
 
     name: str = ""
     size_bytes: int = 0
@@ -288,11 +288,11 @@ class Artifact:
 
 @dataclass(frozen=True)
 class CurveLevel:
-    """Measured throughput on so many GPUs."""
+    """Measured throughput on a number of GPUs."""
 
     gpus: int = 0
     iterations_per_second: float = 0.0
-    #: The most that one worker took of its host, and what is reserved for each; 0 where nobody looked.
+    #: Peak host memory of one worker, and the reservation for each; 0 if not measured.
     host_memory_bytes: int = 0
     reserved_memory_bytes: int = 0
     samples: int = 0
@@ -304,8 +304,7 @@ class CurveLevel:
 class Gpu:
     """One GPU (or emulated accelerator) of a server.
 
-    `job` says what holds it: `id` and `name` of a job that one may see, else None and "busy"; None while it
-    is free.
+    `job`: its holder: `id` and `name` of a visible job, else None and "busy"; None while it is free.
     """
 
     index: int = 0
@@ -326,15 +325,15 @@ class Server:
     state: str = ""
     drain: str = "none"
     drain_reason: str = ""
-    #: It belongs to the pool of standby servers.
+    #: Whether it belongs to the pool of standby servers.
     standby: bool = False
     rack: str = ""
     cpu_cores: int = 0
     memory_bytes: int = 0
-    #: Host memory that one worker may take there; 0 where its agent did not say.
+    #: Host memory limit of one worker there; 0 if not reported.
     worker_memory_bytes: int = 0
     disk_free_bytes: int = 0
-    #: From then on it is gone; None: it stays for good.
+    #: When it leaves; None: it stays for good.
     available_until: datetime | None = moment()
     sandbox: str = ""
     silent_seconds: float | None = None
@@ -344,7 +343,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Token:
-    """An API token. `token` itself is known once, when it is issued or rotated."""
+    """An API token. `token` is known only when it is issued or rotated."""
 
     id: int = 0
     name: str = ""
@@ -353,9 +352,9 @@ class Token:
     expires_at: datetime | None = moment()
     last_used_at: datetime | None = moment()
     revoked_at: datetime | None = moment()
-    #: What it opens: `read`, `submit`, `manage`, `operate`.
+    #: Its rights: `read`, `submit`, `manage`, `operate`.
     scopes: tuple[str, ...] = field(default=(), metadata={"read": tuple})
-    #: The only projects that it opens; None: all of its owner's.
+    #: Projects to which it is limited; None: all of its owner's.
     projects: tuple[str, ...] | None = field(default=None, metadata={"read": tuple})
     token: str = field(default="", repr=False)
     raw: dict[str, Any] = raw_object()
@@ -363,7 +362,7 @@ class Token:
 
 @dataclass(frozen=True)
 class User:
-    """An account, as operators see it. `password` is known once, when it was generated."""
+    """An account, as operators see it. `password` is known only when it was generated."""
 
     username: str = ""
     is_active: bool = True
@@ -378,7 +377,7 @@ class User:
 
 @dataclass(frozen=True)
 class Project:
-    """A group of people with jobs of their own."""
+    """A group of people with common jobs."""
 
     name: str = ""
     description: str = ""
@@ -390,7 +389,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Invitation:
-    """A question to somebody to join a project."""
+    """An invitation of a person to join a project."""
 
     id: int = 0
     project: str = ""

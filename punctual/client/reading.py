@@ -1,5 +1,5 @@
-"""From the server's JSON to typed values. Unknown members are kept apart, so that a newer server does no
-harm."""
+"""Parsing of the server's JSON into typed values. Unknown members are kept separately, so that a newer server
+causes no errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ T = TypeVar("T")
 def read(cls: type[T], content: Any) -> T:
     """Build a dataclass from a JSON object.
 
-    Members are taken by name; a field's metadata `read` converts its value. Fields the server left out keep
-    their defaults. A field named `raw` gets the whole object.
+    Members are taken by name; a field's metadata `read` converts its value. Missing members keep the field's
+    default. A field named `raw` gets the whole object.
 
     Raises:
-        ServerError: the content is not an object, or a member is not what the API promises.
+        ServerError: the content is not an object, or a member does not match the API.
     """
     if not isinstance(content, Mapping):
         raise unreadable(f"a {cls.__name__}")
@@ -41,7 +41,7 @@ def read(cls: type[T], content: Any) -> T:
 
 
 def unreadable(what: str) -> ServerError:
-    """The error for an answer that is not what the API promises."""
+    """Return the error for an answer that does not match the API."""
     return ServerError(
         f"the server's answer could not be understood ({what})",
         status=502,
@@ -50,22 +50,22 @@ def unreadable(what: str) -> ServerError:
 
 
 def moment(default: Any = None) -> Any:
-    """A field that holds a moment in UTC, from RFC 3339 text."""
+    """Declare a field with a moment in UTC, from RFC 3339 text."""
     return dataclasses.field(default=default, metadata={"read": datetime.fromisoformat})
 
 
 def nested(cls: type[Any]) -> Any:
-    """A field that holds another object, or None."""
+    """Declare a field with another object, or None."""
     return dataclasses.field(default=None, metadata={"read": lambda content: read(cls, content)})
 
 
 def listed(cls: type[Any]) -> Any:
-    """A field that holds a tuple of objects."""
+    """Declare a field with a tuple of objects."""
     return dataclasses.field(
         default=(), metadata={"read": lambda content: tuple(read(cls, item) for item in content)}
     )
 
 
 def raw_object() -> Any:
-    """A field that holds the server's object as it came, for members that this client does not know."""
+    """Declare a field with the server's original object, for members that this client does not know."""
     return dataclasses.field(default_factory=dict, repr=False, compare=False)

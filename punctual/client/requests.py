@@ -1,5 +1,4 @@
-"""What a submission says: the options a person gives, and the JSON body they make (contracts of the REST
-API)."""
+"""The options of a submission, and the JSON body made from them (contracts of the REST API)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from punctual.client.models import FunctionVersion
 from punctual.errors import InvalidInputError
 from punctual.protocol.hyperparameters import find_problems
 
-#: What names a function: a path, a class, a module, a stored version, or text such as `name@3` or `sha256:…`.
+#: A function: a path, a class, a module, a stored version, or text such as `name@3` or `sha256:…`.
 FunctionSource = str | os.PathLike[str] | type | ModuleType | FunctionVersion
 Deadline = str | float | timedelta | datetime
 
@@ -25,15 +24,15 @@ _NAMES_A_FILE = re.compile(r"[/\\]|\.(py|zip)$")
 
 
 class JobOptions(TypedDict, total=False):
-    """Everything a job may say beside its function. A number of GPUs is not among it: that is the platform's
-    work.
+    """All options of a job besides its function. The number of GPUs is not an option: the platform decides
+    it.
 
-    `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
-    `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
-    `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `lossy` is `"refused"` (the default) or
-    `"allowed"`: whether codecs that lose something may compress gradients; `codecs` names those that may,
-    without it `fp16`. `protection` is `{"replicas": 3, "frequency": 10}`: copies of the state in memory, and
-    iterations between two points there at most. `data` maps names to URLs or paths on the servers.
+    `deadline`: a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone.
+    `service_class`: by default `slo` with a deadline and `best_effort` without. `target`: `"accuracy>=0.9"`
+    or `{"metric": "accuracy", "at_least": 0.9}`. `lossy`: `"refused"` (the default) or `"allowed"`, whether
+    lossy codecs may compress gradients; `codecs`: those that may, by default `fp16`. `protection`:
+    `{"replicas": 3, "frequency": 10}`, copies of the state in memory, and the largest number of iterations
+    between two points there. `data`: names with URLs or paths on the servers.
     """
 
     hyperparameters: Mapping[str, Any]
@@ -54,10 +53,10 @@ class JobOptions(TypedDict, total=False):
 
 
 def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
-    """The body of `POST /jobs/` for a stored function.
+    """Return the body of `POST /jobs/` for a stored function.
 
     Raises:
-        InvalidInputError: an option cannot be read, or the two that every job needs are missing.
+        InvalidInputError: an option cannot be parsed, or one of the two required ones is missing.
     """
     body = override_body(options)
     if "max_iterations" not in body.get("termination", {}):
@@ -72,10 +71,10 @@ def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
 
 
 def override_body(options: JobOptions) -> dict[str, Any]:
-    """The members that `options` state, and no others: a body for cloning, or the core of one for submitting.
+    """Return the members for the given options only: a body for cloning, or the core of a submission.
 
     Raises:
-        InvalidInputError: an option cannot be read.
+        InvalidInputError: an option cannot be parsed.
     """
     body: dict[str, Any] = {}
     for key in ("name", "project", "service_class", "checkpoint_seconds", "seed"):
@@ -85,7 +84,7 @@ def override_body(options: JobOptions) -> dict[str, Any]:
         body["lossy"] = lossy
     if options.get("codecs"):
         body["codecs"] = list(options["codecs"])
-        # Who names codecs allows them.
+        # Naming codecs allows them.
         body.setdefault("lossy", "allowed")
     if protection := options.get("protection"):
         body["protection"] = dict(protection)
@@ -119,10 +118,10 @@ def _termination(options: JobOptions) -> dict[str, Any]:
 
 
 def parse_target(text: str) -> dict[str, Any]:
-    """Read `accuracy>=0.9` or `loss<=0.2`.
+    """Parse `accuracy>=0.9` or `loss<=0.2`.
 
     Raises:
-        InvalidInputError: it is not of that form.
+        InvalidInputError: it has another form.
     """
     match = _TARGET.fullmatch(text)
     try:
@@ -137,14 +136,14 @@ def parse_target(text: str) -> dict[str, Any]:
 
 
 def data_sources(data: Mapping[str, str] | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Named data as the API takes it: text with `://` is a URL, other text a path on the servers."""
+    """Return named data in the API's form: text with `://` is a URL, other text a path on the servers."""
     if isinstance(data, Mapping):
         return [{"name": name, "url" if "://" in place else "path": place} for name, place in data.items()]
     return [dict(source) for source in data]
 
 
 def names_stored_function(text: str) -> bool:
-    """Whether text rather names a stored function (`name`, `name@3`, `sha256:…`) than a file."""
+    """Whether text names a stored function (`name`, `name@3`, `sha256:…`) rather than a file."""
     return not os.path.exists(text) and not _NAMES_A_FILE.search(text)
 
 

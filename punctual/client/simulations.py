@@ -1,4 +1,4 @@
-"""Simulations: what would be with other policies or another cluster. For operators."""
+"""Simulations of other policies or another cluster. For operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FINAL = ("done", "cancelled", "failed")
 
 
 class Simulations:
-    """Start studies and read what came of them, as the REST API's documents."""
+    """Start studies and read their results, as the REST API's documents."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def choices(self) -> dict[str, Any]:
-        """Traces, policies and limits, and the live cluster in short."""
+        """Return traces, policies, limits, and a summary of the live cluster."""
         return self._document("GET", "simulations/choices/")
 
     def start(
@@ -34,15 +34,15 @@ class Simulations:
         newcomers: Sequence[str] = (),
         **asked: Any,
     ) -> Study:
-        """Start a run of each policy on each number of servers, beside each number of inference servers.
+        """Start a run of each policy, for each number of servers and each number of inference servers.
 
-        `newcomers` are rules for them, "open" and "prudent": a run for each. Inference servers lend what they
-        can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST API's
-        request, `trace="elasticflow"`, `source="live"` or `inference_usage="daily"` among them. What was
-        decided for you stands in the study's `notes`.
+        `newcomers`: rules for newcomer jobs, "open" and "prudent", with a run for each. Inference servers
+        lend spare capacity; 0 or an empty list is a run without them. `asked`: further members of the REST
+        API's request, such as `trace="elasticflow"`, `source="live"` or `inference_usage="daily"`. The
+        study's `notes` list the values chosen for you.
 
         Raises:
-            InvalidRequestError: an unknown trace or policy, or more than may be asked; it says what there is.
+            InvalidRequestError: an unknown trace or policy, or too many runs; the message lists the choices.
         """
         body = {"policies": list(policies), "servers": list(servers), **asked}
         if inference_servers:
@@ -52,11 +52,11 @@ class Simulations:
         return self._document("POST", "simulations/", body)
 
     def studies(self) -> Iterator[Study]:
-        """All studies, newest first."""
+        """Yield all studies, newest first."""
         return self._transport.pages("simulations/", {"page_size": 50})
 
     def study(self, study_id: int, *, comparison: bool = False) -> Study:
-        """One study with its runs and their summaries, and with `comparison` the figures of all."""
+        """Return one study with its runs and their summaries, and with `comparison` all figures."""
         document = self._transport.get(f"simulations/{study_id}/", {"comparison": str(comparison).lower()})
         if not isinstance(document, dict):
             raise unreadable("a study")
@@ -69,10 +69,10 @@ class Simulations:
         timeout_seconds: float = 3600.0,
         on_look: Callable[[Study], None] | None = None,
     ) -> Study:
-        """The study once all of its runs have ended.
+        """Return the study once all of its runs have ended.
 
         Raises:
-            WaitTimeoutError: they have not in time; they go on.
+            WaitTimeoutError: they have not ended in time; they continue.
         """
         ends_at = time.monotonic() + timeout_seconds
         while True:

@@ -1,4 +1,4 @@
-"""Server-sent events: live lines where the platform has a stream server, resumed where they broke off."""
+"""Server-sent events: live updates if the platform has a stream server, resumed after interruptions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import httpx
 
-#: The server sends a comment every 15 s; silence beyond this means that the connection is dead.
+#: The server sends a comment every 15 s; after this silence the connection is dead.
 SILENCE_SECONDS = 40.0
-#: Between two looks without a stream; five of them while the stream lives.
+#: Interval of polls without a stream; five times this while a stream is live.
 POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class ServerSentEvent:
-    """One event. `id` is what a later connection resumes after."""
+    """One event. `id`: a later connection resumes after it."""
 
     event: str
     data: Any
@@ -26,7 +26,7 @@ class ServerSentEvent:
 
 
 def read_events(response: httpx.Response) -> Iterator[ServerSentEvent]:
-    """Parse a `text/event-stream` body; data that is not JSON is given as text."""
+    """Parse a `text/event-stream` body; data that is not JSON is returned as text."""
     data: list[str] = []
     event, identity = "message", ""
     for line in response.iter_lines():
@@ -53,10 +53,10 @@ def _parse(text: str) -> Any:
 
 
 class WakeUps:
-    """Listens to a stream in the background and tells that something happened.
+    """Listens to a stream in the background and wakes the caller when something happens.
 
-    What happened is then asked for over REST, so a lost wake-up, a broken stream or a platform without a
-    stream server costs a poll interval and never a fact.
+    The caller then fetches the facts over REST, so a lost wake-up, a broken stream or a platform without a
+    stream server costs a poll interval but no data.
     """
 
     def __init__(self, http: httpx.Client, address: str | None) -> None:
@@ -69,7 +69,7 @@ class WakeUps:
             threading.Thread(target=self._listen, name="punctual-wake-ups", daemon=True).start()
 
     def wait(self) -> None:
-        """Return when something happened, or after the poll interval."""
+        """Wait until something happens, or for the poll interval."""
         self._happened.wait(POLL_SECONDS * (5 if self._live else 1))
         self._happened.clear()
 
@@ -82,7 +82,7 @@ class WakeUps:
             try:
                 with self._http.stream("GET", self._address or "", timeout=_stream_timeout()) as response:
                     if not response.is_success:
-                        # A refusal does not pass by itself: polling does all the work from here on.
+                        # A refusal is permanent, so only polling remains.
                         return
                     self._live, backoff_seconds = True, 0.5
                     for _ in read_events(response):
@@ -90,7 +90,7 @@ class WakeUps:
                         if self._closed.is_set():
                             return
             except (httpx.HTTPError, httpx.StreamError, RuntimeError):
-                # The stream is an accelerator only; RuntimeError means that the client was closed meanwhile.
+                # The stream is only an accelerator. RuntimeError: the client was closed meanwhile.
                 pass
             self._live = False
             self._happened.set()

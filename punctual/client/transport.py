@@ -1,4 +1,4 @@
-"""HTTP to the platform: timeouts on everything, retries that cannot do a thing twice, problems as
+"""HTTP to the platform: timeouts on everything, retries that never repeat an effect, problems as
 exceptions."""
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _CONFLICTS_AND_LIMITS = (409, 429)
 _SIGNS_OF_BAD_TLS = ("ssl", "certificate")
 _SIGNS_OF_UNKNOWN_HOST = ("name or service", "resolution", "getaddrinfo", "nodename", "no address")
 
-#: Called before a retry with what went wrong and the seconds until the next attempt.
+#: Called before a retry with the problem and the seconds until the next attempt.
 RetryNotice = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why one attempt failed. `passes`: a later one may succeed. `pause_seconds`: what the server asked
-    for."""
+    """The failure of one attempt. `passes`: whether a later one may succeed. `pause_seconds`: requested by
+    the server."""
 
     error: ApiError | ConnectionFailedError
     passes: bool
@@ -44,15 +44,15 @@ class _Failure:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Load the trusted certificates once for all connections of a process; it takes 40 ms."""
+    """Load the trusted certificates once per process, which takes 40 ms."""
     return httpx.create_ssl_context()
 
 
 class Transport:
     """One connection pool to one platform under one identity.
 
-    What is sent carries an `Idempotency-Key` that stays the same over its retries, so that an answer lost on
-    the way is asked for again without doing the thing twice.
+    Requests carry an `Idempotency-Key` that is constant over retries, so that repeating a request after a
+    lost answer does not repeat its effect.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Transport:
     # --- requests -------------------------------------------------------------------------------------------
 
     def get(self, path: str, params: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> Any:
-        """GET a JSON document. `wait_seconds` is how long the server itself may hold the answer."""
+        """GET a JSON document. `wait_seconds`: how long the server may hold the request."""
         return self._json(self.request("GET", path, params=params, wait_seconds=wait_seconds))
 
     def send(
@@ -101,10 +101,10 @@ class Transport:
         idempotency_key: str | None = None,
         repeatable: bool = True,
     ) -> Any:
-        """POST, PATCH or DELETE with a JSON body; returns the answer's document (None when it is empty).
+        """POST, PATCH or DELETE with a JSON body; return the answer's document (None if it is empty).
 
-        `repeatable` is False for the few requests whose answers hold secrets: the server does not remember
-        those, so they are repeated only if they certainly never arrived.
+        `repeatable` is False for the few requests whose answers contain secrets: the server does not store
+        those, so they are retried only if they certainly did not arrive.
         """
         response = self.request(
             method,
@@ -120,7 +120,7 @@ class Transport:
     def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Every object of a list, page by page, at most `limit`."""
+        """Yield every object of a list, page by page, at most `limit`."""
         document = self.get(path, params)
         given = 0
         while True:
@@ -135,13 +135,13 @@ class Transport:
             next_page = document.get("next") if isinstance(document, dict) else None
             if not next_page or (limit is not None and given >= limit):
                 return
-            # Only the query is taken: behind a proxy the server may call itself by another name.
+            # Use only the query: behind a proxy the server may use another name for itself.
             document = self.get(path, dict(httpx.URL(next_page).params.multi_items()))
 
     def request(
         self, method: str, path: str, *, wait_seconds: float = 0.0, repeatable: bool = True, **arguments: Any
     ) -> httpx.Response:
-        """Send one request and repeat it while the server is away, at most for `retry_seconds`.
+        """Send one request and retry while the server is unavailable, for at most `retry_seconds`.
 
         Raises:
             ApiError: the server refused. ConnectionFailedError: there was no answer.
@@ -187,7 +187,7 @@ class Transport:
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[httpx.Response]:
-        """GET a document as a stream of bytes (downloads); not retried once bytes have come."""
+        """GET a document as a stream of bytes (downloads); not retried once bytes have arrived."""
         try:
             with self.http.stream("GET", self.address(path), params=params) as response:
                 if not response.is_success:
@@ -198,7 +198,7 @@ class Transport:
             raise connection_failure(self.url, error) from error
 
     def address(self, path: str) -> str:
-        """The full address of a path below the API's root."""
+        """Return the full address of a path below the API's root."""
         return f"{self.url}{API_PREFIX}{path}"
 
     def _json(self, response: httpx.Response) -> Any:
@@ -211,14 +211,14 @@ class Transport:
 
 
 def _is_lasting(error: httpx.ConnectError) -> bool:
-    """Whether trying again is in vain: an unknown host, a certificate that does not fit."""
+    """Whether a retry is useless: the host is unknown, or its certificate does not match."""
     text = str(error).lower()
     return any(sign in text for sign in (*_SIGNS_OF_BAD_TLS, *_SIGNS_OF_UNKNOWN_HOST))
 
 
 def connection_failure(url: str, error: httpx.RequestError) -> ConnectionFailedError:
-    """The error for a request that got no answer; the hint tells a wrong address from a server that is
-    away."""
+    """Return the error for a request without an answer; the hint distinguishes a wrong address from an
+    unavailable server."""
     if isinstance(error, httpx.ConnectError):
         text = str(error).lower()
         if any(sign in text for sign in _SIGNS_OF_BAD_TLS):
@@ -234,7 +234,7 @@ def connection_failure(url: str, error: httpx.RequestError) -> ConnectionFailedE
 
 
 def problem(response: httpx.Response, url: str) -> ApiError:
-    """The exception for an answer that is no success: RFC 9457 members where there are any."""
+    """Return the exception for an unsuccessful answer, with RFC 9457 members if there are any."""
     try:
         document = response.json()
     except ValueError:
@@ -306,7 +306,7 @@ def _hint(status: int, code: str) -> str | None:
 def _passes(response: httpx.Response, asked_for: float | None) -> bool:
     if response.status_code in _UNAVAILABLE:
         return True
-    # A conflict or a limit that passes by itself says when; one that does not, does not.
+    # Only a temporary conflict or limit comes with a retry time.
     return response.status_code in _CONFLICTS_AND_LIMITS and asked_for is not None
 
 

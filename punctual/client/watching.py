@@ -1,7 +1,7 @@
-"""Watching one job: what is new since the last look, again and again, until the job is finished.
+"""Watching one job: repeated updates with news until the job is finished.
 
-Facts come over REST and are asked for after the last one seen, so nothing is lost or doubled when the
-connection breaks; the event stream only says when to ask.
+Data comes over REST, requested after the last known item, so nothing is lost or duplicated when the
+connection breaks. The event stream only triggers requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _RECENT_ITERATIONS = 100
 
 @dataclass(frozen=True)
 class Update:
-    """What is new. `job` is the job's document; `outage` says why nothing could be asked, and is empty
-    else."""
+    """News of a job. `job`: its document; `outage`: why a request failed, else empty."""
 
     job: dict[str, Any]
     events: tuple[JobEvent, ...] = ()
@@ -33,7 +32,7 @@ class Update:
 
 
 class Watcher:
-    """Remembers what was seen of a job, and asks for what came after."""
+    """Remembers what was seen of a job, and requests what came after."""
 
     def __init__(
         self,
@@ -54,13 +53,14 @@ class Watcher:
         self._last_event = 0
         self._last_chunk: int | None = None
         self._last_iteration: int | None = None
-        # What was received but not handed out yet, because a later question of the same look failed.
+        # Received but not yet returned, because a later request of the same update failed.
         self._new_events: list[JobEvent] = []
         self._new_chunks: list[LogChunk] = []
         self._new_metric: Metric | None = None
 
     def look(self) -> Update:
-        """Ask once. The job's state is asked for first: whatever came before its end is then seen as well."""
+        """Request an update. The job's state is requested first, so that all output before its end is
+        seen."""
         job = self._client.transport.get(self._path)
         if not isinstance(job, dict) or "state" not in job:
             raise unreadable("a job")
@@ -89,7 +89,7 @@ class Watcher:
 
     def _ask_for_metrics(self, job: dict[str, Any]) -> None:
         if self._last_iteration is None:
-            # Only the newest values are shown: those of long ago need not be fetched first.
+            # Only the newest values are shown, so old ones need not be fetched first.
             self._last_iteration = max(0, int(job.get("iterations_done") or 0) - _RECENT_ITERATIONS)
         for item in self._client.transport.pages(
             f"{self._path}metrics/", {"after_iteration": self._last_iteration}
@@ -101,9 +101,9 @@ class Watcher:
 def watch(client: Connection, job_id: str, **selection: Any) -> Iterator[Update]:
     """Yield an update now and whenever something may have happened, until the job is finished.
 
-    `selection` chooses what is asked for (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`,
-    `tail`. An outage is sat out for as long as the caller goes on; each failed attempt yields an update that
-    says so.
+    `selection`: what is requested (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`, `tail`.
+    Retries during an outage for as long as the caller continues; each failed attempt yields an update with
+    its `outage`.
     """
     watcher = Watcher(client, job_id, **selection)
     wake_ups = WakeUps(
@@ -115,7 +115,7 @@ def watch(client: Connection, job_id: str, **selection: Any) -> Iterator[Update]
             try:
                 update = watcher.look()
             except (ConnectionFailedError, ServerError, LimitReachedError) as error:
-                # Without a first answer there is nothing to follow: the caller should know at once.
+                # Without a first answer there is nothing to follow, so raise at once.
                 if latest is None:
                     raise
                 update = Update(latest, outage=error.message)
