@@ -1,6 +1,6 @@
-"""Errors of the client: one sentence of what went wrong and, where there is one, a hint what to do.
+"""Errors of the client: a sentence on what went wrong and, if there is one, a hint on what to do.
 
-Workers import the package without httpx, so this file needs nothing but the standard library.
+Workers import the package without httpx, so this file needs only the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class PunctualError(Exception):
-    """Anything the client can name. ``message`` says what is wrong, ``hint`` what to do about it."""
+    """Base class of the client's errors. ``message``: what is wrong, ``hint``: what to do about it."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class PunctualError(Exception):
 
 
 class InvalidInputError(PunctualError, ValueError):
-    """Something given to the client is wrong before anything is sent: a duration, a label, an option."""
+    """Invalid input, found before anything is sent: a duration, a label, an option."""
 
 
 class BundleError(PunctualError):
@@ -34,7 +34,7 @@ class ConfigurationError(PunctualError):
 
 
 class NoPlatformError(ConfigurationError):
-    """Nobody said where the platform is: neither argument nor environment nor a login."""
+    """The platform's address is unknown: no argument, environment variable or login gives it."""
 
 
 class ConnectionFailedError(PunctualError):
@@ -42,11 +42,11 @@ class ConnectionFailedError(PunctualError):
 
 
 class WaitTimeoutError(PunctualError, TimeoutError):
-    """The time given for waiting is over; the job goes on."""
+    """The waiting time is over; the job continues."""
 
 
 class ChecksumError(PunctualError):
-    """A download does not match its SHA-256 digest; nothing was kept of it."""
+    """A download does not match its SHA-256 digest; none of it was kept."""
 
 
 class ApiError(PunctualError):
@@ -81,11 +81,11 @@ class InvalidRequestError(ApiError):
 
 
 class NotLoggedInError(ApiError):
-    """401: no token, or one that is unknown, expired or revoked."""
+    """401: no token, or an unknown, expired or revoked one."""
 
 
 class NotAllowedError(ApiError):
-    """403: a known object, a missing right."""
+    """403: the object is visible, but a right is missing."""
 
 
 class NotFoundError(ApiError):
@@ -93,7 +93,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the object's present state forbids it."""
+    """409: the object's current state forbids it."""
 
 
 class LimitReachedError(ApiError):
@@ -114,7 +114,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 
 def error_class_for_status(status: int) -> type[ApiError]:
-    """The class of error that stands for an HTTP status of 400 or more."""
+    """Return the error class for an HTTP status of 400 or more."""
     if status >= 500:
         return ServerError
     return _BY_STATUS.get(status, InvalidRequestError)

@@ -1,4 +1,4 @@
-"""The function API: what a person writes for Punctual to train.
+"""The function API: the code that a user writes for Punctual to train.
 
 A training function is single-device PyTorch code in one class (ElasticFlow, Table 1). It never sees ranks,
 devices, processes or the number of GPUs: the runtime splits the global batch, runs the backward pass,
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class TrainingFunction(ABC):
-    """Base class of every training function; subclass it and fill in four methods. A fifth, `predict`, lets
-    its jobs be deployed.
+    """Base class of every training function; subclass it and define four methods. A fifth, `predict`, makes
+    its jobs deployable.
 
     Attributes:
-        speed_neutral: names of hyperparameters that change neither throughput nor memory. Jobs that differ in
-            these alone share one measured scaling curve. Must be a literal: the server reads it without
-            running the file.
-        worker_counts: numbers of workers on which the function runs, where its experts or shards allow only
+        speed_neutral: names of hyperparameters that change neither throughput nor memory. Jobs that differ
+            only in these share one measured scaling curve. Must be a literal, because the server reads it
+            without running the file.
+        worker_counts: numbers of workers on which the function runs, if its experts or shards allow only
             some, such as {3, 6, 12}. Empty: any power of two. Must be a literal too.
-        hyperparameters: what the job was submitted with, `global_batch_size` among them.
+        hyperparameters: those of the job, including `global_batch_size`.
     """
 
     speed_neutral: ClassVar[set[str]] = {"learning_rate"}
@@ -59,7 +59,7 @@ class TrainingFunction(ABC):
         """Declare the tasks of a model that learns several at once, by name; none by default.
 
         `init_dataset` then returns a `ConcatDataset` with one data set for each task, in the same order. Each
-        batch has samples of all tasks in proportion to their shares, and a worker gets samples of few tasks,
+        batch contains samples of all tasks in proportion to their shares. A worker gets samples of few tasks,
         so that loads are even.
         """
         return {}
@@ -72,13 +72,12 @@ class TrainingFunction(ABC):
     def train(self, batch: Any, model: nn.Module) -> Tensor | tuple[Tensor, Mapping[str, Any]]:
         """Compute one iteration's forward pass and its *mean* loss over `batch`; no backward, no step.
 
-        The runtime weights the losses of unequal local batches, so a mean over the samples given is what
-        makes the gradient that of the global batch. Metrics are averaged over the global batch in the same
-        way.
+        The runtime weights the losses of unequal local batches, so the mean over the given samples yields the
+        gradient of the global batch. Metrics are averaged over the global batch in the same way.
         """
 
     def init_scheduler(self, optimizer: Optimizer) -> LRScheduler | None:
-        """Build a learning-rate scheduler, stepped once per iteration; None for none."""
+        """Build a learning-rate scheduler, which is stepped once per iteration; None for none."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:
@@ -88,48 +87,46 @@ class TrainingFunction(ABC):
         return default_collate(samples)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, Any]:
-        """Measure the model, in evaluation mode and without gradients; called at the end of the job and, with
-        the hyperparameter `evaluate_every`, every so many iterations."""
+        """Measure the model, in evaluation mode and without gradients. Called at the end of the job, and
+        every `evaluate_every` iterations if that hyperparameter is set."""
         return {}
 
     def predict(self, batch: list[Any], model: nn.Module) -> Any:
         """Answer requests to a deployment of the trained model: return one output for each input, as a tensor
         or a list.
 
-        The inputs of several requests, as JSON has them, come together; `punctual.as_tensor` checks them and
+        A batch contains the inputs of several requests, as JSON values; `punctual.as_tensor` checks them and
         makes a tensor. The model has the final weights, is in evaluation mode, and gradients are off. A
-        ValueError says that an input is wrong: the requests are tried again one by one, and the one that
-        holds it gets a 400 with its message. After any other exception such a request gets a 500.
+        ValueError reports an invalid input: the requests are then tried one by one, and the one with that
+        input gets a 400 with its message. After any other exception such a request gets a 500.
         """
         raise NotImplementedError("this function has no predict(batch, model), so it cannot be deployed")
 
     def should_stop(self, metrics: Mapping[str, float]) -> bool:
-        """Say whether to stop after this iteration, given its metrics (and those of `evaluate` when it just
+        """Return whether to stop after this iteration, given its metrics (and those of `evaluate` if it just
         ran)."""
         return False
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What the function itself remembers between iterations: tensors, numbers, strings, lists and
-        dicts."""
+        """Return the function's own state between iterations: tensors, numbers, strings, lists and dicts."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave."""
+        """Restore the state that :meth:`state_dict` returned."""
         return
 
 
 class DataNotDeclaredError(LookupError):
-    """A function asked for data that its job does not declare."""
+    """A function requested data that its job does not declare."""
 
 
 _folders: dict[str, Path] = {"data": Path("data"), "artifacts": Path("artifacts")}
 
 
 def data_path(name: str) -> Path:
-    """Where the declared data `name` lies on this node, read-only.
+    """Return the path of the declared data `name` on this node, read-only.
 
-    Outside the platform this is ``data/<name>`` under the current folder, so that a function can be tried at
-    home.
+    Outside the platform this is ``data/<name>`` in the current folder, for local trials.
 
     Raises:
         DataNotDeclaredError: the job declares no data of that name.
@@ -145,10 +142,9 @@ def data_path(name: str) -> Path:
 
 
 def artifact_path(name: str) -> Path:
-    """A path for a file that `evaluate` wants kept beside the final weights (a figure, a vocabulary).
+    """Return a path for a file that `evaluate` keeps with the final weights (a figure, a vocabulary).
 
-    What is written there when the job ends becomes downloadable; earlier writes may be lost when the job
-    moves.
+    Files written at the end of the job become downloadable; earlier ones may be lost when the job moves.
     """
     if Path(name).name != name or name in {"weights.pt", "metrics.json", "expert_paths.pt", "", ".", ".."}:
         raise ValueError(f"an artifact needs a plain file name of its own, not {name!r}")
@@ -161,6 +157,6 @@ def artifact_path(name: str) -> Path:
 
 
 def set_folders(data: Path, artifacts: Path) -> None:
-    """For the runtime: say where declared data and artifacts are."""
+    """For the runtime: set the folders of declared data and artifacts."""
     _folders["data"] = data
     _folders["artifacts"] = artifacts

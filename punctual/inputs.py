@@ -1,4 +1,4 @@
-"""Inputs of requests as tensors, for `predict`."""
+"""Conversion of requests' inputs to tensors, for `predict`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-# torch is imported inside the function only: see punctual/randomness.py.
+# torch is imported only inside the function: see punctual/randomness.py.
 
 
 def as_tensor(
@@ -20,14 +20,14 @@ def as_tensor(
     """Make one tensor of inputs that are numbers, or nested lists of numbers.
 
     Args:
-        inputs: one element for each input, as `predict` gets them.
-        shape: of one input; None stands for any size. Empty: an input is a number.
-        dtype: default `torch.float32`. An integer dtype takes whole numbers alone.
+        inputs: one element for each input, as `predict` receives them.
+        shape: of one input; None means any size. Empty: an input is a number.
+        dtype: default `torch.float32`. An integer dtype accepts only whole numbers.
         device: default the CPU.
 
     Raises:
-        ValueError: an input has another shape, holds something that is no number, or a number that `dtype`
-            does not have. From `predict` it answers the request that holds the input with a 400.
+        ValueError: an input has another shape, contains something other than numbers, or a number out of
+            `dtype`'s range. From `predict` it answers the request with that input with a 400.
     """
     import torch
 
@@ -35,7 +35,7 @@ def as_tensor(
     is_real = dtype.is_floating_point
     expected = f"an input must be {_described(shape)}{'' if is_real else ', of whole numbers'}"
     try:
-        # Of text, objects and None torch makes no tensor; of lists of unequal lengths neither.
+        # torch rejects text, objects, None, and lists of unequal lengths.
         found = torch.tensor(inputs, dtype=torch.float64 if is_real else None)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ValueError(f"{expected}: {error}") from error

@@ -1,32 +1,32 @@
-"""What may stand in a name that people see: one rule for jobs, projects, labels, tokens, files and all the
-rest.
+"""Valid characters of names that people see: one rule for jobs, projects, labels, tokens, files and all
+others.
 
-A name must look like what it is. Characters that cannot be seen, that turn the text around them or that mean
-nothing let one name pass for another one. Needs the standard library alone, as workers import it.
+A name must look like what it is. Characters that are invisible, change the direction of text or have no
+meaning let one name pass for another. Needs only the standard library, because workers import it.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-#: Letters and symbols that are drawn as nothing, or change how their neighbour is drawn: not among the
-#: control and format characters, though they might be.
+#: Letters and symbols that are invisible, or change how their neighbour is drawn, but are not control or
+#: format characters.
 _INVISIBLE = frozenset(
     {"\u034f", "\u115f", "\u1160", "\u17b4", "\u17b5", "\u2800", "\u3164", "\uffa0"}
     | {chr(code) for code in range(0x180B, 0x1810)}
     | {chr(code) for code in range(0xFE00, 0xFE10)}
     | {chr(code) for code in range(0xE0100, 0xE01F0)}
 )
-#: Marks on one letter: what languages need. More run over the lines around them.
+#: Marks on one letter: as many as languages need. More overlap the adjacent lines.
 _MOST_MARKS = 4
 
 
 def name_problem(name: str, *, line_breaks: bool = False) -> str | None:
-    """Why people should not be shown `name` as a name; None where they may.
+    """Return why `name` is not a valid name, or None.
 
     Refused are control, format (zero-width, bidirectional), private and unassigned characters, half
-    surrogates, spaces other than the plain one, letters that are not drawn, and heaps of marks. `line_breaks`
-    lets texts of several lines pass.
+    surrogates, spaces other than the plain one, invisible letters, and too many marks. `line_breaks` allows
+    texts of several lines.
     """
     marks = _MOST_MARKS
     for position, character in enumerate(name):
@@ -40,12 +40,12 @@ def name_problem(name: str, *, line_breaks: bool = False) -> str | None:
 
 
 def normalised(name: str) -> str:
-    """The name in one spelling (NFC): what looks the same is the same."""
+    """Return the name in one spelling (NFC), so that equal-looking names are equal."""
     return unicodedata.normalize("NFC", name)
 
 
 def shown(text: str, *, line_breaks: bool = False) -> str:
-    """The text with a replacement character for each that cannot be seen or turns the text around it."""
+    """Return the text with each invisible or direction-changing character replaced."""
     return "".join(
         character if _is_seen(character, line_breaks) else "\N{REPLACEMENT CHARACTER}" for character in text
     )

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-#: PYTHONHASHSEED of every process that runs a person's code: sets have one order on all workers. Hashes are
-#: fixed when an interpreter starts, and workers start before their job is known, so it is not the job's seed.
+#: PYTHONHASHSEED of every process that runs user code, so that sets have one order on all workers. Hashes are
+#: fixed when an interpreter starts, which is before a worker's job is known, so it is not the job's seed.
 HASH_SEED = "0"
 
-# torch is imported inside the functions: `import punctual` also serves the command line, which has to start
-# fast.
+# torch is imported inside the functions, because `import punctual` also serves the command line, which has to
+# start fast.
 
 
 @dataclass
 class _IterationContext:
-    """What the runtime is computing at the moment; one per process."""
+    """The runtime's current computation; one per process."""
 
     seed: int = 0
     iteration: int = 0
@@ -44,7 +44,7 @@ _context = _IterationContext()
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Mix numbers and words into one seed of 63 bits, the same on every machine and Python."""
+    """Mix numbers and words into a seed of 63 bits that is equal on every machine and Python version."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         encoded = part.encode() if isinstance(part, str) else struct.pack("<q", part)
@@ -53,19 +53,19 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def current_iteration() -> int:
-    """The iteration being computed, counted from 0 over the whole job."""
+    """Return the current iteration, counted from 0 over the whole job."""
     return _context.iteration
 
 
 def current_sample_indices() -> tuple[int, ...]:
-    """Indices in the data set of the samples of the batch that ``train()`` was given, in its order."""
+    """Return the data-set indices of the samples in the batch given to ``train()``, in its order."""
     return _context.indices
 
 
 def sample_generator(index: int, purpose: str = "") -> torch.Generator:
-    """A CPU generator for sample `index` in the current iteration.
+    """Return a CPU generator for sample `index` in the current iteration.
 
-    Two generators for the same sample, iteration and `purpose` give the same numbers.
+    Generators for the same sample, iteration and `purpose` give the same numbers.
     """
     import torch
 
@@ -75,10 +75,10 @@ def sample_generator(index: int, purpose: str = "") -> torch.Generator:
 
 
 def sample_rand(*shape: int) -> torch.Tensor:
-    """Uniform numbers in [0, 1) of shape ``(samples in the local batch, *shape)``, one row per sample.
+    """Return uniform numbers in [0, 1) of shape ``(samples in the local batch, *shape)``, a row per sample.
 
-    A row depends on its sample, the iteration and how often the function was called in this iteration, never
-    on the split of the batch. A dropout that survives a rescale: ``x * (sample_rand(width) >= 0.1) / 0.9``.
+    A row depends on its sample, the iteration and the number of calls in this iteration, but not on the split
+    of the batch. A dropout that is unaffected by rescaling: ``x * (sample_rand(width) >= 0.1) / 0.9``.
     """
     import torch
 
@@ -86,7 +86,7 @@ def sample_rand(*shape: int) -> torch.Tensor:
 
 
 def sample_randn(*shape: int) -> torch.Tensor:
-    """As :func:`sample_rand`, numbers of the standard normal distribution."""
+    """Return numbers of the standard normal distribution, otherwise as :func:`sample_rand`."""
     import torch
 
     return _rows_of_samples(torch.randn, shape)
@@ -102,7 +102,7 @@ def _rows_of_samples(draw: Callable[..., torch.Tensor], shape: tuple[int, ...]) 
 
 
 def enter_iteration(seed: int, iteration: int, indices: Sequence[int]) -> None:
-    """For the runtime: say which samples of which iteration are computed next."""
+    """For the runtime: set the iteration and samples to compute next."""
     _context.seed = seed
     _context.iteration = iteration
     _context.indices = tuple(indices)
@@ -114,10 +114,10 @@ def seed_generators(seed: int) -> None:
     import numpy as np
     import torch
 
-    # torch.manual_seed does the same and takes a hundred times as long, which one call per sample feels.
+    # torch.manual_seed does the same but takes a hundred times as long, which matters for each sample.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
     random.seed(seed)
-    # The legacy global generator is the one that people's data sets call.
+    # The legacy global generator is the one that users' data sets call.
     np.random.seed(seed & 0xFFFF_FFFF)  # noqa: NPY002

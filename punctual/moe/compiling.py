@@ -1,4 +1,4 @@
-"""Keeps `torch.compile` out of what depends on counts of tokens. Importing this imports the compiler."""
+"""Excludes code that depends on token counts from `torch.compile`. Importing this imports the compiler."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The rows that tokens send to experts, one for each expert of a token, and the sum of what comes back.
+"""The rows that tokens send to experts, one for each expert of a token, and the sum of the outputs.
 
-Rows are sorted by expert; rows of one expert are in the order of tokens. The tokens of all workers follow
-each other in the order of samples, so a capacity drops the same rows on any number of workers.
+Rows are sorted by expert, and by token for each expert. The tokens of all workers are in the order of
+samples, so a capacity drops the same rows on any number of workers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def build_rows(routing: Routing, experts: int) -> tuple[Rows, Tensor]:
 
 
 def count_experts(ids: Tensor, is_counted: Tensor, experts: int) -> Tensor:
-    """Return how often each expert's id is among those that count."""
+    """Return how often each expert's id occurs among those that count."""
     # Unlike `bincount`, it does not wait for a GPU.
     counts = torch.zeros(experts, dtype=torch.int64, device=ids.device)
     return counts.index_add_(0, ids.flatten(), is_counted.flatten().to(counts.dtype))
 
 
 def expert_capacity(rows: int, experts: int, factor: float) -> int:
-    """Return how many rows an expert takes: `factor` times an even share of all rows, rounded up."""
+    """Return how many rows an expert accepts: `factor` times an even share of all rows, rounded up."""
     return math.ceil(factor * rows / experts)
 
 

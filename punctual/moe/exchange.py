@@ -1,7 +1,7 @@
-"""The seam between a layer and what carries its rows to experts and back.
+"""The interface between a layer and the transfer of its rows to experts and back.
 
-A layer sorts its rows by expert and knows nothing of ranks. Its exchange owns everything from there to the
-outputs, so another exchange may split, order and overlap transfers and computation as it likes.
+A layer sorts its rows by expert and has no ranks. Its exchange does everything from there to the outputs, so
+different exchanges can split, order and overlap transfers and computation differently.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-#: Computes one expert: takes the expert's id and its rows (rows, width), returns outputs of the same shape
+#: Computes one expert: receives the expert's id and its rows (rows, width), returns outputs of the same shape
 #: and type.
 ComputeExpert = Callable[[int, Tensor], Tensor]
 

@@ -1,7 +1,7 @@
 """The file with the paths of some tokens through the experts of a trained model.
 
-It lies beside the final weights. A deployment predicts from it which experts a batch will need. A person's
-code may have written it, so the reader trusts nothing.
+It is stored with the final weights. A deployment predicts from it which experts a batch will need. User code
+may have written it, so the reader trusts nothing.
 """
 
 from __future__ import annotations

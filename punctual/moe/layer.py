@@ -62,7 +62,7 @@ class MoELayer(nn.Module):
 
     Attributes:
         experts: one module each.
-        exchange: carries rows to the experts; local unless somebody sets another one.
+        exchange: transfers rows to the experts; local by default.
         records: balance losses and routing counts until they are read.
     """
 
@@ -114,7 +114,7 @@ class MoELayer(nn.Module):
         self.capacity_factor, self.balance_weight = capacity_factor, balance_weight
         self.tiers = tiers
         self.gate_weights = nn.Linear(width, experts, bias=False)
-        # Normalised tokens get logits of variance 1. The default gives a third: hardly any margin is large.
+        # Normalised tokens get logits of variance 1. The default gives 1/3, with hardly any large margins.
         nn.init.normal_(self.gate_weights.weight, std=width**-0.5)
         self.experts = nn.ModuleList(Expert(width, hidden) for _ in range(experts))
         self.exchange: ExpertExchange = LocalExchange()
@@ -153,7 +153,7 @@ class MoELayer(nn.Module):
         flat = tokens.reshape(-1, self.width)
         is_token = self._find_tokens(flat, padding)
         if padding is not None:
-            # It may hold NaN.
+            # Padding may contain NaN.
             flat = flat.masked_fill(~is_token.unsqueeze(1), 0)
         routing = (self.gate if self.training else self.evaluation_gate).route(
             gate_probabilities(flat, self.gate_weights.weight)
@@ -172,7 +172,7 @@ class MoELayer(nn.Module):
             self.records.note_samples(is_token, routing.uses_several, len(tokens))
         sent = flat.index_select(0, rows.tokens)
         if torch.is_autocast_enabled(sent.device.type) and sent.dtype != torch.float64:
-            # The experts would convert it; so rows and outputs have one type on all ranks.
+            # The experts would convert them anyway; this way rows and outputs have one type on all ranks.
             sent = sent.to(torch.get_autocast_dtype(sent.device.type))
         outputs = self.exchange.exchange(sent, kept, self._compute_expert)
         combined = self.exchange.watch_combined(combine(outputs, rows, len(flat)))
@@ -209,7 +209,7 @@ class MoELayer(nn.Module):
         return _PassCounts(tokens, multi_expert_tokens, rows, all_first_choices.sum(0))
 
     def _drop_rows(self, rows: Rows, counts: Tensor) -> tuple[Rows, Tensor]:
-        """Drop the rows beyond the capacity; return those that stay, and all workers' counts of them."""
+        """Drop the rows beyond the capacity; return the remaining ones, and all workers' counts of them."""
         if self.capacity_factor is None or not self.training:
             return rows, counts
         capacity = expert_capacity(int(counts.sum()), len(self.experts), self.capacity_factor)
@@ -221,7 +221,7 @@ class MoELayer(nn.Module):
         """Record counts and balance loss of this pass.
 
         Raises:
-            ValueError: the pass is in a checkpoint that has no place for a balance loss.
+            ValueError: the pass is in a checkpoint that cannot return a balance loss.
         """
         is_repeated = _is_repeated()
         if not is_repeated:

@@ -57,5 +57,5 @@ def balance_loss(model: nn.Module) -> Tensor:
 
 
 def routing_counts(model: nn.Module) -> dict[str, RoutingCounts]:
-    """Return what became of the tokens of each layer since the last call, by the layers' names."""
+    """Return the routing counts of each layer since the last call, by the layers' names."""
     return {name: layer.records.take_counts() for name, layer in moe_layers(model).items()}

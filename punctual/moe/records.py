@@ -1,4 +1,4 @@
-"""What a layer records of its forward passes until somebody reads it: balance losses and routing counts."""
+"""A layer's records of its forward passes until they are read: balance losses and routing counts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Balance losses that a layer keeps. A layer runs a few times in an iteration; more losses than this mean
-#: that nobody adds them to the loss.
+#: Balance losses that a layer keeps. A layer runs a few times in an iteration; more losses mean that nothing
+#: adds them to the loss.
 KEPT_LOSSES = 64
 
 
 @dataclass
 class RoutingCounts:
-    """What became of the tokens of all workers in one or more forward passes of a layer.
+    """Counts of the tokens of all workers in one or more forward passes of a layer.
 
     Attributes:
         tokens: number of tokens without padding.
         multi_expert_tokens: number of tokens that went to more than one expert.
-        rows: (experts): rows for each expert, dropped ones included.
+        rows: (experts): rows for each expert, including dropped ones.
         dropped: (experts): rows beyond the capacity.
         balance_loss: mean over the forward passes in training mode, without the layer's weight; 1 means even
-            use. Each worker knows a part: the mean over workers, weighted by samples, is the loss of the
-            global batch.
+            use. Each worker has a part: the mean over workers, weighted by samples, is the loss of the global
+            batch.
     """
 
     tokens: int
@@ -63,14 +63,14 @@ class _Tally:
         """Add the counts of one forward pass."""
         self._counts.tokens += tokens
         self._counts.multi_expert_tokens += multi_expert_tokens
-        # Not in place: either may come from torch.inference_mode(), whose tensors no other mode may change.
+        # Not in place: tensors of torch.inference_mode() cannot be changed in another mode.
         self._counts.rows = self._counts.rows + rows
         self._counts.dropped = self._counts.dropped + dropped
 
     def add_balance(self, balance: Tensor) -> None:
         """Add the balance loss of one forward pass."""
         self._balances += 1
-        # Read from the device only when asked for.
+        # Read from the device only on request.
         self._balance_sum = balance if self._balance_sum is None else self._balance_sum + balance
 
     def take(self) -> RoutingCounts:
@@ -110,10 +110,10 @@ class LayerRecords:
             tally.add_balance(balance)
 
     def note_samples(self, is_token: Tensor, uses_several: Tensor, samples: int) -> None:
-        """Keep the counts of each sample of this worker, if somebody asked for them.
+        """Keep the counts of each sample of this worker, if `counts_samples` is set.
 
         Args:
-            is_token, uses_several: (tokens): those of a sample follow each other.
+            is_token, uses_several: (tokens): those of a sample are contiguous.
         """
         if self.counts_samples:
             places = len(is_token) // max(samples, 1)
@@ -122,8 +122,8 @@ class LayerRecords:
 
     @property
     def had_pass_without_gradients(self) -> bool:
-        """Whether a training pass ran without gradients since the losses were read, or before they were read
-        last: the backward pass comes after that."""
+        """Whether a training pass ran without gradients since the losses were read, or before they were last
+        read, because the backward pass follows that."""
         return self._has_pass_without_gradients or self._had_pass_without_gradients
 
     def note_pass_without_gradients(self) -> None:
@@ -161,5 +161,5 @@ class LayerRecords:
         return self._counts.take()
 
     def take_runtime_counts(self) -> RoutingCounts:
-        """Return the counts since the runtime read them last, whoever read them otherwise."""
+        """Return the counts since the runtime last read them, independently of other readers."""
         return self._runtime_counts.take()

@@ -1,4 +1,5 @@
-"""Shapes and bounds of what workers, node agents and the control plane say to each other (docs/protocols.md).
+"""Schemas and limits of messages between workers, node agents and the control plane (docs/protocols.md).
 
-`limits` needs the standard library alone, as workers import it; `storage` needs fsspec, the rest pydantic.
+`limits` needs only the standard library, because workers import it; `storage` needs fsspec, the rest
+pydantic.
 """

@@ -1,7 +1,7 @@
-"""What workers measure of their gradients and of how these are exchanged (docs/protocols.md 2.8).
+"""Workers' measurements of their gradients and exchanges (docs/protocols.md 2.8).
 
-A profile is what plans are made from: it is told once for each number of GPUs. A window is what became of a
-plan: it is told again and again, and the newest one counts.
+A profile is the input of plans: it is sent once for each number of GPUs. A window measures the execution of a
+plan: it is sent repeatedly, and the newest one counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NotNegative = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
 class TensorTime(Message):
-    """A gradient. `gap_seconds`: of the backward pass, from the readiness of the one before it to its own."""
+    """A gradient. `gap_seconds`: backward time from the previous gradient's readiness to its own."""
 
     name: TensorName
     elements: Elements
@@ -31,7 +31,7 @@ class TensorTime(Message):
 
 
 class SumDensity(Message):
-    """The share of units that are not zero in the sum of so many workers' gradients."""
+    """The share of non-zero units in the sum of `workers` workers' gradients."""
 
     workers: Annotated[int, Field(ge=2, le=limits.LARGEST_GPU_COUNT)]
     density: Share
@@ -40,10 +40,10 @@ class SumDensity(Message):
 class SparseTensor(Message):
     """A gradient that is mostly zeros.
 
-    `width`: values for which one index stands, such as a row of a table. `density`, `sums`: the share of
-    these that are not zero on one worker, and in sums of several, ascending. `beta`, `skew`: of the laws
-    beyond what was measured (`communication/zen/densification.py`: `Densification`, `Skew.sigma`). `rows`:
-    whether the gradient is kept as rows, as those of embeddings with `sparse=True` are.
+    `width`: values that share one index, such as a row of a table. `density`, `sums`: the share of non-zero
+    units on one worker, and in sums of several, ascending. `beta`, `skew`: of the laws beyond the
+    measurements (`communication/zen/densification.py`: `Densification`, `Skew.sigma`). `rows`: whether the
+    gradient is kept as rows, as those of embeddings with `sparse=True`.
     """
 
     name: TensorName
@@ -56,7 +56,7 @@ class SparseTensor(Message):
 
 
 class CodecTimes(Message):
-    """What a codec takes on a worker's device for gradients of ascending sizes: one tensor, one payload."""
+    """Times of a codec on a worker's device for gradients of ascending sizes: one tensor, one payload."""
 
     codec: Annotated[Label, Field(min_length=1)]
     device: Literal["gpu", "cpu"]
@@ -76,25 +76,25 @@ class CodecTimes(Message):
 
 
 class LinkTimes(Message):
-    """What a collective call takes on a link: so long, and what it receives over so many bytes per second."""
+    """The cost of a collective call on a link: latency, and the rate of received bytes."""
 
     latency_seconds: TrainSeconds
     bytes_per_second: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
 
 class MeasuredLinks(Message):
-    """`between` servers, of one server's network interface; `within` one, of a GPU. What these GPUs have not
-    is left out."""
+    """`between` servers: of one server's network interface; `within` a server: of a GPU. None if the GPUs
+    have no such link."""
 
     between: LinkTimes | None = None
     within: LinkTimes | None = None
 
 
 class ExpertTraffic(Message):
-    """What layers with spread experts exchange and compute, as means of one of `layers`.
+    """Traffic and compute times of layers with spread experts, as means over `layers`.
 
-    `row_bytes`: that rank 0 gives to one all-to-all, of which a layer has two in each pass.
-    `all_to_all_seconds`: of one of the forward pass. `backward_all_to_all_seconds`: of one of the backward
+    `row_bytes`: that rank 0 sends in one all-to-all, of which a layer has two in each pass.
+    `all_to_all_seconds`: of one in the forward pass. `backward_all_to_all_seconds`: of one in the backward
     pass, beside all-reduces. `expert_seconds`: of the forward pass of a rank's experts.
     """
 
@@ -106,14 +106,14 @@ class ExpertTraffic(Message):
 
 
 class CommunicationProfile(Message):
-    """What plans are made from, as rank 0 has measured it in the first iterations on so many GPUs.
+    """The input of plans, measured by rank 0 in the first iterations on a number of GPUs.
 
     Attributes:
         iterations: over which times are medians and densities means. bytes_per_element: of a gradient.
-        other_seconds: of an iteration beside the backward pass: forward pass, optimizer, data.
+        other_seconds: of an iteration outside the backward pass: forward pass, optimizer, data.
         tensors: all gradients, in order of readiness. sparse: those that are mostly zeros.
-        codecs: those that were measured on this device. links: between these GPUs, while they were idle.
-        experts: of a model whose experts are spread; None of every other one.
+        codecs: those measured on this device. links: between these GPUs, measured while idle.
+        experts: of a model with spread experts, else None.
     """
 
     gpus: GpuCount
@@ -140,16 +140,16 @@ class CommunicationProfile(Message):
 
 
 class TensorDensity(Message):
-    """Of a sparse tensor, a worker's own gradient: the mean share of units that are not zero."""
+    """The mean share of non-zero units in a worker's own gradient of a sparse tensor."""
 
     name: TensorName
     density: Share
 
 
 class Span(Message):
-    """What was done to a group of gradients, in seconds from the beginning of the backward pass.
+    """One stage of a group of gradients, in seconds from the beginning of the backward pass.
 
-    ``resource``: what it has occupied: a GPU, a server's processors, the links within or between servers.
+    ``resource``: that it occupied: a GPU, a server's processors, the links within or between servers.
     """
 
     stage: Literal["backward", "encode", "exchange", "decode"]
@@ -160,17 +160,17 @@ class Span(Message):
 
 
 class CommunicationWindow(Message):
-    """What became of a plan in some iterations, as rank 0 has measured it; times and bytes are of one.
+    """The execution of a plan in some iterations, measured by rank 0; times and bytes are of one iteration.
 
     Attributes:
         plan: digest of the runtime plan. iteration: the last of them.
-        iteration_seconds: of each, one after the other.
-        encode_seconds, exchange_seconds, decode_seconds: of all gradients, whether anyone waited or not.
-            exposed_seconds: in which this rank waited after its last gradient was computed.
-        received_bytes: by this rank. dense_bytes: that all-reduces would have brought it.
-        push_imbalance, pull_imbalance: the fullest server over the mean, of all sparse tensors.
-        residual_norm: of what error feedback keeps on this rank.
-        densities: of the sparse tensors. spans: the last iteration's.
+        iteration_seconds: of each, in order.
+        encode_seconds, exchange_seconds, decode_seconds: of all gradients, whether or not anything waited.
+            exposed_seconds: waits of this rank after its last gradient was computed.
+        received_bytes: by this rank. dense_bytes: that all-reduces would have received.
+        push_imbalance, pull_imbalance: the fullest server over the mean, over all sparse tensors.
+        residual_norm: of this rank's residuals.
+        densities: of the sparse tensors. spans: of the last iteration.
     """
 
     plan: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -1,4 +1,4 @@
-"""Events of workers: what must not be lost and is applied once (docs/protocols.md 2.2)."""
+"""Events of workers: messages that must not be lost and are applied once (docs/protocols.md 2.2)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Uri = Annotated[str, Field(max_length=2000)]
 class FirstIteration(Message):
     """Rank 0 has finished its first iteration after loading: the generation trains.
 
-    Of the pause `waiting_seconds` went by until its state was found, `loading_seconds` until it was loaded.
+    `waiting_seconds`: part of the pause until its state was found, `loading_seconds`: until it was loaded.
     """
 
     iteration: Count
@@ -50,9 +50,9 @@ class FirstIteration(Message):
 class ProfileLevel(Message):
     """One measured level of a scaling curve.
 
-    `overrun`: on an emulated device, by which fraction it took longer than emulated; above 0.05 the
-    measurement is void as one of the device. `host_memory_bytes`: the most that one worker took of its host.
-    `state_bytes`: of the whole state; 0 where nobody looked.
+    `overrun`: by which fraction an emulated device took longer than emulated; above 0.05 the measurement is
+    invalid for the device. `host_memory_bytes`: peak host memory of one worker. `state_bytes`: of the whole
+    state; 0 if not measured.
     """
 
     gpus: GpuCount
@@ -66,20 +66,20 @@ class ProfileLevel(Message):
 
 
 class ProfileDone(Message):
-    """The curve is complete for this block."""
+    """The curve is complete for this profiling block."""
 
     reason: Literal["no_gain", "all_levels", "time", "out_of_memory"]
 
 
 class CopyTraffic(Message):
-    """How rank 0 plans the copies of its recovery points, and what it has measured of them.
+    """Rank 0's schedule for the copies of its recovery points, and its measurements of them.
 
     Attributes:
-        every: iterations from one point to the next. iterations: over which its copies are spread, in so many
-            idle spans of each. bytes: to all peers. idle_seconds: of an iteration. copy_seconds: on the
-            network. extension_seconds: by which a point lengthens an iteration, by the plan. write_seconds:
-            to leave a point with the store. with_seconds, without_seconds: medians of iterations with and
-            without copies on their way.
+        every: iterations from one point to the next. iterations: over which its copies are spread, in `spans`
+            idle spans each. bytes: to all peers. idle_seconds: of an iteration. copy_seconds: network time.
+            extension_seconds: time that a point adds to an iteration, by the plan. write_seconds: to hand a
+            point to the store. with_seconds, without_seconds: medians of iterations with and without copies
+            in progress.
     """
 
     every: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
@@ -96,12 +96,12 @@ class CopyTraffic(Message):
 
 
 class Nonfinite(Message):
-    """The loss became NaN or infinite, or is finite again; or weights are not finite, those of the result
-    maybe.
+    """The loss became NaN or infinite, or is finite again; or weights are not finite, possibly those of the
+    result.
 
     Attributes:
-        since: of a loss: the first iteration of the run. tensors: so many of a model's tensors. names: of the
-            first of them.
+        since: of a loss: the first iteration of the run. tensors, of: number of tensors that are not finite,
+            out of the model's. names: of the first of them.
     """
 
     what: Literal["loss_began", "loss_ended", "weights", "final_weights"]
@@ -113,7 +113,7 @@ class Nonfinite(Message):
 
 
 class Failed(Message):
-    """This rank cannot go on."""
+    """This rank cannot continue."""
 
     reason: Literal[
         "function_error",
@@ -141,8 +141,8 @@ class Failed(Message):
 class ShardStored(Message):
     """A rank's shard of the state is durable. Made by the agent.
 
-    `copy_seconds`: for so long training stopped to copy it. `writing_seconds`: from then on until it was
-    announced; what follows is `store_seconds`. Null where the shard was written at an end.
+    `copy_seconds`: how long training stopped to copy it. `writing_seconds`: from then until it was announced,
+    followed by `store_seconds`. Null if the shard was written at an end.
     """
 
     iteration: Count
@@ -156,7 +156,7 @@ class ShardStored(Message):
 
 
 class StoredArtifact(Message):
-    """A file that a completed job leaves."""
+    """A file of a completed job."""
 
     name: ArtifactName
     uri: Uri
@@ -176,14 +176,13 @@ class Completed(Message):
 
 
 class Refused(Message):
-    """The agent has refused something that a worker said or left. Made by the agent, a few for each
-    worker."""
+    """The agent has refused a worker's message or file. Made by the agent, a few times for each worker."""
 
     what: Label
     reason: Text
 
 
-#: What user code may say itself; job, generation and rank are the agent's to add.
+#: Events that user code may send; the agent adds job, generation and rank.
 FROM_WORKERS: Mapping[str, type[Message]] = {
     "first_iteration": FirstIteration,
     "profile_level": ProfileLevel,
@@ -205,7 +204,7 @@ EVENTS: Mapping[str, type[Message]] = {
 
 
 class EventHead(Message):
-    """Which event it is, and whose. `rank` is missing where it is rank 0's by its nature."""
+    """Identity of an event. `rank` is omitted for events that only rank 0 sends."""
 
     id: EventId
     kind: ShortText

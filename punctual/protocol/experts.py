@@ -1,4 +1,4 @@
-"""What workers report of mixture-of-experts layers (docs/protocols.md 2.11)."""
+"""Workers' reports of mixture-of-experts layers (docs/protocols.md 2.11)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from punctual.protocol.communication import Share
 from punctual.protocol.fields import Count, Message, Number, ShortText, TensorName, TrainSeconds
 
 Counts = Annotated[list[Count], Field(min_length=1, max_length=limits.EXPERTS_OF_A_LAYER)]
-#: A layer's name in the model; empty where the model is the layer.
+#: A layer's name in the model; empty if the model is the layer.
 LayerName = TensorName | Annotated[str, Field(max_length=0)]
 Hosts = Annotated[list[Number], Field(max_length=limits.HOSTS_OF_AN_EXPERT)]
 BalanceLoss = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -19,13 +19,13 @@ PackingFactor = Annotated[int, Field(ge=1, le=limits.MOST_WORKERS)]
 
 
 class LayerRouting(Message):
-    """What became of the tokens of one layer, of all workers.
+    """Counts of one layer's tokens, over all workers.
 
     Attributes:
         tokens: without padding. two_expert_tokens: of them, those that went to more than one expert.
-        rows: by expert, dropped rows included. dropped: by expert.
-        balance_loss: mean over the iterations, without the layer's weight; 0 where it computes none.
-        hosts: by expert, the ranks that have it; an empty list: all ranks. None: not reported.
+        rows: by expert, including dropped rows. dropped: by expert.
+        balance_loss: mean over the iterations, without the layer's weight; 0 if it computes none.
+        hosts: by expert, its ranks; an empty list: all ranks. None: not reported.
     """
 
     name: LayerName
@@ -70,13 +70,12 @@ class RowSpan(Message):
 
 
 class RowsBetweenServers(Message):
-    """How rows travelled between servers: means of one all-to-all of the timed iterations.
+    """Rows exchanged between servers: means of one all-to-all of the timed iterations.
 
     Attributes:
-        rates_source: where the rates of predictions are from.
-        hierarchical_share: of all-to-alls, those in two phases.
-        flat_seconds, hierarchical_seconds, predicted_seconds: predictions, the last one of what was chosen.
-        measured_seconds: waiting for other ranks included.
+            hierarchical_share: share of all-to-alls in two phases. flat_seconds, hierarchical_seconds,
+            predicted_seconds: predictions, the last one for the chosen way. measured_seconds: including waits
+            for other ranks.
     """
 
     rates_source: Literal["measured", "emulated", "published"] = "published"
@@ -88,14 +87,14 @@ class RowsBetweenServers(Message):
 
 
 class RowTiming(Message):
-    """When rows travelled, as rank 0 measured it: on an emulated device in emulated time.
+    """Times of row exchanges, measured by rank 0; on an emulated device in emulated time.
 
     Attributes:
-        iterations: timed ones. iteration_seconds, all_to_all_seconds: means over them; the second one is the
-            time in which rows were on their way, waiting for other ranks included.
-        seconds, backward_seconds, spans: of the last one: its length, when its backward pass began, and its
+        iterations: timed ones. iteration_seconds, all_to_all_seconds: means over them; the latter is the time
+            of exchanges, including waits for other ranks.
+        seconds, backward_seconds, spans: of the last one: its length, the begin of its backward pass, and its
             first all-to-alls.
-        between_servers: None of ranks on one server, or whose rows follow another schedule.
+        between_servers: None if ranks are on one server, or rows follow another schedule.
     """
 
     iterations: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
@@ -116,7 +115,7 @@ class RowTiming(Message):
 
 
 class PackingDecision(Message):
-    """A change of the packing factor, in force from `iteration` on, and the mean times that led to it."""
+    """A change of the packing factor, effective from `iteration` on, and the mean times that caused it."""
 
     iteration: Count
     from_factor: PackingFactor
@@ -127,12 +126,13 @@ class PackingDecision(Message):
 
 
 class ExpertRouting(Message):
-    """What became of the tokens of all workers since the last record, as rank 0 knows it.
+    """Counts of the tokens of all workers since the last record, from rank 0.
 
     Attributes:
         iteration: the last one. iterations: how many.
-        layers: the first ones with at most as many experts as a record holds. other_layers: the others.
-        timing: None where no rows travelled.
+        layers: the first layers, as many as fit the record's number of experts. other_layers: number of the
+            others.
+        timing: None without row exchanges.
         decisions: since the last record.
     """
 

@@ -1,4 +1,4 @@
-"""Fields of messages, each with its bounds."""
+"""Message fields with their bounds."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,16}$")]
 EventId = Annotated[
     str, Field(pattern=r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$")
 ]
-#: What a person reads: cut and cleaned rather than refused.
+#: Text for people: truncated and cleaned rather than refused.
 Text = Annotated[str, _cut(limits.TEXT_CHARACTERS)]
 ShortText = Annotated[str, _cut(100)]
-#: What names something in the platform: refused when it is not as it should be.
+#: Names of the platform's objects: refused if invalid.
 Label = Annotated[str, Field(max_length=100), AfterValidator(_printable)]
-#: A parameter's, as `named_parameters()` has it.
+#: A parameter's name from `named_parameters()`.
 TensorName = Annotated[
     str, Field(min_length=1, max_length=limits.TENSOR_NAME_CHARACTERS), AfterValidator(_printable)
 ]
@@ -60,6 +60,6 @@ Metrics = Annotated[dict[MetricName, Finite | None], Field(max_length=limits.MET
 
 
 class Message(BaseModel):
-    """Fields that a newer sender adds are ignored; a number is a number, not a text that looks like one."""
+    """Base of messages: extra fields of newer senders are ignored, and types are strict."""
 
     model_config = ConfigDict(extra="ignore", strict=True)

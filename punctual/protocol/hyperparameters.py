@@ -1,7 +1,7 @@
-"""Hyperparameters that the platform reads itself (docs/functions.md): one rule for whoever takes, sends or
-obeys them. All others belong to the function and pass untouched.
+"""Hyperparameters that the platform reads itself (docs/functions.md), with one rule for all readers. All
+others belong to the function and are passed unchanged.
 
-Workers import this module: it needs the standard library alone.
+Workers import this module: it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from punctual.names import shown
 from punctual.protocol.limits import LARGEST_COUNT, LARGEST_GPU_COUNT, LARGEST_NUMBER
 
 MAXIMUM_DATA_WORKERS = 32
-#: A loss that is not finite for so many iterations in a row ends a job that does not say `continue`. It says
-#: so as a hyperparameter, which clones, clients and trials at home hand on without knowing of it.
+#: A job ends after this many consecutive iterations with a loss that is not finite, unless it sets
+#: `continue`. That is a hyperparameter, so that clones, clients and local trials pass it on.
 NONFINITE_ITERATIONS_IN_A_ROW = 100
-#: Iterations between two comparisons of all workers' parameters, where a job does not say.
+#: Default interval, in iterations, of comparisons of all workers' parameters.
 COMPARED_EVERY = 100
 _CONTINUE, _STOP = "continue", "stop"
-#: Orders of samples. The others than the random one follow what mixtures of experts did with the samples.
+#: Orders of samples. All but the random one depend on how mixtures of experts routed the samples.
 RANDOM_ORDER = "random"
 SAMPLE_ORDERS = (RANDOM_ORDER, "magnitude", "cosine")
-#: Of those that the platform reads: what changes neither speed nor memory of any function.
+#: Of these, hyperparameters that change neither speed nor memory of any function.
 SPEED_NEUTRAL = frozenset({"nonfinite"})
 
-#: Names of "so many GPUs", without case, hyphens and underscores, that mean nothing else.
+#: Names that can only mean a number of GPUs, in lower case without hyphens and underscores.
 _GPU_COUNTS = frozenset(
     [
         "gpucount",
@@ -53,20 +53,20 @@ NO_GPU_COUNT = (
 
 
 class HyperparameterError(ValueError):
-    """A hyperparameter that the platform reads is not what it must be; the message says which, and what would
-    be right."""
+    """A hyperparameter that the platform reads is invalid; the message says which, and what would be
+    right."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the hyperparameters say to the platform.
+    """The platform's settings in the hyperparameters.
 
     Attributes:
         global_batch_size: samples per iteration over all workers.
         gradient_clip_norm: largest norm of the global gradient; None: gradients are not clipped.
         evaluate_every: iterations between two evaluations; 0: only the one at the end.
         compare_parameters_every: iterations between two comparisons of all workers' parameters; 0: never.
-        data_workers: processes that load batches ahead, for each GPU.
+        data_workers: processes that load batches in advance, for each GPU.
         stops_on_nonfinite: whether a loss that stays NaN or infinite ends the job.
         sample_order: one of `SAMPLE_ORDERS`.
     """
@@ -81,10 +81,10 @@ class Settings:
 
 
 def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
-    """Read what the platform reads; null counts as left out.
+    """Parse the platform's settings; null counts as omitted.
 
     Raises:
-        HyperparameterError: a value is not what it must be.
+        HyperparameterError: a value is invalid.
     """
     for name, problem in find_problems(hyperparameters).items():
         raise HyperparameterError(f"hyperparameter {name}: {problem}")
@@ -102,11 +102,10 @@ def read_settings(hyperparameters: Mapping[str, Any]) -> Settings:
 
 
 def find_problems(hyperparameters: Mapping[str, Any], *, complete: bool = True) -> dict[str, str]:
-    """What is wrong with hyperparameters that the platform reads: a sentence by name, empty where nothing
-    is.
+    """Return the problems of the platform's hyperparameters: a sentence by name, empty without problems.
 
     Args:
-        complete: they are all of a job's, not those in which it differs from another job.
+        complete: whether they are all of a job's, rather than its differences from another job.
     """
     found: dict[str, str] = {}
     if complete and hyperparameters.get("global_batch_size") is None:
@@ -202,8 +201,8 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
 
 
 def _gpu_count_problem(name: str, value: Any) -> str | None:
-    """The problem of a hyperparameter that asks for so many GPUs, as a number or in digits. Lists of devices,
-    words and numbers that no platform has are the function's own."""
+    """Return the problem of a hyperparameter that requests a number of GPUs, as a number or in digits. Lists
+    of devices, words and impossible numbers belong to the function."""
     if re.sub(r"[-_ ]", "", name).lower() not in _GPU_COUNTS or isinstance(value, bool):
         return None
     count = int(value) if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value) else value
@@ -212,7 +211,7 @@ def _gpu_count_problem(name: str, value: Any) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON writes it, short enough for a sentence."""
+    """Return a value as JSON, short enough for a sentence."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""Histograms of latencies. They can be added up over servers and times, and percentiles be taken of the sum.
+"""Histograms of latencies, which can be summed over servers and times, with percentiles of the sum.
 
-Serving workers import this module: it needs the standard library alone.
+Serving workers import this module: it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 SHORTEST_LATENCY_SECONDS = 1e-4
 LATENCY_GROWTH = 1.15
 LATENCY_BUCKETS = 96
-#: Upper bounds of all buckets but the last, in seconds: from 0.1 ms to 51 s, each 15 % above the one before.
+#: Upper bounds of all buckets except the last, in seconds: from 0.1 ms to 51 s, each 15 % above the previous.
 LATENCY_BOUNDS: tuple[float, ...] = tuple(
     SHORTEST_LATENCY_SECONDS * LATENCY_GROWTH**number for number in range(LATENCY_BUCKETS - 1)
 )
@@ -25,8 +25,8 @@ def latency_bucket(seconds: float) -> int:
 def latency_percentile(counts: Sequence[int], share: float) -> float | None:
     """Return the latency in seconds below which ``share`` of the requests lie, or None without requests.
 
-    Requests are taken to lie evenly within a bucket, so the error is at most the width of one (15 %). Of the
-    last bucket the lower bound is returned.
+    Requests are assumed to lie evenly within a bucket, so the error is at most the width of one (15 %). For
+    the last bucket its lower bound is returned.
 
     Raises ValueError for a share outside 0 to 1, and for more counts than there are buckets.
     """

@@ -1,53 +1,53 @@
-"""Bounds on what workers and agents may report. Both sides of every message hold to these."""
+"""Limits of workers' and agents' messages. Both sides enforce them."""
 
 from __future__ import annotations
 
 from punctual.names import name_problem
 
-#: Whole numbers that JSON readers everywhere keep exactly: iterations, bytes, offsets, versions.
+#: Largest integers that every JSON reader keeps exactly: iterations, bytes, offsets, versions.
 LARGEST_COUNT = 2**53 - 1
-#: Generations and ranks are kept in four bytes.
+#: Generations and ranks are stored in four bytes.
 LARGEST_NUMBER = 2**31 - 1
 LARGEST_GPU_INDEX = 1023
 LARGEST_GPU_COUNT = 65_536
-#: Of one generation, and what a function may declare: as the decision core has it, which imports nothing.
+#: Largest number of workers of a generation, equal to the decision core's, which imports nothing.
 MOST_WORKERS = 4096
 
-#: Iterations per second that a plan can be made of: one in eleven days, a million a second.
+#: Iterations per second that plans support: from one in eleven days to a million a second.
 SLOWEST_RATE = 1e-6
 FASTEST_RATE = 1e6
-#: What one change of GPUs may claim to have cost. The control plane gives up changes that take longer.
+#: Longest reported cost of one change of GPUs. The control plane gives up changes that take longer.
 LONGEST_PAUSE_SECONDS = 3600.0
 #: The function's own part of one iteration.
 LONGEST_TRAIN_SECONDS = 1e6
-#: How long ago something happened: about thirty years.
+#: Largest reported age: about thirty years.
 LONGEST_AGE_SECONDS = 1e9
 
-#: Eight of them are those of mixture-of-experts layers and their tiers, three those of tasks.
+#: Including eight of mixture-of-experts layers and their tiers, and three of tasks.
 METRICS_OF_AN_ITERATION = 107
 METRIC_NAME_CHARACTERS = 100
 TEXT_CHARACTERS = 20_000
-#: What is told of a model's gradients. Of one with more nothing is, and it trains as it did.
+#: Limits of reports on a model's gradients. A model with more is not reported, and trains as without plans.
 TENSORS_OF_A_MODEL = 4096
 SPARSE_TENSORS_OF_A_MODEL = 256
 TENSOR_NAME_CHARACTERS = 200
-#: A record of them as it travels: agents take lines of 1 MiB.
+#: Size of such a record: agents accept lines of 1 MiB.
 COMMUNICATION_RECORD_BYTES = 1 << 19
 ITERATIONS_OF_A_WINDOW = 256
 SPANS_OF_A_WINDOW = 512
-#: What is reported of mixture-of-experts layers. Of a model with more, the first layers that fit are.
+#: Limits of reports on mixture-of-experts layers. For a larger model, the first layers that fit are reported.
 MOE_LAYERS_OF_A_MODEL = 64
 EXPERTS_OF_A_LAYER = 256
 HOSTS_OF_AN_EXPERT = 64
 #: Hosts of all experts together.
 PLACES_OF_EXPERTS = 1 << 15
 DECISIONS_OF_A_RECORD = 32
-#: Of all layers in one report of a deployment; of a model with more, the first layers that fit.
+#: Experts of all layers in one report of a deployment; for a larger model, the first layers that fit.
 SERVED_EXPERTS = 2048
-#: Of one request to a replica of a deployment, and of one call of `predict`.
+#: Limits of one request to a deployment's replica, and of one call of `predict`.
 SERVING_BODY_BYTES = 1 << 20
 SERVING_INPUTS = 256
-#: How long the first request of a batch may wait for others, and how long any may wait for its answer.
+#: Longest wait of a batch's first request for others, and of any request for its answer.
 LONGEST_SERVING_WAIT_SECONDS = 1.0
 SERVING_ANSWER_SECONDS = 30.0
 ARTIFACTS_OF_A_JOB = 1000
@@ -58,8 +58,8 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean_text(text: str, characters: int = TEXT_CHARACTERS) -> str:
-    """At most `characters` of `text`, without what cannot be stored or sent: NUL, and halves of surrogate
-    pairs."""
+    """Return at most `characters` of `text`, with characters replaced that cannot be stored or sent: NUL, and
+    halves of surrogate pairs."""
     return "".join(
         _REPLACEMENT if character == "\0" or "\ud800" <= character <= "\udfff" else character
         for character in text[:characters]
@@ -67,10 +67,9 @@ def clean_text(text: str, characters: int = TEXT_CHARACTERS) -> str:
 
 
 def metric_name_problem(name: object) -> str | None:
-    """Why `name` cannot be the name of a metric; None where it can.
+    """Return why `name` is not a valid metric name, or None.
 
-    A name is a text of 1 to 100 printable characters: no NUL, no line break, nothing that changes the
-    direction of the text around it.
+    A name is a text of 1 to 100 printable characters: no NUL, no line break, no change of text direction.
     """
     if not isinstance(name, str):
         return f"a metric's name is a text, not {type(name).__name__}"
@@ -82,7 +81,7 @@ def metric_name_problem(name: object) -> str | None:
 
 
 def artifact_name_problem(name: str) -> str | None:
-    """Why `name` (a path below the job's own folder) cannot be the name of an artifact; None where it can."""
+    """Return why `name` (a path below the job's folder) is not a valid artifact name, or None."""
     if not 1 <= len(name) <= ARTIFACT_NAME_CHARACTERS:
         return f"an artifact's name has 1 to {ARTIFACT_NAME_CHARACTERS} characters, not {len(name)}"
     if (problem := name_problem(name)) is not None:
@@ -92,14 +91,14 @@ def artifact_name_problem(name: str) -> str | None:
     return None
 
 
-#: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
+#: Failure reasons that a worker's launcher reports: it exceeded its server's limits.
 MEMORY_EXCEEDED = "memory_exceeded"
 PROCESSES_EXCEEDED = "processes_exceeded"
-#: The reason of a worker whose states of experts wrote more to disk than its server lets it.
+#: Failure reason of a worker whose states of experts wrote more to disk than its server allows.
 DISK_WRITES_EXCEEDED = "disk_writes_exceeded"
-#: The reason of a job whose loss stayed NaN or infinite.
+#: Failure reason of a job whose loss stayed NaN or infinite.
 NONFINITE = "nonfinite"
-#: Of many tensors, how many an event names.
+#: Limit of tensors that an event names.
 TENSORS_NAMED = 8
-#: The reason of a worker that was given a runtime plan which it cannot follow.
+#: Failure reason of a worker that cannot execute its runtime plan.
 PLAN_REFUSED = "plan_refused"

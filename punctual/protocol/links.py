@@ -1,5 +1,5 @@
-"""Links: what a server's emulated ones carry at most and carry now (docs/protocols.md 3.2), and what was
-measured of the network between two servers (2.9)."""
+"""Links: rates and current load of a server's emulated links (docs/protocols.md 3.2), and measurements of the
+network between two servers (2.9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from punctual.protocol.fields import BytesPerSecond, Count, Number, ShortText
 
-#: Of a network that was measured: beyond these a figure is none.
+#: Limits of a network's measurements; figures beyond them are invalid.
 LONGEST_LATENCY_SECONDS = 10.0
 FASTEST_BYTES = 1e13
 
@@ -20,7 +20,7 @@ LinkLoad = dict[LinkName, dict[TrafficName, BytesPerSecond]]
 
 
 class LinkRate(BaseModel):
-    """What one link carries."""
+    """The capacity of one link."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -29,7 +29,7 @@ class LinkRate(BaseModel):
 
 
 class ServerLinks(BaseModel):
-    """The emulated links of a server, and how classes of traffic share them."""
+    """The emulated links of a server, and how traffic classes share them."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,10 +42,10 @@ class ServerLinks(BaseModel):
 
 
 class LinkProbeResult(BaseModel):
-    """What the agent that called has found of the link to another server (docs/protocols.md 2.9).
+    """The calling agent's measurement of the link to another server (docs/protocols.md 2.9).
 
-    `link`, `number`: of the measurement. `latency_seconds`: one way of a message without content.
-    `bytes_per_second`: of the slower direction. `problem`: why these say nothing; empty where they do.
+    `link`, `number`: identify the measurement. `latency_seconds`: one way, of an empty message.
+    `bytes_per_second`: of the slower direction. `problem`: why there are no figures; empty if there are.
     """
 
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -66,6 +66,6 @@ class LinkProbeResult(BaseModel):
 
 
 class LoadOfLinks(BaseModel):
-    """Bytes per second by link and class of traffic."""
+    """Bytes per second by link and traffic class."""
 
     link_load: LinkLoad

@@ -1,4 +1,4 @@
-"""What a server's in-memory store holds, as its agent reports it (docs/protocols.md 2.7)."""
+"""The contents of a server's in-memory store, as its agent reports them (docs/protocols.md 2.7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_HOLDINGS = 10_000
 
 
 class Holding(Message):
-    """The newest shard of one rank that is whole in a server's memory."""
+    """The newest complete shard of one rank in a server's memory."""
 
     job: JobId
     generation: Number
@@ -21,20 +21,20 @@ class Holding(Message):
     bytes: Count
     reserved_bytes: Count
     age_seconds: Age
-    #: Of a rank on the server itself: copies that there are, and that there are to be, its own among them.
+    #: For a rank on the server itself: number of copies, and of wanted ones, including its own.
     copies: Number = 0
     wanted_copies: Number = 0
 
 
 class StoreReport(Message):
-    """A store. Its holdings are looked at one by one, so that a bad one spoils none of the others."""
+    """A store. Its holdings are checked one by one, so that an invalid one does not affect the others."""
 
     used_bytes: Count
     limit_bytes: Count
-    #: How well what is kept of the workers there is protected against the loss of the server.
+    #: How well the local workers' state is protected against the loss of the server.
     protection: Literal["full", "degraded", "none"] = "none"
-    #: How long it has not answered its agent; the rest is what it had said before.
+    #: How long it has not answered its agent; the other fields are from its last answer.
     silent_seconds: Age = 0.0
-    #: What is in the way of more, in words.
+    #: What prevents more protection, in words.
     problem: Text = ""
     holdings: Annotated[list[Any], Field(max_length=MOST_HOLDINGS)]

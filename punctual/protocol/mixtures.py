@@ -14,8 +14,8 @@ Experts = Annotated[int, Field(ge=1, le=1 << 16)]
 
 class ExpertLayerSizes(Message):
     """A layer whose experts can be spread over workers. `state_bytes`: of one expert, its weights, gradients
-    and what the optimizer keeps of it; `weight_bytes`: its weights alone. `is_tiered`: whether these states
-    lie in host memory and files."""
+    and optimizer states; `weight_bytes`: its weights only. `is_tiered`: whether these states are in host
+    memory and files."""
 
     experts: Experts
     state_bytes: Count
@@ -24,7 +24,7 @@ class ExpertLayerSizes(Message):
 
 
 class Mixture(Message):
-    """What the model takes. `parameter_bytes`: its weights. `dense_state_bytes`: states that are whole on
+    """Sizes of the model. `parameter_bytes`: its weights. `dense_state_bytes`: states that are complete on
     every worker. `on_host`: whether the worker's device is its host's processor."""
 
     parameter_bytes: Count

@@ -1,4 +1,4 @@
-"""RFC 9457 problem documents: the form of every error that is answered over HTTP."""
+"""RFC 9457 problem documents: the form of every HTTP error answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def problem(
     errors: Mapping[str, Sequence[str]] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document itself. ``code`` is stable, for programs; ``detail`` a sentence for people."""
+    """Return the document. ``code`` is stable, for programs; ``detail`` is a sentence for people."""
     document: dict[str, Any] = {
         "type": f"urn:punctual:problem:{code}",
         "title": title or HTTPStatus(status).phrase,

@@ -1,5 +1,5 @@
-"""A report of a node agent: its envelope, and the items in it, which are checked one by one
-(docs/protocols.md 2.2)."""
+"""A node agent's report: its envelope, and its items, which are checked one by one (docs/protocols.md
+2.2)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Phase = Literal[
     "exited",
 ]
 LOG_PIECE_CHARACTERS = 262_144
-#: Of a worker that has just begun, or stands still, no rate can be told.
+#: 0 for a worker that has just begun, or makes no progress.
 RateOrZero = Annotated[float, Field(ge=0, le=limits.FASTEST_RATE, allow_inf_nan=False)]
 Uncut = Annotated[
     str,
@@ -76,24 +76,24 @@ class WorkerEntry(Message):
     gpu_index: GpuIndex
     phase: Phase
     iteration: Count | None = None
-    #: Since when it has had nothing left to do but to load its state; None before.
+    #: How long it has only had to load its state; None before.
     ready_age_seconds: Age | None = None
     exit: Exit | None = None
 
 
 class Measurement(Message):
-    """What a function measured at one iteration, as its worker says it."""
+    """A function's measurements at one iteration, from its worker."""
 
     iteration: Count
     values: Metrics = {}
     iterations_per_second: RateOrZero = 0.0
     train_seconds: TrainSeconds = 0.0
-    #: The most that the worker has taken of its host; 0 where it was not looked at.
+    #: Peak host memory of the worker; 0 if not measured.
     host_memory_bytes: Count = 0
 
 
 class MetricEntry(Measurement):
-    """The same, as its agent reports it."""
+    """A measurement as its agent reports it."""
 
     job: JobId
     generation: Number
@@ -101,7 +101,7 @@ class MetricEntry(Measurement):
 
 
 class LogEntry(Message):
-    """A piece of one worker's output. `offset` counts bytes."""
+    """A piece of one worker's output. `offset`: in bytes."""
 
     job: JobId
     generation: Number
@@ -125,7 +125,7 @@ class GpuEntry(_Lenient):
 
 
 class Inventory(_Lenient):
-    """What a server has."""
+    """A server's resources."""
 
     gpus: Annotated[list[GpuEntry], Field(max_length=limits.LARGEST_GPU_INDEX + 1)]
     hostname: Annotated[str, Field(max_length=255, pattern=r"^[\w.:-]*$")] = ""
@@ -140,7 +140,7 @@ class Inventory(_Lenient):
 
 
 class Report(_Lenient):
-    """The envelope. Its items are looked at one by one, so that a bad one spoils none of the others."""
+    """The envelope. Its items are checked one by one, so that an invalid one does not affect the others."""
 
     sequence: Count
     boot_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
@@ -159,8 +159,7 @@ class Report(_Lenient):
 
 @dataclass(frozen=True)
 class RefusedItem:
-    """One item of a report that is not taken, and why. `job` as claimed; `id` of an event, where it could be
-    read."""
+    """An item of a report that is refused, and why. `job`: as claimed; `id`: of an event, if readable."""
 
     part: str
     index: int
@@ -169,20 +168,20 @@ class RefusedItem:
     id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the answer to the report says it."""
+        """Return the item as in the answer to the report."""
         return {key: value for key, value in self.__dict__.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class CheckedItem:
-    """One item of a report that is well formed. `index` is its place in the report."""
+    """A well-formed item of a report. `index`: its place in the report."""
 
     index: int
     value: dict[str, Any]
 
 
 def check(model: type[BaseModel], value: Any) -> tuple[dict[str, Any] | None, str]:
-    """The fields of a well-formed `value`, or None and the first thing that is wrong with it."""
+    """Return the fields of a well-formed `value`, or None and its first problem."""
     try:
         return model.model_validate(value).model_dump(), ""
     except ValidationError as error:
@@ -192,7 +191,7 @@ def check(model: type[BaseModel], value: Any) -> tuple[dict[str, Any] | None, st
 
 
 def check_event(value: Any) -> tuple[dict[str, Any] | None, str]:
-    """The fields of a well-formed event, or None and what is wrong with it."""
+    """Return the fields of a well-formed event, or None and its problem."""
     head, problem = check(EventHead, value)
     if head is None:
         return None, problem
@@ -204,8 +203,8 @@ def check_event(value: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def check_items(part: str, values: Iterable[Any]) -> tuple[list[CheckedItem], list[RefusedItem]]:
-    """The well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`, `serving`), and
-    the others."""
+    """Return the well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`,
+    `serving`), and the others."""
     good: list[CheckedItem] = []
     refused: list[RefusedItem] = []
     for index, value in enumerate(values):

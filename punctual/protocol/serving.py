@@ -1,6 +1,6 @@
-"""What a serving worker reports of the requests that it answered (docs/protocols.md 2.12).
+"""A serving worker's reports of its answered requests (docs/protocols.md 2.12).
 
-All values but `waiting` only grow, so a lost report loses nothing.
+All values except `waiting` only grow, so a lost report loses nothing.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class ServedLayer(Message):
 
 
 class ExpertCounts(Message):
-    """What a group of servers did with the experts of its model.
+    """A group of servers' use of the experts of its model.
 
     Attributes:
-        layers: in the order of the model; layers_left_out: further ones that the report has no room for.
+        layers: in the order of the model. layers_left_out: number of layers that do not fit the report.
         swaps: experts that this server loaded from host memory. swap_seconds: time that this took.
         waited_seconds: part of it in which a batch waited.
     """

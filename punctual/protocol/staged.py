@@ -1,15 +1,15 @@
-"""What reaches a node besides a job's own bundle and requirements, and the names that follow from it.
+"""Code that reaches a node besides a job's bundle and requirements, and the names that it reserves.
 
-The agent copies these to where workers find them, the agents' image holds them, and the control plane refuses
-bundles that would hide one of their names. A package that workers are to import is added here and in the
-image, nowhere else.
+The agent stages it for workers, the agents' image contains it, and the control plane refuses bundles that
+would hide one of its names. To let workers import another package, add it here and to the image, nowhere
+else.
 """
 
 from __future__ import annotations
 
 import sys
 
-#: Of this repository: files, or folders with all their modules.
+#: From this repository: files, or folders with all their modules.
 STAGED = (
     "communication",
     "moe/__init__.py",
@@ -26,15 +26,14 @@ STAGED = (
     "workers/runtime",
     "workers/serving",
 )
-#: Of the node's own installation.
+#: From the node's own installation.
 INSTALLED = ("numpy", "torch")
 
 
 def reserved_because(module: str) -> str | None:
-    """Why no module of a bundle may have this top-level name; None where it may.
+    """Return why no module of a bundle may have this top-level name, or None.
 
-    A bundle comes first on workers' path: whatever it names like this would be imported in place of it, by
-    PyTorch itself too.
+    A bundle is first on workers' path, so its modules would hide others of the same name, even from PyTorch.
     """
     if module in {name.split("/")[0] for name in STAGED}:
         return f"the platform's package {module}"

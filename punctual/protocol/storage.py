@@ -1,4 +1,4 @@
-"""Which storage can be read here: fsspec knows many URL schemes and needs a library of its own for most."""
+"""Storage that can be read here: fsspec supports many URL schemes, most of them with an extra library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import fsspec
 
 @cache
 def missing_library(scheme: str) -> str:
-    """What reading ``scheme`` lacks here, in fsspec's own words; "" when nothing."""
+    """Return why ``scheme`` cannot be read here, in fsspec's words; "" if it can."""
     if scheme in ("http", "https"):
         return ""
     try:

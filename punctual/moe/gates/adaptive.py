@@ -1,4 +1,4 @@
-"""Adaptive gating: a second expert only where the gate is undecided between its best two ("Adaptive Gating in
+"""Adaptive gating: a second expert only if the gate is undecided between its best two ("Adaptive Gating in
 Mixture-of-Experts based Language Models", section 4.1)."""
 
 from __future__ import annotations
