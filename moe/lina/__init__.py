@@ -1,1 +1,1 @@
-"""Lina (ATC 2023): all-to-all goes before all-reduce in mixture-of-experts training."""
+"""Lina (ATC 2023): all-to-all takes priority over all-reduce in mixture-of-experts training."""

@@ -1,4 +1,4 @@
-"""CAL-1: times that were fitted to published speed-ups. Nothing here was published or measured."""
+"""CAL-1: times fitted to published speed-ups. None of them was published or measured."""
 
 from __future__ import annotations
 

@@ -13,9 +13,8 @@ from moe.lina.expert_placement import ReplicaPlacement
 def quotas(counts: Counts, placement: ReplicaPlacement) -> Counts:
     """Return the tokens of each expert that each device computes, as (devices, experts).
 
-    Hosts divide tokens in proportion to their shares. Tokens that rounding leaves go to the largest
+    Hosts divide tokens in proportion to their shares. Tokens left over by rounding go to the largest
     fractions; of equal ones to the lower device.
-
     Args:
         counts: (experts): tokens of all devices.
 
@@ -137,7 +136,7 @@ def imbalance(loads: Counts) -> float:
 def _divide(counts: Counts, weights: Probabilities) -> Counts:
     """Divide each count (n) by its column of weights (parts, n) into whole numbers.
 
-    What rounding leaves goes to the largest fractions; of equal ones to the earlier part.
+    The rest after rounding goes to the largest fractions; of equal ones to the earlier part.
     """
     exact = counts * weights / weights.sum(axis=0)
     # Rounded, since rounding errors must not make equal fractions unequal.

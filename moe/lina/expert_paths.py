@@ -1,7 +1,7 @@
 """Profiles of expert paths: which expert follows which experts of the layers before (Lina 6.1; step I1).
 
 The path of a token at a layer is the experts that it chose in the l layers before, oldest first. A profile
-also counts all shorter suffixes and each layer's own shares, for paths that it never saw. Layers count
+also counts all shorter suffixes and each layer's own shares, as fallbacks for unseen paths. Layers count
 from 0.
 """
 

@@ -47,7 +47,7 @@ class ReplicaPlacement:
 
     @property
     def weights(self) -> Probabilities:
-        """In which proportion the hosts of an expert divide its tokens (devices, experts)."""
+        """Proportions in which the hosts of an expert divide its tokens (devices, experts)."""
         is_estimated = self.shares.any(axis=0)
         return np.where(is_estimated, self.shares, self.hosted.astype(np.float64))
 
@@ -158,7 +158,7 @@ class _Plan:
 
 
 def _place_whole(plan: _Plan, demands: Probabilities) -> list[tuple[float, int]]:
-    """Place whole replicas on the first empty devices; return what remains as shares and experts."""
+    """Place whole replicas on the first empty devices; return the remainders as shares and experts."""
     remainders: list[tuple[float, int]] = []
     for expert in np.argsort(-demands, kind="stable").tolist():
         whole = math.floor(demands[expert] + _NEGLIGIBLE)

@@ -58,7 +58,7 @@ class LayerTimes:
     schedule: float = 6.2
 
     def layer(self, imbalance_factor: float) -> float:
-        """Return the time of a layer whose fullest device has so many times the mean of tokens."""
+        """Return the time of a layer whose fullest device has `imbalance_factor` times the mean of tokens."""
         return self.rest + (self.experts + self.all_to_all) * imbalance_factor
 
 
@@ -124,7 +124,7 @@ class ServedBatches:
 
     @property
     def replaced_share(self) -> float:
-        """Share of all layers, also those without estimate, whose experts were placed again."""
+        """Share of all layers, including those without estimate, whose experts were placed again."""
         return _mean([layer.is_replaced for layer in self._layers()])
 
     def _layers(self) -> list[ServedLayer]:

@@ -31,7 +31,8 @@ class MicroOperation:
         pieces: pieces of the tensor.
         first: start of the piece: elements of a flat gradient, or rows of the capacity axis.
         length: length of the piece, in the same unit.
-        lane: all-reduces of one lane start in the same order on all ranks; those of different lanes need not.
+        lane: all-reduces of one lane start in the same order on all ranks; the order between lanes may
+        differ.
     """
 
     traffic: Traffic
@@ -68,7 +69,7 @@ def piece_lengths(length: int, pieces: int) -> tuple[int, ...]:
 
 
 def count_pieces(size_bytes: float, partition_bytes: float = PARTITION_BYTES) -> int:
-    """Return into how many pieces a tensor is cut.
+    """Return the number of pieces of a tensor.
 
     All ranks must cut alike: for an uneven all-to-all, `size_bytes` is the largest over the ranks.
 
@@ -115,7 +116,7 @@ def capacity_rows(tokens: int, experts: int, experts_per_token: int, capacity_fa
         raise ValueError(f"experts is {experts}; it must be at least 1")
     if not capacity_factor > 0:
         raise ValueError(f"capacity_factor is {capacity_factor:g}; it must be above 0")
-    # Rounding errors of the factor add no row.
+    # Rounding errors of the factor must add no row.
     return math.ceil(experts_per_token * capacity_factor * tokens / experts - 1e-9)
 
 

@@ -153,8 +153,8 @@ class PackingController:
     """Finds the largest packing factor at which experts compute no longer than the all-to-all takes.
 
     It doubles the factor while the experts are shorter. It reverts a factor that makes them longer than the
-    all-to-all, or makes the step longer; then it stops for good. Groups of one device have no all-to-all, so
-    they are judged by the step alone. All ranks must report equal times, such as the means over ranks.
+    all-to-all, or makes the step longer, and then stops for good. Groups of one device have no all-to-all, so
+    only the step decides for them. All ranks must report equal times, such as the means over ranks.
 
     Attributes:
         packing: the packing in force.
@@ -204,7 +204,7 @@ class PackingController:
         return PackingDecision(iteration + 1, before, after, mean.expert, mean.all_to_all, reason)
 
     def _consider(self, mean: StepTimes) -> Reason | None:
-        """Change the packing if the times ask for it; return why."""
+        """Change the packing if the times call for it; return why."""
         before, self._step_seconds_before = self._step_seconds_before, None
         if before is not None:
             if mean.expert > mean.all_to_all and self.packing.group_size > 1:

@@ -17,7 +17,7 @@ from moe.lina.training_step import BASELINE, Hold, Schedule, StepModel, simulate
 
 #: Pieces of an exchange that are tried besides `PARTITION_BYTES`.
 PIECES = (1, 2, 4, 8)
-#: Most all-reduces of a simulated step. More of them are simulated as so many, with the same overhead.
+#: Most all-reduces of a simulated step. A larger number is simulated as this many, with the full overhead.
 MOST_ALL_REDUCES = 512
 #: Operations of small messages for each micro-operation: in LEADER rank 0 announces each launch.
 _MESSAGES = {Mode.BOUNDED_OVERLAP: 1, Mode.LEADER: 2}
@@ -99,7 +99,7 @@ def choose_schedule(step: MeasuredStep) -> ScheduleChoice | None:
 
 
 def step_model(step: MeasuredStep) -> StepModel:
-    """Return the step as SIM-T takes it, without its waits for rows.
+    """Return the step as SIM-T's input, without its waits for rows.
 
     Computation beside experts is divided evenly over the layers. The forward pass takes half as long as the
     backward pass; what remains beside both is the optimizer's.
@@ -134,7 +134,7 @@ def _candidates(step: MeasuredStep, model: StepModel) -> Iterator[tuple[Mode, in
         simulated = max(1, min(operations, MOST_ALL_REDUCES))
         for mode, messages in _MESSAGES.items():
             overhead = messages * step.latency_seconds
-            # A piece holds one gradient, so there may be many more pieces than whole ones would be.
+            # Pieces never span gradients, so there may be more of them than total bytes over `partition`.
             total = step.all_reduce_seconds + overhead * (operations - simulated)
             yield (
                 mode,

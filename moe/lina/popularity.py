@@ -29,7 +29,7 @@ class Popularity:
     """Estimated tokens of the experts of one layer. Estimates of several devices add up.
 
     Attributes:
-        tokens: number of tokens of which the paths are known.
+        tokens: number of tokens with known paths.
         expected: (experts): tokens; 0 for an expert without estimate.
     """
 

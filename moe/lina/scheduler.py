@@ -19,11 +19,11 @@ class Mode(Enum):
 
     BOUNDED_OVERLAP: an all-to-all is launched at once, on a process group of its own, even beside the one
         running all-reduce of each lane; new all-reduces wait. Ranks need no coordination: an all-reduce
-        waits for none of another lane, whose order may differ between ranks.
+        does not wait for another lane, whose order may differ between ranks.
     LEADER: one operation at a time, in the order in which rank 0 launches.
     STRICT: one operation at a time, as published. Ranks whose orders differ deadlock, so it is for
         simulators and single processes.
-    TWO_STREAMS: each class is a FIFO stream of its own, as in systems without Lina. The baseline.
+    TWO_STREAMS: each class is a separate FIFO stream, as in systems without Lina. The baseline.
     """
 
     BOUNDED_OVERLAP = "bounded_overlap"

@@ -1,6 +1,6 @@
 """SIM-T: one training step of a mixture-of-experts model, simulated on one of many equal devices.
 
-A device computes one thing after the other and has a link for all-to-all and all-reduce. Times are in any one
+A device computes in sequence and has a link for all-to-all and all-reduce. All times are in one arbitrary
 unit.
 """
 
@@ -19,7 +19,7 @@ _NEGLIGIBLE = 1e-9
 
 
 class Hold(Enum):
-    """From the backward pass of a layer's combine on, until when new all-reduces wait."""
+    """How long new all-reduces wait, from the backward pass of a layer's combine on."""
 
     NEVER = "never"
     UNTIL_FIRST_ALL_TO_ALL = "until the first all-to-all is submitted"

@@ -48,7 +48,7 @@ class PlacementRules:
 
 @dataclass(frozen=True)
 class FirstPhase:
-    """What was planned for a layer before its gate ran.
+    """The plan of a layer before its gate ran.
 
     Attributes:
         popularity: the estimate; None if there was none, so the placement is even and stays.
@@ -69,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class SecondPhase:
-    """What a layer runs with.
+    """The placement with which a layer runs.
 
     Attributes:
         comparison: None if the layer had no estimate.
