@@ -1,4 +1,4 @@
-"""`tokens`: what programs ask with."""
+"""`tokens`: API tokens of programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="The token's id.")
 
 
 class Scope(StrEnum):
-    """What a token opens."""
+    """A right of a token."""
 
     READ = "read"
     SUBMIT = "submit"

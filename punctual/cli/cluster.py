@@ -1,4 +1,4 @@
-"""`cluster`, `servers`, `agents`: what there is, and what its operator does with it."""
+"""`cluster`, `servers`, `agents`: the cluster's resources, and their operation."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _picture(summary: dict[str, Any], servers: Sequence[Server]) -> Group:
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """The cluster's numbers, one line for GPUs, jobs and promises each."""
+    """Return the cluster's numbers, one line each for GPUs, jobs and promises."""
     gpus, planner = summary.get("gpus") or {}, summary.get("planner") or {}
     lines = [
         f"GPUs: {gpus.get('total', 0)} ({_counts(gpus.get('by_use'))})",
@@ -94,7 +94,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _standby_lines(standby: dict[str, Any]) -> list[str]:
-    """The pool of standby servers, where there is to be one: a line for each kind of GPU."""
+    """Return a line on the standby servers of each GPU kind that should have some."""
     return [
         f"Standby servers of {pool.get('gpu_kind')}: {len(pool.get('ready') or ())} of {pool.get('wanted')} "
         f"ready; the rule asks for {pool.get('advised')} ({pool.get('servers')} servers)"
@@ -105,7 +105,7 @@ def _standby_lines(standby: dict[str, Any]) -> list[str]:
 
 
 def warnings(servers: Sequence[Server]) -> list[Text]:
-    """What everybody who looks at the cluster should know."""
+    """Return warnings for everybody who looks at the cluster."""
     bare = [server.name for server in servers if server.sandbox == "none"]
     text = f"Training functions run unprotected, without a sandbox, on: {', '.join(bare)}"
     return [Text(output.safe(text), style="bold red")] if bare else []
@@ -217,7 +217,7 @@ def _moment(text: str) -> datetime:
 
 @contextmanager
 def _listing_broken(hint: str, as_json: bool) -> Iterator[None]:
-    """Show the promises that a refusal lists."""
+    """Print the promises that a refusal lists."""
     try:
         yield
     except ConflictError as error:

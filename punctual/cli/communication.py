@@ -1,4 +1,4 @@
-"""`job ID --communication`: how a job's gradients are sent, for people."""
+"""`job ID --communication`: a report for people on how a job's gradients are sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEVELS = ("GPUS", "SERVERS", "PLAN", "CODEC", "PREDICTED", "MEASURED", "SPEED-U
 
 
 def say_communication(told: Mapping[str, Any], *, as_json: bool) -> None:
-    """Say what `GET /jobs/{id}/communication/` tells."""
+    """Print the content of `GET /jobs/{id}/communication/`."""
     if as_json:
         output.print_json(told)
         return

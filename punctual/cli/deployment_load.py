@@ -1,4 +1,4 @@
-"""`deployments load`: requests at a rate on a deployment, for demos and trials."""
+"""`deployments load`: requests to a deployment at a rate, for demos and trials."""
 
 from __future__ import annotations
 

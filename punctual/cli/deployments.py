@@ -101,7 +101,7 @@ def deploy(
 
 
 def _bounds(servers: int | None, least: int | None, most: int | None) -> dict[str, int] | None:
-    """Return the member `servers` of a new deployment: a bound that is not given is the number of servers."""
+    """Return the member `servers` of a new deployment: a missing bound is the number of servers."""
     found = _given(
         min=servers if least is None else least, max=servers if most is None else most, wanted=servers
     )
@@ -188,7 +188,7 @@ def deployments(
 
 @contextmanager
 def _found(id_or_name: str) -> Iterator[tuple[Deployments, str]]:
-    """Yield the API of deployments, and the id of this one."""
+    """Yield the API of deployments, and the id of the given one."""
     with session.client() as client:
         yield client.deployments, client.deployments.find(id_or_name)
 

@@ -1,4 +1,4 @@
-"""`job ID --experts`: how a job's mixture-of-experts layers use their experts, for people."""
+"""`job ID --experts`: a report for people on how a job's mixture-of-experts layers use their experts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from punctual.client.models import Metric
 _LAYERS = ("LAYER", "TOKENS", "TWO EXPERTS", "DROPPED", "BALANCE LOSS", "LOAD OF EACH EXPERT (1: EVEN)")
 _HOMES = ("LAYER", "EXPERTS", "WORKERS")
 _DECISIONS = ("ITERATION", "PACKING", "EXPERTS COMPUTE", "ALL-TO-ALL", "REASON")
-#: Of a layer with more experts the most and the least used ones are named.
+#: For a layer with more experts, only the most and the least used ones are named.
 _LISTED_EXPERTS, _NAMED_EXPERTS = 16, 4
 _NAMED_WORKERS = 8
 
 
 def say_experts(told: Mapping[str, Any], metrics: Sequence[Metric], *, as_json: bool) -> None:
-    """Print what `GET /jobs/{id}/experts/` returns, and how the tiers of experts did by the job's metrics."""
+    """Print the content of `GET /jobs/{id}/experts/`, and the tiers of experts from the job's metrics."""
     if as_json:
         output.print_json(told)
         return
@@ -71,7 +71,7 @@ def _between_servers(timing: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
 
 
 def _tiers(metrics: Sequence[Metric]) -> list[tuple[str, Any]]:
-    """Means of the iterations whose metrics tell of tiers."""
+    """Return means over the iterations whose metrics include tiers."""
     told = [metric.values for metric in metrics if "moe/tier_hits" in metric.values]
     if not told:
         return []
@@ -132,7 +132,7 @@ def _say_homes(told: Mapping[str, Any]) -> None:
 
 
 def _runs(hosts: list[list[int]] | None, servers: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """Return runs of experts that have the same workers, with these."""
+    """Return runs of consecutive experts with the same workers, and these workers."""
     if hosts is None:
         yield "all", "not reported: too many"
         return

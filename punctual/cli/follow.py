@@ -1,4 +1,4 @@
-"""Following a job: a progress bar for a person, lines for a pipe, JSON lines for a program."""
+"""Following a job: a progress bar for people, lines for a pipe, JSON lines for a program."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class _Display(Protocol):
 
 
 def follow_job(client: Client, job_id: str, *, as_json: bool = False) -> int:
-    """Follow a job to its end and return the exit code. Ctrl-C lets go of it; the job goes on.
+    """Follow a job to its end and return the exit code. Ctrl-C stops following; the job continues.
 
-    Events are printed once each, however often the connection breaks.
+    Each event is printed once, regardless of interruptions.
     """
     job: Job | None = None
     try:
@@ -67,7 +67,7 @@ def _show(display: _Display, job: Job, metric: Metric | None, update: Update) ->
 
 
 def finish(job: Job, *, as_json: bool) -> int:
-    """Say how a job ended; 0 if it is completed."""
+    """Print how a job ended; return 0 if it is completed."""
     if not as_json:
         for line in ending(job):
             output.say(line, style="green" if job.succeeded and not job.warning else "yellow")
@@ -75,7 +75,7 @@ def finish(job: Job, *, as_json: bool) -> int:
 
 
 def ending(job: JobFacts) -> Iterator[str]:
-    """How a job ended, in sentences."""
+    """Yield how a job ended, in sentences."""
     if job.state == "completed":
         yield f"Completed at {output.time_text(job.finished_at)}{_against_deadline(job)}."
         if job.warning:
@@ -109,7 +109,7 @@ def _against_deadline(job: JobFacts) -> str:
 
 
 def status_text(job: JobFacts, metric: Metric | None) -> str:
-    """GPUs, pace, loss and the planned finish, in one line."""
+    """Return GPUs, pace, loss and the planned finish, in one line."""
     if job.finished:
         return ""
     parts = [f"{job.gpus} {'GPU' if job.gpus == 1 else 'GPUs'}{' (emulated)' if job.emulated else ''}"]
@@ -119,8 +119,7 @@ def status_text(job: JobFacts, metric: Metric | None) -> str:
         parts += [
             f"{name} {_number(value)}" for name, value in sorted(metric.values.items()) if name == "loss"
         ]
-    # What the plan says, never today's pace carried on: a plan with slack may run slowly now and faster
-    # later.
+    # The planned time, not an extrapolation: a plan with slack may run slowly now and faster later.
     finish_at = job.planned_finish_at
     if finish_at is not None:
         parts.append(f"planned to end {output.time_text(finish_at)}{_margin(job, finish_at)}")
@@ -165,7 +164,7 @@ def _display(as_json: bool) -> Iterator[_Display]:
 
 
 class _Bar:
-    """A bar at the foot of the terminal, with the events above it."""
+    """A bar at the bottom of the terminal, with the events above it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -186,7 +185,7 @@ class _Bar:
 
 
 class _Lines:
-    """Lines for a log file: every event, and the progress now and then."""
+    """Lines for a log file: every event, and the progress at intervals."""
 
     def __init__(self) -> None:
         self._printed_at = float("-inf")
@@ -211,7 +210,7 @@ class _Lines:
 
 
 class _JsonLines:
-    """One JSON document a line: `{"event": …}` and `{"job": …}`."""
+    """One JSON document per line: `{"event": …}` and `{"job": …}`."""
 
     def __init__(self) -> None:
         self._last: dict[str, object] | None = None
@@ -226,6 +225,6 @@ class _JsonLines:
 
 
 def event_line(event: JobEvent) -> str:
-    """An event in one line: time, kind, message."""
+    """Return an event in one line: time, kind, message."""
     actor = f" [{event.actor}]" if event.actor else ""
     return output.safe(f"{output.time_text(event.happened_at)}  {event.kind}: {event.message}{actor}")

@@ -100,7 +100,7 @@ def _print_requirements(version: FunctionVersion, as_json: bool) -> None:
 
 
 def _progress(found: Requirements | None) -> str:
-    """How far they are installed, in a few words."""
+    """Return the state of the installation, in a few words."""
     if found is None:
         return "none"
     if found.state == "building":

@@ -1,4 +1,4 @@
-"""`inference`: inference clusters and what they lend, for operators and, with its credential, an inference
+"""`inference`: inference clusters and their loans, for operators and, with its credential, for an inference
 scheduler."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs of `predict` as people give them."""
+"""Inputs of `predict` on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from punctual.errors import InvalidInputError
 
 
 def read_inputs(values: list[str], file: Path | None) -> list[Any]:
-    """Read inputs of `predict`, each a text of JSON, or a file with a list of them."""
+    """Read inputs of `predict`, each as JSON text, or a file with a list of them."""
     if file is None:
         if not values:
             raise InvalidInputError("name at least one input, or --file")

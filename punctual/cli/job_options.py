@@ -1,4 +1,4 @@
-"""What `submit`, `what-if` and `clone` are told: groups of options that several commands share."""
+"""Options of `submit`, `what-if` and `clone`, in groups that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from punctual.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class JobStated:
-    """What a person says of a job; None is for what is not said."""
+    """Options of a job; None for omitted ones."""
 
     deadline: Annotated[
         str | None,
@@ -66,10 +66,10 @@ class JobStated:
     ] = None
 
     def options(self, project: str | None = None) -> JobOptions:
-        """What the client is told; what was not said is left out.
+        """Return the client's options, without omitted ones.
 
         Raises:
-            InvalidInputError: an option cannot be read.
+            InvalidInputError: an option cannot be parsed.
         """
         values: dict[str, Any] = {
             "deadline": self.deadline,
@@ -98,7 +98,7 @@ class JobStated:
 
 @dataclass(frozen=True)
 class Upload:
-    """Where a function goes, and what a file alone does not say of it."""
+    """Where a function is uploaded, and details that a file alone does not give."""
 
     project: options.Project = None
     function_name: Annotated[
@@ -108,7 +108,7 @@ class Upload:
     requirements: options.Requirements = None
 
     def arguments(self) -> dict[str, str | None]:
-        """Those of the client's methods that upload, without the project."""
+        """Return the arguments of the client's uploading methods, without the project."""
         return {
             "function_name": self.function_name,
             "entry": self.entry,
@@ -122,7 +122,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Wait silently until the job 
 
 @dataclass(frozen=True)
 class Afterwards:
-    """What the command does once the job is submitted."""
+    """What the command does after submitting the job."""
 
     follow: Follow = False
     wait: Wait = False
@@ -139,8 +139,8 @@ class Afterwards:
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` as Typer wants it: in place of each parameter that is a group, an option for each of its
-    fields."""
+    """Return `command` in the form that Typer needs, with an option for each field instead of each group
+    parameter."""
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}

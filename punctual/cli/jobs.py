@@ -228,7 +228,7 @@ def logs(
 
 
 class _LogPrinter:
-    """Writes pieces of output; where several workers write, each line says whose it is."""
+    """Writes pieces of output; with several workers, each line names its worker."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -253,13 +253,13 @@ class _LogPrinter:
             self._write(chunk.rank, line)
 
     def _write(self, rank: int, line: str) -> None:
-        # A program gets the bytes as they are; a terminal must not be steered by them.
+        # A program gets the raw bytes; a terminal must not be controlled by them.
         shown = output.safe(line.rstrip("\r").rpartition("\r")[2]) if self._for_person else line
         prefix = f"[{rank}] " if len(self._ranks) > 1 else ""
         sys.stdout.write(f"{prefix}{shown}\n")
 
     def close(self) -> None:
-        """Write what did not end in a newline."""
+        """Write the rest that did not end in a newline."""
         for (rank, _), rest in sorted(self._partial.items()):
             if rest:
                 self._write(rank, rest)

@@ -1,4 +1,4 @@
-"""`login`, `logout`, `whoami`: who is asking."""
+"""`login`, `logout`, `whoami`: the user's identity."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _token_by_password(address: str, username: str | None, password_stdin: bool)
         raise InvalidInputError(
             "nobody is there to be asked for a password", hint="say --password-stdin, or --token -"
         )
-    # Whatever token the environment holds belongs to somebody else, perhaps to somewhere else.
+    # Ignore a token in the environment, which may belong to another user or platform.
     with Client(address, retry_seconds=session.retry_seconds()) as client:
         client.transport.http.headers.pop("Authorization", None)
         return client.login(username, password, token_name=f"punctual on {socket.gethostname()}"[:100])
@@ -103,7 +103,7 @@ def logout(as_json: options.Json = False) -> None:
 
 
 def _revoke(stored: Profile) -> bool:
-    """Whether the platform took the token back (one that it does not know any more counts as well)."""
+    """Whether the platform revoked the token; an unknown token counts as revoked."""
     try:
         with Client(stored.url, stored.token, retry_seconds=0) as client:
             own = client.me().get("token") or {}

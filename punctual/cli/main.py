@@ -57,7 +57,7 @@ _CODES: tuple[tuple[tuple[type[PunctualError], ...], int], ...] = (
     ((ConnectionFailedError, ServerError), 5),
     ((ConflictError, LimitReachedError), 1),
 )
-# A process that runs several commands builds them once: that takes longer than most of them.
+# A process that runs several commands builds them once, because that takes longer than most commands.
 _get_command = functools.cache(typer.main.get_command)
 _WORDS_FOR_GPUS = ("gpu", "world", "worker", "nproc", "device")
 
@@ -127,7 +127,7 @@ for name, group in {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Whatever goes wrong is said in one line on stderr."""
+    """Run one command and return its exit code. Any error is printed in one line on stderr."""
     try:
         result = _get_command(app).main(
             args=None if arguments is None else list(arguments), prog_name="punctual", standalone_mode=False
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.fail("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python must not try to flush it at its end.
+        # The reader of the output has closed the pipe, so Python must not try to flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001
@@ -150,14 +150,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(error: PunctualError) -> int:
-    """The documented exit code of an error."""
+    """Return the documented exit code of an error."""
     return next((code for kinds, code in _CODES if isinstance(error, kinds)), 2)
 
 
 def _usage_error(error: typer.TyperException) -> int:
     message = error.format_message()
     if not message or "\n\n" in message:
-        # A command without its subcommand: the message is the help itself.
+        # A command without its subcommand: the message is the help text.
         output.say(message)
         return 2
     asks_for_gpus = "no such option" in message.lower() and any(

@@ -1,4 +1,4 @@
-"""Options that several commands share, and reading what stands in them."""
+"""Options that several commands share, and parsing of their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ServiceClass(StrEnum):
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Ids of recent jobs, for the shell's completion; nothing when the platform cannot be asked."""
+    """Return ids of recent jobs, for the shell's completion; none if the platform cannot be reached."""
     try:
         with session.client() as client:
             client.transport.retry_seconds = 0.0

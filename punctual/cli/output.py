@@ -1,5 +1,4 @@
-"""What people and programs read: tables, sentences and JSON; no escape sequences unless a terminal reads
-them."""
+"""Output for people and programs: tables, sentences and JSON; escape sequences only on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from punctual.client.durations import format_duration
 
-#: Where nobody sets a width, nothing is cut off: a program reads it.
+#: Width without a terminal: nothing is cut off, because a program reads it.
 _WIDTH_OF_A_PIPE = 240
 _ESCAPE_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _STATE_STYLES = {
@@ -30,40 +29,40 @@ _STATE_STYLES = {
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on the present stdout or stderr. Markup in names and messages is shown, not obeyed."""
+    """Return a console on the current stdout or stderr. Markup in names and messages is not interpreted."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_OF_A_PIPE
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 def is_terminal() -> bool:
-    """Whether a person reads stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def can_ask() -> bool:
-    """Whether somebody is there to answer a question."""
+    """Whether a person can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """A line for the person, on stdout."""
+    """Print a line on stdout."""
     console().print(safe(text), style=style)
 
 
 def note(text: str) -> None:
-    """A line beside the result, on stderr."""
+    """Print a line besides the result, on stderr."""
     console(stderr=True).print(safe(text), style="dim")
 
 
 def fail(message: str, hint: str | None = None) -> None:
-    """An error in one line, with a hint where there is one."""
+    """Print an error in one line, with its hint if there is one."""
     line = " ".join(safe(f"{message} ({hint})" if hint else message).split())
     console(stderr=True).print(Text("Error: ", style="bold red").append(line, style="not bold default"))
 
 
 def safe(text: str) -> str:
-    """Text from elsewhere without what could steer a terminal."""
+    """Return untrusted text without characters that could control a terminal."""
     plain = _ESCAPE_SEQUENCES.sub("", text)
     return "".join(
         character if character in "\n\t" or character.isprintable() else "\ufffd" for character in plain
@@ -71,19 +70,19 @@ def safe(text: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """One document, for programs."""
+    """Print one document, for programs."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True, default=str) + "\n")
     sys.stdout.flush()
 
 
 def print_json_line(document: Any) -> None:
-    """One document in one line, for programs that follow."""
+    """Print one document in one line, for programs that follow."""
     sys.stdout.write(json.dumps(document, ensure_ascii=True, default=str) + "\n")
     sys.stdout.flush()
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> Table:
-    """A plain table; `right` names the columns of numbers."""
+    """Return a plain table; `right`: the names of numeric columns."""
     result = Table(box=box.SIMPLE_HEAD if is_terminal() else None, pad_edge=False, header_style="bold")
     for column in columns:
         result.add_column(
@@ -97,7 +96,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), empty: str = ""
 ) -> None:
-    """Print a table, or what to do when there is nothing to show."""
+    """Print a table, or a hint if it is empty."""
     if not rows:
         note(empty or "Nothing to show.")
         return
@@ -105,7 +104,7 @@ def print_table(
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
-    """Print named facts below each other; those that are not known are left out."""
+    """Print named facts in rows; unknown ones are left out."""
     known = [(name, value) for name, value in facts if value is not None and value != ""]
     grid = Table(box=None, show_header=False, pad_edge=False)
     grid.add_column(style="bold", no_wrap=True)
@@ -116,7 +115,7 @@ def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
 
 
 def state_text(state: str, *marks: str) -> Text:
-    """A state in its colour, with marks such as `at risk`."""
+    """Return a state in its colour, with marks such as `at risk`."""
     text = Text(safe(state), style=_STATE_STYLES.get(state, ""))
     for mark in marks:
         text.append(f" {mark}", style="bold red")
@@ -124,7 +123,7 @@ def state_text(state: str, *marks: str) -> Text:
 
 
 def time_text(moment: datetime | None) -> str:
-    """A moment in UTC: the time of day if it is today's, else with the date."""
+    """Return a moment in UTC: the time of day if it is today's, else with the date."""
     if moment is None:
         return "-"
     moment = moment.astimezone(UTC)
@@ -133,14 +132,14 @@ def time_text(moment: datetime | None) -> str:
 
 
 def age_text(moment: datetime | None) -> str:
-    """How long ago a moment was."""
+    """Return how long ago a moment was."""
     if moment is None:
         return "-"
     return f"{format_duration(max(0.0, (datetime.now(UTC) - moment).total_seconds()))} ago"
 
 
 def size_text(size_bytes: float) -> str:
-    """A number of bytes in a unit that fits."""
+    """Return a number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024:
             return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
@@ -149,7 +148,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def slack_text(seconds: float | None) -> str:
-    """Slack with its sign: time in hand, or how late."""
+    """Return slack with its sign: time left, or how late."""
     if seconds is None:
         return "-"
     return f"{format_duration(-seconds)} late" if seconds < 0 else format_duration(seconds)

@@ -1,4 +1,4 @@
-"""`projects` and `invitations`: who works together."""
+"""`projects` and `invitations`: projects and their members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ InvitationId = Annotated[str, typer.Argument(metavar="INVITATION", help="The inv
 
 
 class Role(StrEnum):
-    """Look; also submit and steer jobs; also manage members."""
+    """Viewers look; members also submit and steer jobs; owners also manage members."""
 
     VIEWER = "viewer"
     MEMBER = "member"

@@ -1,4 +1,4 @@
-"""`projects quota` and `users quota`: limits, and how operators change them."""
+"""`projects quota` and `users quota`: limits, and their changes by operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Limits = Annotated[
 
 
 def show_or_change(of: Projects | Users, name: str, limits: Sequence[str], as_json: bool) -> None:
-    """Print the limits of a project or person, after the changes that are named."""
+    """Print the limits of a project or person, after making the given changes."""
     changes = dict(_read_change(text) for text in limits)
     found: Quota = of.set_quota(name, changes) if changes else of.quota(name)
     if as_json:

@@ -1,4 +1,4 @@
-"""`recoveries`, `memory-point`: what a job recovered from, and from where it would go on."""
+"""`recoveries`, `memory-point`: a job's recoveries, and its newest recovery point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`artifacts`, `checkpoints`, `metrics`, `curve`, `plan`: what a job left and what its promise rests on."""
+"""`artifacts`, `checkpoints`, `metrics`, `curve`, `plan`: a job's results and the basis of its promise."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def curve(job_id: options.JobId, as_json: options.Json = False) -> None:
 
 
 def _curve_rows(levels: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Speed-up and efficiency against the smallest measured level; host memory that is reserved for a worker;
-    a bar of the throughput."""
+    """Return rows with speed-up and efficiency against the smallest measured level, host memory reserved for
+    a worker, and a bar of the throughput."""
     if not levels:
         return []
     base_gpus, base_rate = levels[0]["gpus"], levels[0]["iterations_per_second"]

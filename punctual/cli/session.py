@@ -1,4 +1,4 @@
-"""Who runs a command against which platform: the options that stand before the command."""
+"""The identity and platform of a command: the options before the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RETRY_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """What was said before the command; None leaves it to environment and configuration file."""
+    """Options given before the command; None leaves them to environment and configuration file."""
 
     url: str | None = None
     profile: str | None = None
@@ -27,24 +27,24 @@ _chosen = Chosen()
 
 
 def choose(url: str | None, profile: str | None) -> None:
-    """Keep the options of this invocation."""
+    """Set the options of this invocation."""
     global _chosen
     _chosen = Chosen(url, profile)
 
 
 def chosen() -> Chosen:
-    """The options of this invocation."""
+    """Return the options of this invocation."""
     return _chosen
 
 
 def profile_name() -> str:
-    """The name of the stored profile that this invocation uses."""
+    """Return the name of the stored profile that this invocation uses."""
     return _chosen.profile or os.environ.get("PUNCTUAL_PROFILE") or load_configuration().default_profile
 
 
 @contextmanager
 def client(*, url: str | None = None, token: str | None = None) -> Iterator[Client]:
-    """The client of this invocation. A server that is away is asked again, and the person told so once."""
+    """Open the client of this invocation. Retries of an unavailable server are reported once."""
     told = False
 
     def tell(problem: str, _seconds: float) -> None:
@@ -60,7 +60,7 @@ def client(*, url: str | None = None, token: str | None = None) -> Iterator[Clie
 
 
 def retry_seconds() -> float:
-    """How long a server that is away is asked again (`PUNCTUAL_RETRY_SECONDS`)."""
+    """Return how long requests to an unavailable server are retried (`PUNCTUAL_RETRY_SECONDS`)."""
     text = os.environ.get("PUNCTUAL_RETRY_SECONDS", "")
     try:
         seconds = float(text) if text else _RETRY_SECONDS

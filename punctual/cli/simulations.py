@@ -1,4 +1,4 @@
-"""`simulations`: what would be with other policies or another cluster. For operators."""
+"""`simulations`: simulations of other policies or another cluster. For operators."""
 
 from __future__ import annotations
 
@@ -207,14 +207,14 @@ def _row(run: dict[str, Any], lends: bool) -> tuple[Any, ...]:
 
 
 def _servers(run: dict[str, Any]) -> str:
-    """Training servers, and inference servers beside them."""
+    """Return the numbers of training servers and of inference servers."""
     lent = run["inference_servers"]
     return f"{run['servers']} + {lent}" if lent else str(run["servers"])
 
 
 def _loans(run: dict[str, Any], facts: dict[str, Any]) -> tuple[Any, ...]:
-    """Mean number of servers on loan, jobs that reclaims preempted, and most servers that inference
-    missed."""
+    """Return the mean number of servers on loan, jobs preempted by reclaims, and the largest shortfall of
+    inference servers."""
     if not run["inference_servers"] or not facts:
         return ("-", "-", "-")
     mean = facts["servers_on_loan_mean"]

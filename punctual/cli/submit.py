@@ -25,7 +25,7 @@ def submit(function: options.Function, stated: JobStated, upload: Upload, afterw
             with _busy("Submitting …", afterwards.as_json):
                 job = client.submit(
                     function,
-                    # Short, so that the job's id is known and said soon; the rest is waited for afterwards.
+                    # Short, so that the job's id is printed soon; the rest of the wait follows.
                     verdict_seconds=0 if afterwards.detach else _FIRST_WAIT_SECONDS,
                     **upload.arguments(),
                     **stated.options(upload.project),
@@ -68,7 +68,7 @@ def _wait_for_verdict(job: Job, as_json: bool) -> None:
 
 
 def _take_offer(job: Job, *, yes: bool, as_json: bool) -> Job:
-    """Say the verdict; where it is a decline with an offer that the person takes, return the successor."""
+    """Print the verdict; if it is a decline with an offer that the person accepts, return the successor."""
     asking = (
         job.state == "declined" and job.offer is not None and not yes and not as_json and output.can_ask()
     )
@@ -95,7 +95,7 @@ def _say_outcome(job: Job) -> None:
 
 
 def _busy(text: str, as_json: bool) -> AbstractContextManager[object]:
-    """A spinner on stderr for a person; nothing where nobody looks."""
+    """Return a spinner on stderr for people; nothing without a terminal."""
     console = output.console(stderr=True)
     return console.status(text) if console.is_terminal and not as_json else nullcontext()
 

@@ -1,4 +1,4 @@
-"""Saying a verdict, and what to do with an offer."""
+"""Printing a verdict, and accepting an offer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tiers_text(tiers: TierModes) -> str:
 
 
 def share_text(verdict: Verdict) -> str:
-    """The share over time in words: `4 GPUs for 10m 00s, then 2 for 5m 00s`."""
+    """Return the share over time in words: `4 GPUs for 10m 00s, then 2 for 5m 00s`."""
     pieces = [
         f"{share.gpus} for {format_duration((share.end - share.start).total_seconds())}"
         for share in verdict.minimum_satisfactory_share
@@ -69,7 +69,7 @@ def share_text(verdict: Verdict) -> str:
 
 
 def sentence(text: str) -> str:
-    """A reason as a sentence: with a capital and a full stop."""
+    """Return a reason as a sentence: with a capital and a full stop."""
     text = text.strip()
     if not text:
         return ""
@@ -91,7 +91,7 @@ def _held(verdict: Verdict) -> str:
 
 
 def offer_accepted(job: Job, *, yes: bool, may_ask: bool) -> bool:
-    """Whether the person takes the offered deadline: said beforehand, or asked now."""
+    """Whether the person accepts the offered deadline: in advance, or when asked now."""
     if job.offer is None:
         return False
     if yes:
@@ -103,7 +103,7 @@ def offer_accepted(job: Job, *, yes: bool, may_ask: bool) -> bool:
 
 
 def ask(question: str) -> bool:
-    """A yes-or-no question on stderr; anything but yes is no."""
+    """Ask a yes-or-no question on stderr; anything but yes is no."""
     sys.stderr.write(f"{' '.join(output.safe(question).split())} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
