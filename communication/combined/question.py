@@ -32,8 +32,8 @@ class PlanQuestion:
         lossy: whether lossy codecs may be used; if ``codec_names`` is set, only these.
         memory_bytes: device memory for buffers on each GPU; None if unknown.
         dense_element_bytes: size of an element sent without a plan; under a plan it is the model's.
-        most_one_by_one: number of tensors up to which Espresso chooses for each tensor, which takes seconds;
-            beyond it, and with more groups than that, it chooses for groups only.
+        most_one_by_one: largest number of tensors, or of fused groups, for which Espresso is asked, since it
+            takes seconds.
         planners: those whose plans can be executed; `dense` always can.
         offered: plans from other rooms' planners, which compete by their predictions.
 

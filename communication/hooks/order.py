@@ -93,7 +93,7 @@ class InOrder:
                 # After a failure ranks are at different places, so nothing more is started.
                 if self._failed is None:
                     passing.go_on(last=place == len(passing.left) - 1)
-            except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised in wait()
                 self._failed = self._failed or error
             passing.left[place].set()
 

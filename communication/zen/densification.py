@@ -72,7 +72,7 @@ class Densification:
         if share >= 1.0:
             density = self.after(share)
         else:
-            # Use the law's first step, because nothing smaller was measured; a density cannot fall below 0.
+            # Extrapolate the law's first step, because nothing smaller was measured.
             slope = self.beta
             if self.measured and self.density:
                 workers, sum_density = self.measured[0]

@@ -107,7 +107,7 @@ def hierarchical_hash(indices: Indices, parts: int, memory: MemorySize, hashes: 
 
 
 def _winners(memory: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return who gets a slot: for each empty slot, the first (smallest index) that wants it."""
+    """Return the winners: for each empty slot, the first (smallest) index that maps to it."""
     free = np.flatnonzero(memory[slots] == 0)
     _, first = np.unique(slots[free], return_index=True)
     return free[first]

@@ -27,7 +27,7 @@ DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
 MAXIMUM_DESCRIPTION_CHARACTERS = 2000
 MOST_WORKER_COUNTS = 32
 MOST_SPEED_NEUTRAL = 64
-"""Limit of speed-neutral names, because every job of the function is compared by them."""
+"""Limit of speed-neutral names, which are read with every job of the function."""
 MAXIMUM_NAME_CHARACTERS = 100
 
 

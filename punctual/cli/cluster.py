@@ -105,7 +105,7 @@ def _standby_lines(standby: dict[str, Any]) -> list[str]:
 
 
 def warnings(servers: Sequence[Server]) -> list[Text]:
-    """Return warnings for everybody who looks at the cluster."""
+    """Return warnings about the cluster for all users."""
     bare = [server.name for server in servers if server.sandbox == "none"]
     text = f"Training functions run unprotected, without a sandbox, on: {', '.join(bare)}"
     return [Text(output.safe(text), style="bold red")] if bare else []

@@ -59,7 +59,7 @@ def load_configuration() -> Configuration:
     """Read the file; a missing one is empty.
 
     Raises:
-        ConfigurationError: it cannot be read or has not the format that `punctual login` writes.
+        ConfigurationError: it cannot be read, or does not have the format of `punctual login`.
     """
     path = configuration_path()
     try:

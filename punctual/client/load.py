@@ -152,7 +152,7 @@ class OpenLoop:
         return total
 
     def run(self, seconds: float, report: Callable[[Outcomes], None] | None = None) -> Outcomes:
-        """Send requests for so many seconds; return all outcomes.
+        """Send requests for `seconds`; return all outcomes.
 
         Args:
             report: receives the total about every ten seconds.

@@ -142,7 +142,7 @@ class _AllToAll(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Routes:
-    """What a placement means for one rank.
+    """The routes of one rank under a placement.
 
     Attributes:
         hosted: ids of the experts that the rank hosts.

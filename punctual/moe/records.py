@@ -83,7 +83,7 @@ class _Tally:
 
 
 class LayerRecords:
-    """What one layer records. Reading a value removes it.
+    """The records of one layer. Reading a value removes it.
 
     Counts have two readers: `routing_counts`, and the runtime that trains the model.
     """

@@ -18,7 +18,7 @@ LEAST_SHARE = 1e-6
 
 
 def failures_beyond(mean: float, covered: int) -> float:
-    """Return E[max(0, X - covered)] for X ~ Poisson(mean): failures that a slack for ``covered`` excludes."""
+    """Return E[max(0, X - covered)] for X ~ Poisson(mean): those not paid by a slack for ``covered``."""
     beyond, probability = mean - covered, exp(-mean)
     for failures in range(covered):
         beyond += (covered - failures) * probability

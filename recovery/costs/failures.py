@@ -46,8 +46,8 @@ def failures_cost_seconds(
 
     ``cost``: one failure after which the last durable state is loaded. ``replicas``: copies of the state in
     memory, including the local one; 1 survives no loss of a server. With more, a failure costs
-    ``lost_in_memory_seconds`` of work. ``replicas`` failures together may lose all copies: the last of them
-    falls back to the durable state, after the earlier ones have each had their own cost.
+    ``lost_in_memory_seconds`` of work. Of ``replicas`` failures, which together may lose all copies, the last
+    one falls back to the durable state.
     """
     fall_backs = failures // replicas
     repairs = failures * (cost.seconds - cost.lost_work_seconds)

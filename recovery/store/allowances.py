@@ -77,7 +77,7 @@ class Allowance:
         self._opens_at: float | None = None
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
-        """Replace the previous allowance: `size` bytes within so many seconds.
+        """Replace the previous allowance: `size` bytes within `within_seconds`.
 
         Args:
             within_seconds: None for no end. takes_seconds: to send all of them; 0 if unknown.

@@ -205,7 +205,7 @@ class StoreClient:
             return True
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
-        """Let copies of the version written last be sent: `size` bytes within so many seconds, or without an
+        """Let copies of the version written last be sent: `size` bytes in `within_seconds`, or without an
         end if None; sending them all takes `takes_seconds`. Callable from any thread."""
         with self._changed:
             self._say({"allow": size, "within": within_seconds, "takes": takes_seconds})
@@ -221,7 +221,7 @@ class StoreClient:
         """Return the iterations of a rank's complete shards here from an earlier generation.
 
         Raises:
-            StoreError: the store neither answers nor reports progress within so many seconds.
+            StoreError: the store neither answers nor reports progress within `seconds`.
         """
         message, _none = self._ask({"find": rank, "generation": generation}, "found", seconds)
         return {int(iteration) for iteration in message["found"]}
@@ -230,8 +230,7 @@ class StoreClient:
         """Open one of these shards.
 
         Raises:
-            StoreError: it does not exist, or the store neither answers nor reports progress within so many
-            seconds.
+            StoreError: it does not exist, or the store neither answers nor reports progress within `seconds`.
         """
         request = {"open": rank, "generation": generation, "iteration": iteration}
         message, (descriptor,) = self._ask(request, "opened", seconds)

@@ -68,7 +68,7 @@ class Peers:
         """Listen on this address and serve only these generations."""
         held = {(owner.job, owner.generation) for owner, _holding in self._holdings}
         self._groups = groups.with_secrets_of(self._groups, held)
-        # Forget the problems of peers that keep no copies any more.
+        # Forget the problems of peers that no longer keep copies.
         wanted = {peer.server for peer in groups.all_targets()}
         self._problems = {one: text for one, text in self._problems.items() if one in wanted or not one}
         if self._callers is not None and self._callers.where != listen:
@@ -183,7 +183,7 @@ class Peers:
         return self._allowances[owner]
 
     def allow(self, owner: Owner, size: int, within_seconds: float | None, takes_seconds: float) -> None:
-        """Let that rank's copies be sent: `size` bytes within so many seconds."""
+        """Let that rank's copies be sent: `size` bytes within `within_seconds`."""
         allowance = self._allowances.get(owner)
         if allowance is not None:
             allowance.allow(size, within_seconds, takes_seconds)

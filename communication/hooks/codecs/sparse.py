@@ -22,7 +22,7 @@ class SparseCodec(Codec):
         return self.wire.kept_share == 1.0
 
     def sent(self, payload: Tensor, elements: int) -> tuple[Tensor, Tensor]:
-        """Return the indices and values in the payload of so many elements. Indices are distinct except 0,
+        """Return the indices and values in the payload of `elements` elements. Indices are distinct except 0,
         which may be padding."""
         kept = self.wire.kept(elements)
         indices = read(payload, 4 * kept, kept, torch.int32)

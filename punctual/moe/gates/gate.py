@@ -41,7 +41,7 @@ class Gate(ABC):
 
     @abstractmethod
     def check(self, experts: int) -> None:
-        """Raise ValueError if a layer with so many experts cannot use this gate."""
+        """Raise ValueError if a layer with `experts` experts cannot use this gate."""
 
     @abstractmethod
     def route(self, probabilities: Tensor) -> Routing:

@@ -272,7 +272,7 @@ class WorkerPool:
         self._sockets.send(record.key, {"lease": record.lease_deadline})
 
     def limit(self, record: WorkerRecord, seconds: float) -> None:
-        """Limit a worker's life to so many seconds from now, by the boot clock.
+        """Limit a worker's life to `seconds` from now, by the boot clock.
 
         Its launcher enforces this like the lease: without the agent, and for everything that the worker
         started.
