@@ -49,8 +49,8 @@ class SharedLink:
 
     def add(self, traffic: str, size: int, at: float) -> Transfer:
         """Start a transfer at `at`. If the link's past is settled beyond that, the transfer first uses idle
-        times of the past, and the rest begins now: a late request gets the capacity that was unused, and earlier
-        answers stay valid.
+        times of the past, and the rest begins now: a late request gets the capacity that was unused, and
+        earlier answers stay valid.
 
         A busy link must be advanced to `at` first.
         """

@@ -1,6 +1,6 @@
 """Reading and deleting workers' files without following links that the worker made.
 
-The agent may be root and the worker hostile, so a path inside the box is never opened by its full name.
+The agent may be root and the worker hostile, so a path inside the box is never followed by name alone.
 """
 
 from __future__ import annotations
