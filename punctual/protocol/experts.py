@@ -73,9 +73,10 @@ class RowsBetweenServers(Message):
     """Rows exchanged between servers: means of one all-to-all of the timed iterations.
 
     Attributes:
-            hierarchical_share: share of all-to-alls in two phases. flat_seconds, hierarchical_seconds,
-            predicted_seconds: predictions, the last one for the chosen way. measured_seconds: including waits
-            for other ranks.
+        rates_source: origin of the rates behind the predictions.
+        hierarchical_share: share of all-to-alls in two phases.
+        flat_seconds, hierarchical_seconds, predicted_seconds: predictions, the last one for the chosen way.
+        measured_seconds: including waits for other ranks.
     """
 
     rates_source: Literal["measured", "emulated", "published"] = "published"

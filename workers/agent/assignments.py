@@ -39,7 +39,8 @@ class Assignments:
     """Sends assigned workers their work and goals. All methods run in the main thread.
 
     `keeps_state`: whether this server has an in-memory store. `worker_disk_bytes`: disk that a worker may
-    fill with states of experts. `changed`: called when a report is due at once.
+    fill with states of experts; `worker_disk_bytes_per_second`: the rate at which it may use it. `changed`:
+    called when a report is due at once.
     """
 
     def __init__(
