@@ -1,4 +1,4 @@
-"""Inference clusters, their loan and reclaim orders, and their usage and forecasts."""
+"""Inference clusters, their orders, their usage and forecasts."""
 
 from lending.models.inference_clusters import InferenceCluster, LendingEvent
 from lending.models.orders import LoanOrder, ReclaimedServer, ReclaimOrder

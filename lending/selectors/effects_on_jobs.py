@@ -1,4 +1,4 @@
-"""Effects of lending on jobs: promised jobs affected by reclaims, and use of borrowed GPU time. Names no
+"""Effects of lending on jobs: promised jobs whose servers went back, and use of borrowed GPU time. Names no
 job."""
 
 from __future__ import annotations

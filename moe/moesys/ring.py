@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
-
-import numpy as np
-from numpy.typing import NDArray
+from math import ceil, isfinite
 
 from moe.moesys.checks import check_at_least, check_not_negative, check_positive
 
-Floats = NDArray[np.float64]
 #: Sections of the ring if all others hold pinned layers: one computes while the other is filled.
 RING_SECTIONS = 2
 
@@ -34,19 +30,19 @@ class RingSchedule:
 
     layers: int
     loads: int
-    load_start: Floats
-    load_end: Floats
-    compute_start: Floats
-    compute_end: Floats
+    load_start: tuple[float, ...]
+    load_end: tuple[float, ...]
+    compute_start: tuple[float, ...]
+    compute_end: tuple[float, ...]
 
     @property
     def seconds(self) -> float:
         """End of the last pass."""
-        return float(self.compute_end[-1])
+        return self.compute_end[-1]
 
     @property
-    def pass_ends(self) -> Floats:
-        """(passes): end of each pass."""
+    def pass_ends(self) -> tuple[float, ...]:
+        """End of each pass."""
         return self.compute_end[self.layers - 1 :: self.layers]
 
 
@@ -76,7 +72,7 @@ def schedule_ring(
     load = _times_by_layer("load_seconds", load_seconds, layers)
     resident = set(range(layers)) if sections >= layers else _check_pinned(pinned, layers, sections)
     ring = sections - len(resident) if sections < layers else 0
-    starts, ends, load_starts, load_ends = (np.zeros(layers * passes) for _ in range(4))
+    starts, ends, load_starts, load_ends = ([0.0] * (layers * passes) for _ in range(4))
     in_ring: list[int] = []
     last_compute = last_load = 0.0
     for step in range(layers * passes):
@@ -89,7 +85,7 @@ def schedule_ring(
         starts[step] = max(last_compute, load_ends[step])
         ends[step] = last_compute = starts[step] + compute[layer]
     loads = max(0, len(in_ring) - ring)
-    return RingSchedule(layers, loads, load_starts, load_ends, starts, ends)
+    return RingSchedule(layers, loads, tuple(load_starts), tuple(load_ends), tuple(starts), tuple(ends))
 
 
 def first_pass_seconds(layers: int, sections: int, compute_seconds: float, load_seconds: float) -> float:
@@ -230,13 +226,13 @@ def _check_times(compute_seconds: float, load_seconds: float) -> None:
     check_not_negative("load_seconds", load_seconds)
 
 
-def _times_by_layer(name: str, seconds: float | Sequence[float], layers: int) -> Floats:
-    times = np.asarray(seconds, dtype=np.float64)
-    if times.ndim and times.shape != (layers,):
-        raise ValueError(f"{name} has the shape {times.shape}; it must be one time, or one for each layer")
-    if not (np.isfinite(times) & (times >= 0.0)).all():
+def _times_by_layer(name: str, seconds: float | Sequence[float], layers: int) -> Sequence[float]:
+    times = seconds if isinstance(seconds, Sequence) else [seconds] * layers
+    if len(times) != layers:
+        raise ValueError(f"{name} has {len(times)} times; it must be one time, or one for each layer")
+    if not all(isfinite(time) and time >= 0.0 for time in times):
         raise ValueError(f"{name} must be finite and at least 0")
-    return np.broadcast_to(times, (layers,))
+    return times
 
 
 def _check_pinned(pinned: Sequence[int], layers: int, sections: int) -> set[int]:
