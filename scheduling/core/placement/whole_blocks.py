@@ -149,11 +149,15 @@ def whole_block_choice(blocks: Blocks, occupancy: Occupancy, job: int, size: int
 
 @kernel
 def _aligned_run(blocks: Blocks, allowed: BoolArray, priced: IntArray, size: int) -> tuple[int, int, int]:
-    """The cheapest aligned run of equal whole servers: (first block or -1, jobs, GPUs displaced)."""
+    """The cheapest aligned run of equal whole servers: (first block or -1, jobs, GPUs displaced).
+
+    Of equally cheap runs that keep as many old GPUs, the first with the fewest changes of rack is chosen.
+    """
     sizes = blocks.size
     servers = blocks.server
+    racks = blocks.rack
     best = -1
-    best_key = (0, 0, 0)
+    best_key = (0, 0, 0, 0)
     for start in range(sizes.size):
         length = size // sizes[start]
         if not allowed[start] or length == 0 or servers[start] % length:
@@ -165,6 +169,7 @@ def _aligned_run(blocks: Blocks, allowed: BoolArray, priced: IntArray, size: int
         jobs = 0
         gpus = 0
         overlap = 0
+        changes_of_rack = 0
         whole = True
         for block in range(start, start + length):
             if (
@@ -177,7 +182,9 @@ def _aligned_run(blocks: Blocks, allowed: BoolArray, priced: IntArray, size: int
             jobs += priced[block, 0]
             gpus += priced[block, 1]
             overlap += priced[block, 2]
-        key = (jobs, gpus, -overlap)
+            if block > start and racks[block] != racks[block - 1]:
+                changes_of_rack += 1
+        key = (jobs, gpus, -overlap, changes_of_rack)
         if whole and (best < 0 or key < best_key):
             best = start
             best_key = key

@@ -4,6 +4,7 @@ rule of their own is needed for experts."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given
@@ -85,3 +86,10 @@ def test_a_job_gets_the_place_with_the_cheapest_exchange(seed: int, size: int) -
     assert sum(chosen) == size
     assert step_score(chosen) == min(map(step_score, shapes(size, free)))
     assert all_to_all_seconds(chosen) == min(map(all_to_all_seconds, shapes(size, free)))
+
+
+def test_whole_servers_are_taken_within_a_rack() -> None:
+    asked = snapshot((SERVER,) * SERVERS, job("newcomer", 100.0, measured={2 * SERVER: 1.0}))
+    servers = [replace(server, rack=rack) for server, rack in zip(asked.servers, "abaa", strict=True)]
+    places = replan(replace(asked, servers=tuple(servers))).placements["newcomer"]
+    assert {address // SERVER for address in places} == {2, 3}
