@@ -204,6 +204,8 @@ def wrap_only() -> int:
     synchronisation = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts)
     named = dict(parts.module.named_parameters())
     found = sum(named[name].untyped_storage().nbytes() for name in parts.experts.hosts)
+    # Closing the groups while the other rank still opens them would break its connections.
+    dist.barrier()
     synchronisation.close()
     return found
 
