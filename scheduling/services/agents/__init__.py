@@ -1,1 +1,1 @@
-"""What nodes report and are told."""
+"""Reports that agents send and states that they are given."""

@@ -1,4 +1,4 @@
-"""Events of workers, applied once each. A stale generation's checkpoints and results are refused."""
+"""Applies workers' events, each once. Checkpoints and results of a stale generation are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from scheduling.services.rows.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
-#: A first start may have fetched an environment or data; later ones will not.
+#: A first start may fetch an environment or data; later starts do not.
 MAXIMUM_START_SECONDS = 30.0
 
 Handler = Callable[[Job, Generation, Mapping[str, Any], Cluster, datetime], None]
@@ -59,10 +59,10 @@ _JOB = PreparedRows(
 
 
 def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime) -> None:
-    """Apply one well-formed event under the cluster's row.
+    """Apply one well-formed event. The caller holds the cluster's row.
 
     Raises:
-        RefusedEvent: it is of work that was not given to the agent's server, or says what cannot be.
+        RefusedEvent: the event belongs to work of another server, or its content is impossible.
     """
     whose = event["rank"] if event["kind"] in _OF_ANY_RANK else 0
     problem = OwnWork(agent.server_id, [event["job"]]).problem(event, rank=whose)
@@ -78,9 +78,9 @@ def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happen
 
 
 def _stored_at(job: Job, key: str, told: str) -> str:
-    """Where a file of the job is in the platform's own store, whatever address the agent tells.
+    """Return the address of a job's file in the platform's own store, whatever address the agent reports.
 
-    Agents and the control plane open these addresses with rights of their own, so none is taken from outside.
+    Agents and the control plane open these addresses with their own rights, so no reported address is used.
     """
     uri = f"{settings.CHECKPOINT_URL.rstrip('/')}/jobs/{job.pk}/{key}"
     if told.removeprefix("file://") != uri.removeprefix("file://"):
@@ -89,7 +89,7 @@ def _stored_at(job: Job, key: str, told: str) -> str:
 
 
 def _pause_seconds(generation: Generation, told_seconds: float) -> float:
-    """What a change cost, as a worker tells it: never more than the time since the change was decided."""
+    """Return the reported cost of a change, at most the time since the change was decided."""
     since = (timezone.now() - generation.created_at).total_seconds()
     return min(told_seconds, max(0.0, since))
 
@@ -129,9 +129,10 @@ def _shard_stored(
 
 
 def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
-    """Keep what storing a state takes, as if one worker had it whole.
+    """Store in the curve how long storing a state takes, scaled as if one worker stored all of it.
 
-    More counts at once, less little by little: a store that was away is no property of the function.
+    A larger time counts at once, a smaller one gradually: an outage of the store is no property of the
+    function.
     """
     if generation.curve is None or event["copy_seconds"] is None or event["writing_seconds"] is None:
         return
@@ -147,17 +148,16 @@ def _measured_storing(generation: Generation, event: Mapping[str, Any]) -> None:
 
 
 def _state_seen(curve: ScalingCurve, size_bytes: int) -> None:
-    """The most that a state took counts: so much memory is set aside for the next job's copies."""
+    """Keep the largest state size seen; the next job reserves that much memory for its copies."""
     ScalingCurve.objects.filter(pk=curve.pk, state_bytes__lt=size_bytes).update(state_bytes=size_bytes)
 
 
 def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) -> None:
-    """Every shard of a state is durable: from now on the job goes on from it, unless a newer one is known."""
+    """Make a complete checkpoint the job's newest, unless a newer one is known."""
     iteration = checkpoint.iteration
     if generation.curve is not None:
         _state_seen(generation.curve, checkpoint.size_bytes)
-    # The pointer only moves forward, and a generation that has been replaced moves it no further
-    # than where its successor began.
+    # The pointer only moves forward. A replaced generation moves it at most to where its successor began.
     current = job.checkpoint
     newer = current is None or (checkpoint.iteration, checkpoint.generation) > (
         current.iteration,
@@ -197,8 +197,7 @@ def _profile_level(
         raise RefusedEvent(f"gpus: {event['gpus']} is none of the levels to be measured, {levels}")
     speed = event["iterations_per_second"]
     train_seconds = event["train_seconds"]
-    # What a change onto new GPUs costs until running jobs show it: the time this measurement took to get
-    # going.
+    # Cost of a change to new GPUs until running jobs show it: the start time of this measurement.
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
     peak = event["host_memory_bytes"]
@@ -301,7 +300,7 @@ def _completed(
     job.final_metrics = event["metrics"]
     job.sample_order_digest = event["sample_order_digest"]
     if job.state in (JobState.ADMITTED, JobState.SUSPENDED):
-        # It finished before its first iteration was reported: both reports are one fact here.
+        # The job finished before its first iteration was reported.
         job.state = JobState.RUNNING
         job.started_at = job.started_at or now
     score_promise(job, now)
@@ -316,7 +315,7 @@ def _completed(
         f"Completed at iteration {job.iterations_done} ({event.get('reason')}){slack}.",
     )
     if job.curve is not None:
-        # The store may have been away for hours: that is no property of the function.
+        # An outage of the store may have lasted hours and is no property of the function.
         seconds = min(event["store_seconds"], LONGEST_PAUSE_SECONDS)
         ScalingCurve.objects.filter(pk=job.curve.pk, finishing_seconds__lt=seconds).update(
             finishing_seconds=seconds
@@ -331,7 +330,7 @@ def _failed(
     timed_out = event["reason"] == RetireReason.MEASURING_TIMEOUT
     was_profiling = generation.purpose == Purpose.PROFILING and (
         generation.state != GenerationState.RETIRED
-        # The same report says that its worker is gone, and that was read first.
+        # Earlier in the same report, the worker was listed as gone.
         or (timed_out and generation.retired_because != RetireReason.MEASURED)
     )
     if was_profiling and timed_out and generation.state == GenerationState.RETIRED:
@@ -339,13 +338,13 @@ def _failed(
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
     if generation.purpose == Purpose.PROFILING and generation.retire_reason == WORKER_GONE:
-        # Its worker says now why it is gone.
+        # The event tells why the worker is gone.
         generation.retire_reason = f"{event['reason']}: {event['message']}"[:300]
         generation.save(update_fields=["retire_reason"])
     curve = generation.measured_curve()
     measuring = generation.purpose == Purpose.PROFILING and job.may_be_measured()
     if event["reason"] == MEMORY_EXCEEDED and measuring:
-        # Also where its worker was missed before it was told why.
+        # This holds even if the worker was missed before it reported the reason.
         level_did_not_fit(job, generation, curve, event["message"][:2000], cluster)
         return
     if event["reason"] == PLAN_REFUSED:
@@ -367,7 +366,7 @@ def _failed(
 def _copy_traffic(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """How the generation sends copies of its recovery points, and how old they get."""
+    """Store how the generation sends copies of its recovery points, and how old these get."""
     if generation.purpose == Purpose.TRAINING:
         note_point_age(job, generation, event, happened_at)
         generation.copy_traffic = {name: event[name] for name in CopyTraffic.model_fields}
@@ -377,35 +376,35 @@ def _copy_traffic(
 def _communication_profile(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """Gradients were measured: plans are made of them in the background."""
+    """Store measured gradients. Plans are made from them in the background."""
     note_profile(job, generation, event)
 
 
 def _communication_window(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """What became of the generation's plan of late."""
+    """Store recent measurements of the generation's communication plan."""
     note_window(generation, event, happened_at)
 
 
 def _mixture(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """The sizes of a model with experts that is about to be measured."""
+    """Store the sizes of a model with experts that is about to be measured."""
     note_mixture(job, generation, event, cluster)
 
 
 def _expert_routing(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """Where the tokens of the job's mixture-of-experts layers went of late."""
+    """Store where the tokens of the job's mixture-of-experts layers were sent recently."""
     note_routing(job, generation, event, happened_at)
 
 
 def _nonfinite(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """Losses or weights are NaN or infinite, or no longer."""
+    """Store that losses or weights became NaN or infinite, or finite again."""
     if generation.purpose == Purpose.TRAINING:
         note_nonfinite(job, generation, event)
 
@@ -413,14 +412,14 @@ def _nonfinite(
 def _refused(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    """Its agent has refused something that a worker of the job said or left."""
+    """Store that the agent refused a message or a file of a worker."""
     note(
         job.pk,
         f"Rank {event['rank']} of generation {generation.number}: {event['what']} refused: {event['reason']}",
     )
 
 
-#: Told of any rank; the others are rank 0's business.
+#: Events of any rank; the other kinds come from rank 0 only.
 _OF_ANY_RANK = ("failed", "refused", "shard_stored")
 HANDLERS: dict[str, Handler] = {
     "first_iteration": _first_iteration,

@@ -1,4 +1,4 @@
-"""Emptying a server for its operator, against the promises that stand on it."""
+"""Drains a server for its operator and protects the promises that depend on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class PromisesWouldBreak(Conflict):
-    """Promises stand in the way of what an operator asks for; ``broken_promises`` lists them."""
+    """An operator's request would break promises; ``broken_promises`` lists them."""
 
     def __init__(self, what: str, broken: Sequence[dict[str, Any]]) -> None:
         listed = [
@@ -44,12 +44,13 @@ def _without(known: ServerSnapshot) -> ServerSnapshot:
 def promises_broken_by(
     server: Server, change: Callable[[ServerSnapshot], ServerSnapshot]
 ) -> list[dict[str, Any]]:
-    """The promises that would break if the server were as ``change`` says: job, name, deadline.
+    """Return the promises (job, name, project, deadline) that would break if the server were as ``change``
+    says.
 
     Raises:
         Unavailable: no plan can be computed at present.
     """
-    # Imported here: processes that only offer the question need not load the decision core.
+    # Imported here: some processes import this module and need not load the decision core.
     from scheduling.services.snapshots.broken_promises import jobs_newly_at_risk
 
     jobs = Job.objects.filter(pk__in=jobs_newly_at_risk(server, change)).order_by("deadline_at")
@@ -62,8 +63,7 @@ def promises_broken_by(
 def promises_given_up(
     server: Server, change: Callable[[ServerSnapshot], ServerSnapshot], *, force: bool
 ) -> list[dict[str, Any]]:
-    """`promises_broken_by`, for an operator who may mean it whatever breaks. Where no plan can be computed,
-    ``force`` does not wait for one."""
+    """Return `promises_broken_by`; with ``force``, an empty list if no plan can be computed."""
     try:
         return promises_broken_by(server, change)
     except Unavailable:
@@ -73,11 +73,11 @@ def promises_given_up(
 
 
 def server_drain(*, server: Server, actor: User, force: bool = False, reason: str = "") -> Server:
-    """Give the server no new work and move what is on it.
+    """Stop giving the server new work and move its present work away.
 
     Raises:
         Conflict: it is drained already.
-        PromisesWouldBreak: promises stand on it, and ``force`` is not set.
+        PromisesWouldBreak: promises depend on it, and ``force`` is not set.
     """
     if server.drain != DrainState.NONE:
         raise Conflict(f"Server {server.name} is {server.drain} already.")
@@ -98,7 +98,7 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
 
 
 def record_forced(broken: Sequence[Mapping[str, Any]], kind: str, deed: str, actor: User) -> None:
-    """Tell the jobs in ``broken`` who did what although their promises may break by it."""
+    """Record in each job of ``broken`` which operator risked its promise, and by what."""
     for item in broken:
         text = f"{actor.username} {deed} although this promise may break."
         record(Job.objects.get(pk=item["job"]), kind, text, actor=actor.username)
@@ -109,7 +109,7 @@ def server_undrain(*, server: Server, actor: User) -> Server:
     """Let the server be used again.
 
     Raises:
-        Conflict: it is not being drained.
+        Conflict: the server is not being drained.
     """
     cluster = lock_cluster(server.cluster_id)
     if server.drain == DrainState.NONE:
@@ -125,7 +125,7 @@ def server_undrain(*, server: Server, actor: User) -> Server:
 
 
 def finish_drains() -> int:
-    """Mark the draining servers on which nothing is left."""
+    """Mark draining servers without unreleased assignments as drained. Return their number."""
     busy = Assignment.objects.exclude(state=AssignmentState.RELEASED).values("gpu__server_id")
     return (
         Server.objects.filter(drain=DrainState.DRAINING).exclude(pk__in=busy).update(drain=DrainState.DRAINED)

@@ -1,4 +1,4 @@
-"""Agents come in: one-time tokens, credentials, revocation."""
+"""Enrolment of agents: one-time tokens, credentials, revocation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RefusedToken(DomainError):
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What an agent gets: its credential is shown once and stored as a digest."""
+    """An enrolled agent. The credential is shown once and stored as a digest."""
 
     server: Server
     credential: str
@@ -41,7 +41,7 @@ class Enrolled:
 
 
 def cluster_get_or_create(name: str = "default") -> Cluster:
-    """The cluster, made with the installation's defaults when it is not there yet."""
+    """Return the cluster; create it with the installation's defaults if it does not exist."""
     return Cluster.objects.get_or_create(name=name, defaults=settings.CLUSTER_DEFAULTS)[0]
 
 
@@ -52,9 +52,9 @@ def enrolment_token_create(
     cluster: Cluster | None = None,
     inference_cluster_id: int | None = None,
 ) -> str:
-    """A token that lets one agent enrol once within a day. Returned once; stored as a digest.
+    """Return a token that lets one agent enrol once within a day. It is stored as a digest only.
 
-    With ``inference_cluster_id`` the agent's server is at home in that inference cluster, which lends to
+    With ``inference_cluster_id``, the agent's server belongs to that inference cluster, which lends to
     ``cluster``.
     """
     token = f"enrol_{secrets.token_urlsafe(32)}"
@@ -71,14 +71,14 @@ def enrolment_token_create(
 
 @transaction.atomic
 def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enrolled:
-    """Spend a token and make the server of that name, or take it over.
+    """Use up a token to create the server of that name, or to take it over.
 
-    Taking over what is there needs a token made for that name, or the server's own agent (``present``, by its
-    credential): whoever holds any other token could steal the server's jobs and state.
+    Taking over an existing server needs a token made for that name, or the credential of the server's own
+    agent (``present``). Otherwise the holder of any token could steal the server's jobs and state.
 
     Raises:
-        RefusedToken: the token is not good (any more), or not good for a server of this name.
-        InvalidRequest: the port range or the inventory makes no sense.
+        RefusedToken: the token is invalid, used or expired, or does not allow a server of this name.
+        InvalidRequest: the port range or the inventory is wrong.
     """
     now = timezone.now()
     token = (
@@ -148,8 +148,7 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
 
 
 def _available_until(request: Mapping[str, Any], known: Server | None, now: datetime) -> datetime | None:
-    """Until when the server is there: as its agent says; where it says nothing, as an operator said, unless
-    that is over."""
+    """Return when the server leaves: as its agent says, else the operator's time if it is still to come."""
     seconds = request.get("available_seconds")
     if seconds is not None:
         return now + timedelta(seconds=seconds)
@@ -158,10 +157,11 @@ def _available_until(request: Mapping[str, Any], known: Server | None, now: date
 
 
 def _home(token: EnrolmentToken, known: Server | None, name: str) -> dict[str, Any]:
-    """Where a new server belongs; nothing for a known one, which stays where it is between home and loan.
+    """Return the fields that say where a new server belongs. Empty for a known server, whose lending state
+    stays as it is.
 
     Raises:
-        RefusedToken: the server of that name belongs elsewhere.
+        RefusedToken: the server of that name belongs to another cluster.
     """
     if known is not None:
         if known.inference_cluster_id != token.inference_cluster_id:
@@ -178,5 +178,5 @@ def _home(token: EnrolmentToken, known: Server | None, name: str) -> dict[str, A
 
 @transaction.atomic
 def agent_revoke(*, agent: Agent) -> None:
-    """Refuse the agent from now on: its lease runs out, its workers end, its server is fenced."""
+    """Refuse the agent from now on: its lease expires, its workers end and its server is fenced."""
     Agent.objects.filter(pk=agent.pk).update(revoked_at=timezone.now())

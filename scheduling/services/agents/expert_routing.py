@@ -1,4 +1,4 @@
-"""What workers report of mixture-of-experts layers, kept for each job. Nothing is decided by it."""
+"""Records of mixture-of-experts layers that workers report, stored for each job. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.choices import Purpose
 from scheduling.models import Generation, Job, JobExperts
 from scheduling.services.rows.report_refusals import RefusedEvent
 
-#: Kept of a job.
+#: Limits for each job.
 HISTORY_POINTS = 64
 DECISIONS_KEPT = 128
 _DIGITS = 4
@@ -41,8 +41,9 @@ def note_routing(job: Job, generation: Generation, event: Mapping[str, Any], hap
 
 
 def grown(history: Sequence[dict[str, Any]], point: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a history with one more point, thinned evenly. Points that it comes before are dropped: their
-    iterations are trained again."""
+    """Return the history with one more point, thinned evenly. Points at or after its iteration are dropped,
+    since those iterations are trained again.
+    """
     points = [each for each in history if each["iteration"] < point["iteration"]] + [point]
     if len(points) > HISTORY_POINTS:
         at = [each["iteration"] for each in points]

@@ -1,4 +1,4 @@
-"""What an agent says its server has, turned into rows."""
+"""Stores the inventory that an agent reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
         sandbox=inventory.get("sandbox", "")[:20],
         links=inventory.get("links"),
     )
-    # A repeated index counts once, as its last entry says.
+    # For a repeated index the last entry counts.
     gpus = {
         int(entry["index"]): Gpu(
             server=server,
@@ -54,7 +54,7 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
 
 
 def _planned_on(server: Server) -> tuple[Any, ...]:
-    """What plans depend on."""
+    """Return the facts that plans depend on."""
     columns = ("memory_bytes", "worker_memory_bytes", "memory_store_bytes", "worker_disk_bytes")
     memory = Server.objects.values_list(*columns).get(pk=server.pk)
     return memory, {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}

@@ -1,8 +1,8 @@
-"""The clock that leases are by: the database's, watched for jumps by one that nobody sets.
+"""The clock of the leases: the database's clock, watched for jumps with CLOCK_BOOTTIME, which cannot be set.
 
-All processes of the control plane read the same database, so their own clocks may differ. Its clock may be
-set, forward or back, while agents are silent or not: each look at the leases compares how far it and the
-looking machine's CLOCK_BOOTTIME have gone.
+All processes of the control plane read the same database, so their own clocks may differ. The database's
+clock may be set forward or back at any time. Each check of the leases therefore compares how far it and the
+checking machine's CLOCK_BOOTTIME have advanced.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from django.db import connection
 
-#: Less is no jump: the two clocks are not read at one instant. Far below the fence's margin.
+#: A smaller difference is no jump: the two clocks are not read at one instant. Far below the fence's margin.
 JUMP_SECONDS = 0.5
-#: A reading that took longer says little about when it was; it is tried again so often.
+#: A slower reading is too imprecise and is repeated, up to this number of tries.
 _SLOW_SECONDS, _TRIES = 0.2, 3
 #: Machines whose clocks are remembered.
 MOST_MACHINES = 8
@@ -25,7 +25,7 @@ MOST_MACHINES = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """The database's clock and, at the same moment, this machine's seconds since its boot of that id."""
+    """The database's clock and, at the same moment, this machine's seconds since the boot `boot_id`."""
 
     now: datetime
     boot_id: str
@@ -34,8 +34,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Watch:
-    """What is kept from one look to the next. ``offsets``: by a machine's boot, how far the database's clock
-    was ahead of its seconds since then."""
+    """State kept between checks. ``offsets``: for each boot id, by how many seconds the database's clock was
+    ahead of the machine's seconds since boot.
+    """
 
     checked_at: datetime | None
     hold_until: datetime | None
@@ -43,7 +44,7 @@ class Watch:
 
 
 def now() -> datetime:
-    """The database's clock."""
+    """Return the time of the database's clock."""
     with connection.cursor() as cursor:
         cursor.execute("select clock_timestamp()")
         (found,) = cursor.fetchone()
@@ -51,7 +52,7 @@ def now() -> datetime:
 
 
 def read() -> Reading:
-    """Both clocks."""
+    """Read both clocks."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     for _ in range(_TRIES):
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -63,7 +64,7 @@ def read() -> Reading:
 
 
 def gap_seconds(before: Watch, reading: Reading, jump: float) -> float:
-    """Seconds since the look before, without those by which the clock was set; 0 at the first look."""
+    """Return the seconds since the previous check, without the clock's jump; 0 at the first check."""
     if before.checked_at is None:
         return 0.0
     return (reading.now - before.checked_at).total_seconds() - jump
@@ -72,11 +73,11 @@ def gap_seconds(before: Watch, reading: Reading, jump: float) -> float:
 def look(
     before: Watch, reading: Reading, suspect_seconds: float, fence_seconds: float
 ) -> tuple[Watch, float]:
-    """What to keep of this look, and by how many seconds the clock was set since the one before.
+    """Return the state after this check, and by how many seconds the clock was set since the previous one.
 
-    After a gap between two looks that is longer than the suspicion time, agents may have been silent only
-    because nobody listened: no lease expires for one fence period. The same holds for the first look from
-    another machine, which cannot tell whether the clock was set.
+    After a gap between two checks longer than the suspicion time, agents may look silent only because no
+    reports were taken: no lease expires for one fence period. The same holds for the first check from another
+    machine, which cannot tell whether the clock was set.
     """
     offset = reading.now.timestamp() - reading.boot_seconds
     known = before.offsets.get(reading.boot_id)

@@ -1,5 +1,4 @@
-"""Silent servers: suspect first, then fenced (contracts 5). A fenced server's work may be started
-elsewhere."""
+"""Silent servers: first suspect, then fenced (contracts 5). A fenced server's work may be started elsewhere."""
 
 from __future__ import annotations
 
@@ -42,13 +41,12 @@ from scheduling.services.rows.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-#: Jobs that are looked at in one transaction: reports and the planner wait for the cluster's row meanwhile.
+#: Jobs reconciled in one transaction. Reports and the planner wait for the cluster's row meanwhile.
 MOST_RECONCILED_AT_ONCE = 8
 
 
 def expire_leases() -> None:
-    """Look at every agent's silence. A gap in these looks themselves expires no lease for one fence
-    period."""
+    """Check every agent's silence. After a gap in these checks, no lease expires for one fence period."""
     for cluster in Cluster.objects.all():
         _expire_in(cluster)
 
@@ -75,7 +73,7 @@ def _expire_in(cluster: Cluster) -> None:
 
 
 def _look(cluster: Cluster) -> lease_clock.Watch:
-    """Note this look. Where the clock was set since the last one, agents are as long silent as before."""
+    """Record this check. If the clock was set since the previous one, keep agents' silences as they were."""
     before = lease_clock.Watch(
         cluster.leases_checked_at, cluster.leases_hold_until, dict(cluster.leases_clocks)
     )
@@ -99,8 +97,11 @@ def _look(cluster: Cluster) -> lease_clock.Watch:
 
 
 def _set_silences(cluster: Cluster, jump: float, now: datetime) -> None:
-    """A clock that was set forward must make nobody silent, and one that was set back nobody heard in time to
-    come: he would not be missed until then."""
+    """Shift last reports by a jump of the clock.
+
+    A forward clock jump must not make agents look silent. A backward jump must not leave a last report in the
+    future, or the next silence would go unnoticed.
+    """
     agents = Agent.objects.filter(server__cluster=cluster, last_report_at__isnull=False)
     moved = F("last_report_at") + timedelta(seconds=max(0.0, jump))
     agents.update(last_report_at=Least(moved, Value(now)))
@@ -122,7 +123,7 @@ def _suspect(agent: Agent, cluster: Cluster, silent: float) -> None:
 
 @transaction.atomic
 def fence_server(agent: Agent, cluster: Cluster) -> None:
-    """Give the server up: its workers have stopped themselves by now, so its jobs may go on elsewhere."""
+    """Give the server up. Its workers have stopped themselves by now, so its jobs may restart elsewhere."""
     lock_cluster(cluster.pk)
     now = timezone.now()
     agent = Agent.objects.select_for_update().select_related("server").get(pk=agent.pk)
@@ -144,7 +145,8 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     generations = Generation.objects.filter(pk__in=unreleased.values("generation_id")).exclude(
         state=GenerationState.RETIRED
     )
-    # What ended since it was heard last has ended with it, whatever other servers reported before.
+    # A generation that ended after this server's last report ended because of it, whatever other servers
+    # reported.
     excuse(Generation.objects.filter(pk__in=unreleased.values("generation_id")))
     affected = set()
     for generation in generations.select_related("job__checkpoint", "master_server"):
@@ -180,19 +182,19 @@ def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
             lose_generation(job, generation, reason, cluster)
             gone_on = True
         if not gone_on:
-            # Its server is gone all the same; what becomes of the job is found by `reconcile`.
+            # The server is gone in any case; `reconcile` finds the job's next step.
             retire(Generation.objects.get(pk=generation.pk), RetireReason.LOST, reason)
 
 
 def reconcile() -> int:
-    """Advance every job with unretired or waiting work, and mend what differs from what is wanted of it.
+    """Advance every job with unretired or waiting work, and repair differences from its desired state.
 
-    This is what a lost message or a time-out left behind. A job that cannot be looked at is left for the next
-    look; others go on.
+    Such differences remain after lost messages or time-outs. If one job fails, it is left for the next call;
+    the others proceed.
     """
     count = 0
     for cluster in Cluster.objects.all():
-        # Without the cluster's row: whoever changes a job meanwhile is seen by the next look.
+        # Without locking the cluster's row: a concurrent change of a job is seen by the next call.
         with_work = _WITH_WORK.ask(cluster.pk)
         jobs = disturbed(with_work, cluster, timezone.now())
         count += len(with_work) - len(jobs)
@@ -211,8 +213,7 @@ def reconcile() -> int:
 
 
 def _jobs_with_work(cluster_id: int) -> QuerySet[Job]:
-    """Jobs with a generation that is not retired or GPUs that are not free again, those that run, and those
-    that have failed too often."""
+    """Return jobs that have an unretired generation, hold GPUs, run, or have failed too often."""
     unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
     held = Assignment.objects.filter(
         generation__state=GenerationState.RETIRED,
@@ -231,7 +232,9 @@ _WITH_WORK = PreparedRows(_jobs_with_work)
 
 
 def _watch_protection(cluster: Cluster) -> None:
-    """Without the cluster's row: what all servers hold is read for it, and nobody plans by it."""
+    """Check protection without locking the cluster's row: it reads what all servers hold, and planning does
+    not depend on it.
+    """
     try:
         with transaction.atomic():
             watch_protection(cluster, timezone.now())
@@ -240,7 +243,7 @@ def _watch_protection(cluster: Cluster) -> None:
 
 
 def _keep_standby(cluster: Cluster) -> None:
-    """Not while the cluster's row is held: it may ask the policy."""
+    """Fill the standby pool. Not called with the cluster's row locked, since it may run the policy."""
     try:
         keep_standby(cluster.pk)
     except Exception:

@@ -1,7 +1,7 @@
-"""Links between servers are measured while nobody uses them, a few at a time, and each again after a while.
+"""Measurements of links between servers: a few idle links at a time, each repeated after a while.
 
-Their agents do it (docs/protocols.md 2.9). A server takes part while no job that spreads over servers has
-workers on it; where one came meanwhile, what was measured is not used.
+The servers' agents measure (docs/protocols.md 2.9). A server takes part while it runs no workers of a job
+that spans several servers. If such a job used it during the measurement, the result is discarded.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from scheduling.services.generations.server_ports import NoFreePort, take_ports
 from scheduling.services.rows.records import lock_cluster
 from scheduling.services.rows.wakeups import hint, wake_agents
 
-#: Links measured at once: each fills the network of two servers for a second.
+#: Links measured at once. Each measurement fills the network of two servers for a second.
 MOST_AT_ONCE = 8
-#: What was not answered by then is given up.
+#: A measurement without an answer is given up after this time.
 PROBE_LASTS = timedelta(seconds=45)
-#: When a link is measured again, and when one of which nothing was kept is tried again.
+#: Time until a link is measured again, and until a failed measurement is tried again.
 MEASURE_AGAIN = timedelta(hours=1)
 TRY_AGAIN = timedelta(minutes=5)
 _SECRET_BYTES = 32
 
 
 def ask_for_measurements() -> int:
-    """Have links measured that are due and idle. Returns how many are being measured anew."""
+    """Start measuring links that are due and idle. Return how many were started."""
     begun = 0
     for cluster in Cluster.objects.all():
         with transaction.atomic():
@@ -46,8 +46,9 @@ def ask_for_measurements() -> int:
 
 
 def take_measurement(agent: Agent, found: Mapping[str, Any], now: datetime) -> str:
-    """Keep what an agent found. Returns why it is not taken; empty where it is, or where it comes too late
-    to matter."""
+    """Store an agent's measurement. Return why it is refused; empty if it was stored or came too late to
+    matter.
+    """
     link = ServerLink.objects.select_for_update().filter(pk=found["link"]).first()
     if link is None or link.first_id != agent.server_id:
         return f"link {found['link']} is none that this server measures"
@@ -84,7 +85,7 @@ def _give_up_late_ones(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin(cluster: Cluster, now: datetime) -> int:
-    """Ask for as many as may be measured at once. The caller holds the cluster's row."""
+    """Start as many measurements as the limit allows. The caller holds the cluster's row."""
     room = MOST_AT_ONCE - ServerLink.objects.filter(first__cluster=cluster, asked_at__isnull=False).count()
     chosen = apart(_due(cluster, now), max(0, room))
     ports = take_ports([[second] for _, second in chosen])
@@ -103,7 +104,7 @@ def _begin(cluster: Cluster, now: datetime) -> int:
 
 
 def _due(cluster: Cluster, now: datetime) -> list[Pair]:
-    """Pairs of idle servers that are to be measured, those first that waited longest."""
+    """Return the pairs of idle servers to measure, those measured longest ago first."""
     free = _free_servers(cluster, now)
     links = {
         (link.first_id, link.second_id): link
@@ -122,7 +123,7 @@ def _due(cluster: Cluster, now: datetime) -> list[Pair]:
 
 
 def pairs_to_measure(cluster: Cluster) -> list[Pair]:
-    """Of servers with GPUs of one kind: no job spreads over several kinds."""
+    """Return the pairs of servers with GPUs of one kind: no job spans several kinds."""
     by_kind: dict[str, set[int]] = defaultdict(set)
     for kind, server_id in (
         Gpu.objects.known().filter(server__cluster=cluster).values_list("kind", "server_id")
@@ -132,7 +133,9 @@ def pairs_to_measure(cluster: Cluster) -> list[Pair]:
 
 
 def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
-    """Whose agents are heard of, and whose network no job's gradients use; no measurement either."""
+    """Return servers whose agents report, that run no measurement and no workers of a job spanning several
+    servers.
+    """
     heard = now - timedelta(seconds=cluster.suspect_seconds)
     able = Server.objects.filter(
         cluster=cluster, agent__fenced_at=None, agent__revoked_at=None, agent__last_report_at__gt=heard
@@ -144,7 +147,7 @@ def _free_servers(cluster: Cluster, now: datetime) -> set[int]:
 
 
 def _used_by_groups(servers: Collection[int] | Sequence[int], since: datetime | None = None) -> set[int]:
-    """Those on which workers of a job are that has others elsewhere, or had since then."""
+    """Return servers that run, or ran since `since`, workers of a job spanning several servers."""
     theirs = Q(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
     if since is not None:
         theirs |= Q(released_at__gte=since)

@@ -1,4 +1,4 @@
-"""What workers tell of losses and weights that are NaN or infinite, in a job's history and headline."""
+"""Stores losses and weights that are NaN or infinite, in a job's history and headline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from scheduling.models import Checkpoint, Generation, Job
 from scheduling.selectors.jobs.nonfinite import describe_weights
 from scheduling.services.rows.records import record
 
-#: Of one job: a worker that says more is not believed to say anything new.
+#: Limit for each job; further reports are taken to repeat earlier ones.
 NOTES_OF_A_JOB = 20
 
 
 def note_nonfinite(job: Job, generation: Generation, event: Mapping[str, Any]) -> None:
-    """Take an event of rank 0."""
+    """Store an event of rank 0."""
     known = dict(job.nonfinite)
     if event["what"] == "loss_began":
         told = {**known, "since": event["since"]}
@@ -37,27 +37,29 @@ def note_nonfinite(job: Job, generation: Generation, event: Mapping[str, Any]) -
         job.nonfinite = told
         job.save(update_fields=["nonfinite"])
     elif event["what"] != "weights":
-        return  # another generation tells again what is known
+        return  # another generation repeats what is known
     if job.events.filter(kind=JobEventKind.NONFINITE).count() < NOTES_OF_A_JOB:
         record(job, JobEventKind.NONFINITE, text, generation=generation.number)
 
 
 def went_back(job: Job, iteration: int) -> None:
-    """Forget a run of such losses that began after the iteration from which the job trains again."""
+    """Forget nonfinite losses that began after the iteration from which the job trains again."""
     if job.nonfinite.get("since", 0) > iteration:
         job.nonfinite = {}
         job.save(update_fields=["nonfinite"])
 
 
 def last_good_state(job: Job, failed_at: int) -> Checkpoint | None:
-    """The newest state of before the losses that end the job, the last of them in iteration `failed_at`."""
+    """Return the newest state from before the losses that end the job, of which iteration `failed_at` is the
+    last.
+    """
     before = failed_at - NONFINITE_ITERATIONS_IN_A_ROW
     stored = job.checkpoints.filter(deleted_at__isnull=True, complete_at__isnull=False, iteration__lte=before)
     return stored.order_by("-iteration", "-generation").first()
 
 
 def name_state(state: Checkpoint | None) -> str:
-    """A sentence for whoever looks for the state."""
+    """Return a sentence that names the state for users."""
     if state is None:
         return "No state from before was stored."
     return f"The last state from before is that of iteration {state.iteration}; it is kept for a week."

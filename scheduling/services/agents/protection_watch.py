@@ -1,9 +1,8 @@
-"""What takes longer than it may: jobs that do not train again, states that memory does not keep as ordered.
-Operators are told by incidents.
+"""Raises incidents for jobs that do not train again and for states that lack copies in memory for too long.
 
-How long that is, is measured: two recovery times, the median of the last recoveries. Before there are any,
-what the cluster's own bounds allow. The time until a silent server is given up comes on top: nothing can be
-done before.
+The limit is measured: two recovery times, where a recovery time is the median of the last recoveries. Before
+the first recovery it follows from the cluster's bounds. The time until a silent server is fenced is added,
+since nothing can be done before.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from scheduling.models import Assignment, Incident, Job, JobProtection, Recovery
 from scheduling.selectors.recovery.memory_states import REPORTS_SECONDS, MemoryState, memory_states
 from scheduling.services.verdicts.incidents import resolve, saw_once
 
-#: Recoveries of which the time is taken.
+#: Latest recoveries that are measured.
 LATEST = 20
-#: A recovery time outside of these is not believed: one is no measure, nor is a job that waited for days.
+#: Bounds of a plausible recovery time: a single recovery is no measure, nor is a job that waited for days.
 SHORTEST_SECONDS = 15.0
 LONGEST_SECONDS = 900.0
-#: So many of them may a job be without training, or a state without its copies.
+#: Recovery times that a job may be without training, or a state without its copies.
 RECOVERY_TIMES = 2
 
 
 def recovery_seconds(cluster: Cluster) -> float:
-    """How long a recovery takes here, from when something can be done until the job trains again."""
+    """Return the seconds of a recovery, from when it could begin until the job trained again."""
     latest = Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.RECOVERED)
     times = latest.exclude(kind=RecoveryKind.ANNOUNCED).order_by("-ended_at")[:LATEST]
     seconds = [
@@ -50,20 +49,22 @@ def recovery_seconds(cluster: Cluster) -> float:
 
 
 def _since(one: Recovery, now: datetime) -> datetime:
-    """Since when something could be done for a job that does not train: a lost server has to be given up
-    first."""
+    """Return when the recovery could begin: a lost server has to be fenced first."""
     fenced_at = one.fenced_at
     return one.detected_at if fenced_at is None or fenced_at > now else max(one.detected_at, fenced_at)
 
 
 def patience_with_recoveries(cluster: Cluster) -> float:
-    """For how many seconds something may be done for a job that does not train. Workers may have noticed a
-    server's loss before it is found silent."""
+    """Return the seconds that a recovery may take. Workers may notice a server's loss before it is found
+    silent.
+    """
     return cluster.suspect_seconds + RECOVERY_TIMES * recovery_seconds(cluster)
 
 
 def patience_with_copies(cluster: Cluster) -> float:
-    """For how many seconds copies may lack: those on a silent server are placed anew once it is given up."""
+    """Return the seconds that copies may be missing. Copies on a silent server are placed anew once it is
+    fenced.
+    """
     fence_seconds = cluster.fence_seconds + cluster.fence_margin_seconds
     return fence_seconds + RECOVERY_TIMES * recovery_seconds(cluster)
 
@@ -75,7 +76,9 @@ _TOLD_OF_RECOVERIES = (
 
 
 def watch_protection(cluster: Cluster, now: datetime) -> None:
-    """Note since when each training job is protected as it is, and tell what has lasted too long."""
+    """Store since when each training job has its protection state, and raise incidents for what lasts too
+    long.
+    """
     training = Job.objects.filter(
         cluster=cluster,
         generations__purpose=Purpose.TRAINING,
@@ -90,7 +93,7 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     outages = outages_between(cluster.pk, min(begins), now) if begins else []
 
     def lasts(begin: datetime) -> float:
-        """Seconds since then, but for those in which the platform was stopped."""
+        """Return the seconds since `begin`, without those in which the platform was stopped."""
         return (now - begin).total_seconds() - stopped_seconds(outages, begin, now)
 
     late: set[str] = set()
@@ -120,7 +123,7 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
 
 
 def _waiting_for_a_fence(recovering: list[Recovery]) -> set[str]:
-    """Jobs with a server that is silent and not given up yet: until then its GPUs may still be in use."""
+    """Return jobs with a silent server that is not fenced yet: its GPUs may still be in use."""
     first = {one.job_id: one.failed_generation for one in recovering}
     silent = Assignment.objects.filter(job__in=first, gpu__server__state=ServerState.SUSPECT).exclude(
         state=AssignmentState.RELEASED
@@ -130,25 +133,26 @@ def _waiting_for_a_fence(recovering: list[Recovery]) -> set[str]:
 
 
 def _lacks(state: MemoryState) -> bool:
-    """Whether memory keeps less of a job that trains than was ordered."""
+    """Return whether memory holds less of a training job's state than ordered."""
     if state.protection == ProtectionState.NONE:
         return state.ordered > 0 and (state.job.iterations_per_second or 0.0) > 0.0
     return bool(state.lacking) and state.protection == ProtectionState.DEGRADED
 
 
 def _first_point_seconds(state: MemoryState) -> float:
-    """What its first point takes, where it has none: the iteration after which it is made, and the next."""
+    """Return the seconds until the first point: the iteration after which it is made, and the next one."""
     return 2.0 / (state.job.iterations_per_second or 1.0) if state.protection == ProtectionState.NONE else 0.0
 
 
 def _in_the_queue(one: Recovery) -> bool:
-    """Whether the job waits for GPUs that promises to others take first: with no promise of its own it may
-    wait for long, and its state is kept."""
+    """Return whether the job waits for GPUs that promised jobs take first. A job without a promise may wait
+    long, and its state is kept.
+    """
     return one.recovering_generation is None and not one.job.promised
 
 
 def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> set[str]:
-    """Promised jobs whose newest safe state is older than their promise counts on; operators are told."""
+    """Return promised jobs whose newest safe state is older than their promise assumes, and raise incidents."""
     found: set[str] = set()
     for job_id, state in states.items():
         job = state.job
@@ -167,7 +171,7 @@ def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) ->
 
 
 def _note_states(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> dict[str, JobProtection]:
-    """A row for each job that trains, written when its protection changes."""
+    """Store the protection state of each training job when it changes. Return the rows by job id."""
     known = {row.job_id: row for row in JobProtection.objects.filter(job__cluster=cluster)}
     gone = [row.pk for job_id, row in known.items() if job_id not in states]
     if gone:

@@ -1,8 +1,7 @@
-"""Desired and actual state cannot part for good: what differs for longer than its steps may take is made to
-agree.
+"""Repairs lasting differences between desired and actual state of a job.
 
-The steps of a generation have time-outs of their own (`lifecycle.py`). This is what holds whatever led to a
-difference: looked at with every tick, from the rows alone. Callers hold the cluster's row.
+The steps of a generation have time-outs of their own (`lifecycle.py`). These rules catch differences of any
+other cause: they run at every tick and read rows only. Callers hold the cluster's row.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _Look:
-    """One look at a job. Its generations are read once, and anew after anything was mended."""
+    """A job and its generations, read once. A new one is made after each repair."""
 
     job: Job
     cluster: Cluster
@@ -59,21 +58,21 @@ class _Look:
 
     @property
     def live(self) -> Generation | None:
-        """The one that trains, if any."""
+        """The live training generation, if any."""
         return next((one for one in self.training if one.state == GenerationState.LIVE), None)
 
     @property
     def coming(self) -> Generation | None:
-        """The one that is on its way to train, if any."""
+        """The coming training generation, if any."""
         return next((one for one in self.training if one.state in COMING_STATES), None)
 
 
 Rule = Callable[[_Look], str]
-"""Looks at a job and mends one kind of difference. Returns what was wrong; empty where nothing was."""
+"""Repairs one kind of difference of a job. Returns what was wrong, or an empty string."""
 
 
 def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
-    """Make the job's generations agree with what is wanted of it. Returns what was wrong, in words."""
+    """Make the job's generations agree with its desired state. Return what was wrong."""
     found = []
     look = _Look(job, cluster, now)
     for rule in RULES:
@@ -99,8 +98,9 @@ _LEFT = PreparedValues(
 
 
 def disturbed(jobs: Sequence[Job], cluster: Cluster, now: datetime) -> list[str]:
-    """Which of the jobs a step or a rule may have something to do for, in three queries for all of them: most
-    train on one generation that has its GPUs and is to go on, and none has."""
+    """Return the ids of jobs that a step or a rule may have to act on, in three queries. Most jobs train on
+    one generation that has its GPUs and continues; they need nothing.
+    """
     known = unretired(jobs)
     left = {job_id for (job_id,) in _LEFT.ask([job.pk for job in jobs])}
     bounds = step_bounds(cluster)
@@ -129,8 +129,7 @@ def _finished_but_trained(look: _Look) -> str:
 
 
 def _paused_but_holding(look: _Look) -> str:
-    """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may
-    take."""
+    """The hand-over, the suspension and their confirmation have used up all the time that they may take."""
     job, live = look.job, look.live
     if not job.paused_by_owner or job.finished() or not look.training:
         return ""
@@ -155,7 +154,7 @@ def _stopped_for_nobody(look: _Look) -> str:
 
 
 def _waits_for_ever(look: _Look) -> str:
-    """A successor waits for GPUs that others had all the time to leave."""
+    """A successor waits for GPUs although their holders' time to leave is over."""
     coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""
@@ -168,8 +167,9 @@ def _waits_for_ever(look: _Look) -> str:
 
 
 def _waits_for_the_silent(look: _Look) -> str:
-    """A successor waits for GPUs whose holder was to leave them and stays: its server is silent, so nobody
-    moves it. The planner finds other GPUs."""
+    """A successor waits for GPUs of a silent server whose holder was not told to leave. The planner finds
+    other GPUs.
+    """
     coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""
@@ -205,7 +205,7 @@ def _training_unnoticed(look: _Look) -> str:
 
 
 def _held_by_the_dead(look: _Look) -> str:
-    """GPUs of a retired generation are being left or are free: nobody else would release them."""
+    """Release GPUs of a retired generation: no other step would."""
     left = Assignment.objects.filter(
         job=look.job,
         generation__state=GenerationState.RETIRED,

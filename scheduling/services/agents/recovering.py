@@ -1,8 +1,8 @@
-"""Recoveries, carried out: facts are read from rows, `recovery.life_cycle` says what is due, and here it is
-done. Callers hold the cluster's row.
+"""Carries out recoveries: reads facts from rows and executes the instructions of `recovery.life_cycle`.
+Callers hold the cluster's row.
 
-Generations fence and restart; a recovery follows them from the first phase to the last and steps in where
-none of them goes on. Level-triggered: doing it twice, or after a restart, changes nothing.
+Generations fence and restart. A recovery follows them from the first phase to the last and intervenes if none
+of them continues. Every step is level-triggered: repeating it, or restarting in between, changes nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from scheduling.services.generations.recovery_facts import (
 
 log = structlog.get_logger(__name__)
 
-#: Phases that may follow one another at once, with one beginning anew.
+#: Every phase may follow at once, and once more after a recovery has begun anew.
 MOST_STEPS = 2 * len(PHASES)
 
 
 def recoveries_under_way(cluster: Cluster) -> bool:
-    """Whether there are any: most looks need not take the cluster's row for them."""
+    """Return whether any recovery is open. Most calls then need not lock the cluster's row."""
     return Recovery.objects.filter(outcome=RecoveryOutcome.OPEN, job__cluster=cluster).exists()
 
 
@@ -54,9 +54,9 @@ _UNDER_WAY = PreparedRows(
 
 
 def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) -> None:
-    """Do every step that is due of recoveries under way: of these jobs, or of all in the cluster.
+    """Execute every due step of open recoveries: those of `jobs`, or all in the cluster.
 
-    One that cannot be looked at is left for the next look; what called this goes on.
+    If one recovery fails, it is logged and left for the next call; the others proceed.
     """
     for recovery in _UNDER_WAY.ask(cluster.pk):
         if jobs is not None and recovery.job_id not in jobs:
@@ -65,13 +65,13 @@ def advance_recoveries(cluster: Cluster, jobs: Collection[str] | None = None) ->
             with transaction.atomic():
                 advance_recovery(recovery, cluster)
         except OperationalError:
-            raise  # rows that others hold: whoever called tries again
+            raise  # another transaction holds the rows: the caller tries again
         except Exception:
             log.exception("a recovery could not be looked at", job=recovery.job_id)
 
 
 def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
-    """Do every step that is due of one recovery."""
+    """Execute every due step of one recovery."""
     bounds = recovery_bounds(cluster)
     for _ in range(MOST_STEPS):
         now = timezone.now()
@@ -86,7 +86,7 @@ def advance_recovery(recovery: Recovery, cluster: Cluster) -> None:
 
 
 def _note_successor(rows: RecoveryRows) -> None:
-    """Which generation is to go on, from which sources, and how many were to before it."""
+    """Store the recovery's successor generation, its sources, and the number of attempts."""
     recovery, successor = rows.recovery, rows.successor
     fields = []
     if recovery.attempts != rows.attempts:
@@ -100,7 +100,7 @@ def _note_successor(rows: RecoveryRows) -> None:
 
 
 def _over(rows: RecoveryRows) -> str:
-    """Why nobody waits for the job to train again; empty where it is waited for."""
+    """Return why the job need not train again; empty while the recovery waits for it."""
     job, failed = rows.job, rows.failed
     if rows.successor is not None and rows.successor.live_at is not None:
         return ""
@@ -130,11 +130,11 @@ def _move_to(rows: RecoveryRows, asked: due.MoveTo, cluster: Cluster, now: datet
 
 
 def _note_missed(rows: RecoveryRows) -> None:
-    """Phases that nobody saw because later ones were reported first."""
+    """Store the times of phases that were passed unseen because later ones were reported first."""
     live_at = began_at(rows, RecoveryPhase.RUNNING)
     for phase in PHASES[1:-1]:
         began = began_at(rows, phase)
-        # What was confirmed after training had gone on did not hold it up.
+        # A phase confirmed after training had restarted did not delay it.
         if rows.recovery.time_of(phase) is None and began is not None and live_at is not None:
             setattr(rows.recovery, f"{phase.value}_at", began if began <= live_at else None)
 
@@ -148,8 +148,9 @@ def _choose_sources(rows: RecoveryRows, asked: due.ChooseSources, cluster: Clust
 
 
 def _begin_anew(rows: RecoveryRows, asked: due.BeginAnew, cluster: Cluster, now: datetime) -> bool:
-    """The generation that was to go on is given up, if it was not; the next plan makes another one. It does
-    not load from a memory from which a start has failed (`selectors/recovery/memory_points.py`)."""
+    """Give up the successor unless it is retired; the next plan makes another one. It does not load from a
+    memory from which a start has failed (`selectors/recovery/memory_points.py`).
+    """
     recovery = rows.recovery
     if recovery.recovering_generation is None:
         return False  # it has begun anew already
@@ -162,10 +163,10 @@ def _begin_anew(rows: RecoveryRows, asked: due.BeginAnew, cluster: Cluster, now:
 
 
 def _nothing(rows: RecoveryRows, asked: RecoveryInstruction, cluster: Cluster, now: datetime) -> bool:
-    """It is done already, or does itself.
+    """Do nothing: the instruction is carried out elsewhere.
 
-    Workers are told to stop by the transaction that retires their generation. A job without GPUs is in every
-    plan. Ranks that agree on their state train on.
+    The transaction that retires a generation also tells its workers to stop. A job without GPUs is in every
+    plan. Ranks that agree on their state continue to train.
     """
     return False
 
@@ -178,4 +179,4 @@ _HOW: dict[type[Any], Callable[[RecoveryRows, Any, Cluster, datetime], bool]] = 
     due.BeginAnew: _begin_anew,
     due.TrainOn: _nothing,
 }
-"""How each instruction is carried out. Returns whether further steps may be due now."""
+"""How each instruction is carried out. Each function returns whether further steps may be due now."""

@@ -1,4 +1,4 @@
-"""The workers that an agent says it has, compared with those that were known."""
+"""Compares the workers that an agent reports with those that are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from scheduling.services.rows.wakeups import wake
 
 @dataclass(frozen=True)
 class ReportedWorkers:
-    """Workers by place. `unclear`: some entry could not be read, so that more may be there than is listed."""
+    """Reported workers by place. `unclear`: some entry could not be read, so more workers may exist than are
+    listed.
+    """
 
     by_place: Mapping[Place, Mapping[str, Any]]
     unclear: bool
@@ -44,8 +46,7 @@ class ReportedWorkers:
 def own_workers(
     agent: Agent, entries: Sequence[CheckedItem], malformed: Sequence[RefusedItem]
 ) -> tuple[ReportedWorkers, list[RefusedItem]]:
-    """The entries that are of work given to the agent's server, and those that are refused for it is
-    another's."""
+    """Return the entries that belong to work of the agent's server, and a refusal for each other entry."""
     own = OwnWork(agent.server_id, (item.value["job"] for item in entries))
     by_place: dict[Place, Mapping[str, Any]] = {}
     strange = []
@@ -78,9 +79,9 @@ _CONCERNED = PreparedRows(
 
 
 def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now: datetime) -> None:
-    """Note what changed about this server's workers and advance the jobs concerned.
+    """Store changes of this server's workers and advance their jobs.
 
-    Nothing is taken for gone, and no GPU for free, from a list that is unclear.
+    An unclear list makes no worker gone and frees no GPU.
     """
     known = {(job, number, rank): (pk, phase) for pk, phase, job, number, rank in _KNOWN.ask(agent.server_id)}
     listed = reported.by_place
@@ -114,8 +115,7 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
 
 
 def _note_workers(agent: Agent, entries: Mapping[Place, Mapping[str, Any]], now: datetime) -> set[str]:
-    """Store these workers as they are reported. Returns the ids of their jobs. The caller holds the cluster's
-    row."""
+    """Store these workers as reported. Return the ids of their jobs. The caller holds the cluster's row."""
     if not entries:
         return set()
     generations = {
@@ -141,7 +141,7 @@ def _note_workers(agent: Agent, entries: Mapping[Place, Mapping[str, Any]], now:
         for name in ("key", "gpu_index", "phase", "exit"):
             setattr(worker, name, entry[name])
         if entry["ready_age_seconds"] is not None:
-            # No worker was ready before its generation was made, whatever its agent says.
+            # An agent cannot report a worker as ready before its generation was created.
             ready_at = now - timedelta(seconds=entry["ready_age_seconds"])
             worker.ready_at = max(ready_at, generation.created_at)
         touched.add(job_id)

@@ -1,12 +1,12 @@
-"""What an agent reports, applied: lease, workers, events, progress, logs and freed GPUs.
+"""Applies an agent's report: lease, workers, events, progress, logs and freed GPUs.
 
-A report may come twice, late or after a later one. Heartbeats and progress change no planning fact; a changed
+A report may come twice, late or after a later one. Heartbeats and progress change no planning fact. A changed
 phase or an event does, and is applied under the cluster's row.
 
-User code has a say in much of a report. So the lease is renewed first and whatever the rest of the report
-holds, each item is looked at by itself, each must be of work that the sender's server was given, and one that
-cannot be taken is dropped with a note after one attempt. What only has to wait (the cluster's row is held by
-somebody) is sent again.
+User code determines part of a report. So the lease is renewed first, whatever the rest of the report holds.
+Each item is checked by itself and must belong to work of the sender's server. An item that cannot be applied
+is dropped with a note after one attempt. A part that only waits for a locked row is deferred, and the agent
+sends it again.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from scheduling.services.rows.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-#: How long a part of a report waits for rows that others hold, as a share of the lease: an agent gives up
-#: waiting for its answer after a quarter.
+#: How long a part of a report waits for locked rows, as a share of the lease. An agent waits a quarter of the
+#: lease for its answer.
 LOCK_SHARE_OF_LEASE = 0.04
 LONGEST_LOCK_WAIT_SECONDS = 2.0
 
 
 class Fenced(Exception):
-    """The agent's work was given away; it must report an empty list before it gets any again."""
+    """The agent's work was given away. It must report an empty list before it receives new work."""
 
 
 @dataclass(frozen=True)
 class ReportAnswer:
-    """What the agent learns from its report.
+    """Answer to an agent's report.
 
     Attributes:
-        acknowledged: ids of events that are settled: applied, or refused for good.
-        refused: items that were dropped, with reasons.
-        deferred: parts of the report that could not be applied just now; the agent sends them again.
+        acknowledged: ids of settled events: applied, or refused for good.
+        refused: dropped items, with reasons.
+        deferred: parts of the report that could not be applied now; the agent sends them again.
     """
 
     lease_seconds: float
@@ -73,7 +73,7 @@ class ReportAnswer:
 
 @dataclass
 class _Applying:
-    """One report on its way into the database."""
+    """A report that is being applied."""
 
     agent: Agent
     cluster: Cluster
@@ -83,7 +83,7 @@ class _Applying:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Apply one part; what goes wrong in it spoils no other part, nor the lease."""
+        """Apply one part. An error in it affects neither other parts nor the lease."""
         try:
             with self.bounded_waiting():
                 yield
@@ -100,7 +100,7 @@ class _Applying:
 
     @contextmanager
     def bounded_waiting(self) -> Iterator[None]:
-        """A transaction that waits for no row longer than an agent can wait for its answer."""
+        """Open a transaction that waits for locked rows no longer than an agent waits for its answer."""
         seconds = min(LONGEST_LOCK_WAIT_SECONDS, self.cluster.fence_seconds * LOCK_SHARE_OF_LEASE)
         with transaction.atomic():
             with connection.cursor() as cursor:
@@ -111,7 +111,7 @@ class _Applying:
 
 
 def renew_lease(agent: Agent) -> float:
-    """Renew the lease of an agent whose report cannot be read; returns its length in seconds.
+    """Renew the lease of an agent whose report cannot be read. Return its length in seconds.
 
     Raises:
         Fenced: the agent's work was given away.
@@ -125,7 +125,7 @@ def renew_lease(agent: Agent) -> float:
 
 
 def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
-    """Apply one report (the envelope is checked, its items are not) and renew the lease.
+    """Apply one report and renew the lease. The envelope has been checked, the items have not.
 
     Raises:
         Fenced: the agent still has workers of work that was given away.
@@ -148,7 +148,7 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
         _apply_progress(applying, report)
     acknowledged = _apply_events(applying, report.get("events", []))
     if not stale:
-        # After the events: they say why a worker ended.
+        # After the events, which tell why a worker ended.
         _apply_other_work(applying, report, others, complete=not malformed)
     if applying.refused:
         with applying.part("refusals"):
@@ -178,8 +178,9 @@ _OF_A_REPORT = (
 
 
 def _greet(known: Agent, report: Mapping[str, Any], alive: bool) -> tuple[Agent, bool]:
-    """Read the agent and its server anew, and renew the lease. Returns them, and whether the server was
-    silent or fenced before."""
+    """Read the agent and its server again and renew the lease. Return the agent, and whether its server was
+    silent or fenced before.
+    """
     with transaction.atomic():
         agent = _REPORTING.get(known.pk)
         if agent.fenced_at is not None and alive:
@@ -190,7 +191,7 @@ def _greet(known: Agent, report: Mapping[str, Any], alive: bool) -> tuple[Agent,
         agent.boot_id = report["boot_id"]
         agent.sequence = report["sequence"]
         agent.epoch_seen = report.get("epoch_seen", 0)
-        # Nobody has obeyed what does not exist yet.
+        # An agent cannot have applied a version that does not exist yet.
         agent.desired_version_seen = min(report.get("desired_version", 0), agent.server.desired_version)
         agent.fenced_at = None
         agent.save(update_fields=_OF_A_REPORT)
@@ -198,7 +199,7 @@ def _greet(known: Agent, report: Mapping[str, Any], alive: bool) -> tuple[Agent,
 
 
 def _bring_back(agent: Agent, cluster: Cluster, now: datetime) -> None:
-    """New work may be planned on the server again."""
+    """Allow new work on the server again."""
     lock_cluster(cluster.pk)
     Server.objects.filter(pk=agent.server_id, state__in=[ServerState.SUSPECT, ServerState.DOWN]).update(
         state=ServerState.UP, state_changed_at=now
@@ -210,7 +211,7 @@ def _bring_back(agent: Agent, cluster: Cluster, now: datetime) -> None:
 
 
 def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: ReportedWorkers) -> None:
-    """What the server has, and which workers run there."""
+    """Apply the inventory, link measurements, memory store and workers."""
     agent = applying.agent
     if report.get("inventory"):
         inventory, problem = check(Inventory, report["inventory"])
@@ -223,7 +224,7 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         load, problem = check(LoadOfLinks, report)
         if load is None:
             applying.refused.append(RefusedItem("link_load", 0, problem))
-        elif load["link_load"] != agent.link_load:  # an idle server says the same each second
+        elif load["link_load"] != agent.link_load:  # an idle server reports the same load each second
             with applying.part("link_load"):
                 Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
     if report.get("link_probe") is not None:
@@ -233,7 +234,7 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
             if problem:
                 applying.refused.append(RefusedItem("link_probe", 0, problem))
     if report.get("memory_store") is not None:
-        # Before what has happened to workers: what is left of them is known then.
+        # Before the workers: their losses are judged by what the stores still hold.
         with applying.part("memory_store"):
             applying.refused += take_store_report(agent, report["memory_store"], applying.now)
     with applying.part("workers"):
@@ -260,7 +261,7 @@ def _apply_other_work(
 
 
 def _apply_progress(applying: _Applying, report: Mapping[str, Any]) -> None:
-    """Metrics and logs, those of each job by themselves."""
+    """Store metrics and logs, job by job."""
     stores: dict[str, Callable[[list[CheckedItem]], list[RefusedItem]]] = {
         "metrics": lambda items: store_metrics(applying.agent.server_id, items, applying.now),
         "logs": lambda items: store_logs(applying.agent.server_id, items),
@@ -283,7 +284,7 @@ def _apply_progress(applying: _Applying, report: Mapping[str, Any]) -> None:
 
 
 def _apply_events(applying: _Applying, events: list[Any]) -> list[str]:
-    """Apply each event once, in order. Returns the ids of those that are settled."""
+    """Apply each event once, in order. Return the ids of settled events."""
     items, malformed = check_items("events", events)
     applying.refused += malformed
     settled = [item.id for item in malformed if item.id is not None]
@@ -299,9 +300,10 @@ def _apply_events(applying: _Applying, events: list[Any]) -> list[str]:
 
 
 def _apply_one(applying: _Applying, event: Mapping[str, Any]) -> str | None:
-    """Apply an event, if that was not done before. Returns why it is refused, if it is."""
+    """Apply an event unless it was applied before. Return why it is refused, or None."""
     reason: str | None = None
-    # An agent chooses its events' ids: no other agent's event may be taken for one that was applied.
+    # Agents choose their events' ids, so the key includes the server: another agent's event is not a
+    # repetition.
     known_as = uuid.uuid5(uuid.UUID(event["id"]), str(applying.agent.server_id))
     try:
         with applying.bounded_waiting():
@@ -328,7 +330,11 @@ def _apply_one(applying: _Applying, event: Mapping[str, Any]) -> str | None:
 
 
 def _apply_other_event(agent: Agent, event: Mapping[str, Any], happened_at: datetime) -> None:
-    """Raises RefusedEvent where no kind of work takes it."""
+    """Offer the event to each kind of other work.
+
+    Raises:
+        RefusedEvent: no kind of work takes it.
+    """
     problem: str | None = "this server was given no such work"
     for work in registered():
         problem = work.take_event(agent, event, happened_at)

@@ -1,4 +1,4 @@
-"""Servers that leave at a known time: when they are emptied, and how an operator says so."""
+"""Servers that leave at a known time, as set by an operator."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from scheduling.services.snapshots.servers_of_pool import ends_at
 def server_set_end(
     *, server: Server, actor: User, available_until: datetime | None, force: bool = False
 ) -> Server:
-    """Say until when the server is there; None: for good.
+    """Set when the server leaves; None: never.
 
-    From now on no promise rests on a server with an end, and what runs there has left it in time.
+    From now on no promise depends on a server with an end, and its work is moved away in time.
 
     Raises:
-        InvalidRequest: the time is over already.
-        PromisesWouldBreak: promises stand on it that nothing else can keep, and ``force`` is not set.
+        InvalidRequest: the time has passed.
+        PromisesWouldBreak: promises depend on the server that no other can keep, and ``force`` is not set.
     """
     if available_until is not None and available_until <= timezone.now():
         raise InvalidRequest(

@@ -1,9 +1,9 @@
-"""Standby servers: taken out of use, put in the place of lost ones, and what an operator sets (decision
+"""Standby servers: joining and leaving the pool, replacing lost servers, the operator's settings (decision
 0028).
 
-A server belongs to the pool by its own row. When another is lost, both change parts in one transaction. So
-the pool fills again when the lost server comes back, and nobody has to leave it then. A server joins the pool
-only while every promise can be kept without it, as with a drain.
+A server's own row says whether it belongs to the pool. When a server is lost, it and its replacement swap
+roles in one transaction, so the pool is full again once the lost server returns, and no server has to leave
+the pool then. As with a drain, a server joins the pool only while every promise can be kept without it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def standby_set(
     failures_per_server_day: float | None = None,
     replacement_seconds: float | None = None,
 ) -> Cluster:
-    """How many servers of each kind stand by, and what the rule for their number goes by; None leaves a
-    value.
+    """Set the number of standby servers of each kind and the inputs of the rule that suggests it; None keeps
+    a value.
 
-    The pool eases in: a server joins it once no promise breaks by that.
+    Servers join the pool one by one, each once no promise breaks without it.
 
     Raises:
-        InvalidRequest: so many standby servers leave none to plan on.
+        InvalidRequest: a pool of this size leaves no server to plan on.
     """
     given = {
         "standby_servers": standby_servers,
@@ -58,7 +58,7 @@ def standby_set(
     with transaction.atomic():
         lock_cluster(cluster.pk)
         Cluster.objects.filter(pk=cluster.pk).update(**given, standby_tried_at=None, standby_obstacle="")
-        planning_fact_changed(cluster)  # promises count on the failure rate
+        planning_fact_changed(cluster)  # promises depend on the failure rate
     log.info("standby servers are set", by=actor.username, **given)
     keep_standby(cluster.pk)
     cluster.refresh_from_db()
@@ -80,7 +80,7 @@ def _require_room(cluster: Cluster, wanted: int) -> None:
 
 
 def replace_lost(cluster: Cluster) -> None:
-    """Let standby servers take the places of lost ones. The caller holds the cluster's row."""
+    """Put standby servers in the places of lost ones. The caller holds the cluster's row."""
     if not Server.objects.filter(cluster=cluster, standby=True).exists():
         return
     pairs = replaced(pool_servers(cluster))
@@ -93,8 +93,9 @@ def replace_lost(cluster: Cluster) -> None:
 
 
 def keep_standby(cluster_id: int) -> None:
-    """Let the pool be as large as the operator wants it, as far as promises allow, and tell where none is
-    ready."""
+    """Bring the pool to the size that the operator set, as far as promises allow. Raise an incident if no
+    standby server is ready.
+    """
     cluster = Cluster.objects.only("standby_servers").get(pk=cluster_id)
     if cluster.standby_servers == 0 and not Server.objects.filter(cluster=cluster, standby=True).exists():
         resolve(cluster, {Incident.Kind.NO_STANDBY: ()}, timezone.now())
@@ -112,8 +113,9 @@ def keep_standby(cluster_id: int) -> None:
 
 
 def _fill(cluster_id: int) -> None:
-    """Take servers out of use while some are missing in the pool. One that promises need is not taken; then
-    it is tried again after a while."""
+    """Move servers into the pool while it is too small. If promises need the chosen server, try again after
+    `replan_seconds`.
+    """
     while True:
         cluster = read_cluster(cluster_id)
         now = timezone.now()
@@ -128,7 +130,7 @@ def _fill(cluster_id: int) -> None:
         with transaction.atomic():
             current = lock_cluster(cluster_id)
             if current.planning_version != cluster.planning_version:
-                return  # what was asked is not so any more; the next look asks again
+                return  # the answer is for an older planning version; the next call asks again
             if obstacle:
                 current.standby_tried_at = now
                 current.standby_obstacle = obstacle
@@ -141,7 +143,7 @@ def _fill(cluster_id: int) -> None:
 
 
 def _obstacle(server: Server) -> str:
-    """Why the server cannot stand by now; empty where nothing is in the way."""
+    """Return why the server cannot join the pool now, or an empty string."""
     try:
         broken = promises_broken_by(server, lambda known: replace(known, usable=False, standby=True))
     except Unavailable as unknown:

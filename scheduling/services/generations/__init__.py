@@ -1,1 +1,1 @@
-"""How a job's workers change."""
+"""Changes of a job's workers."""

@@ -1,9 +1,7 @@
-"""GPUs that a snapshot's jobs do not hold and that are not free either, with the latest time at which they
-will be.
+"""GPUs that are neither free nor held by a snapshot's jobs, with the latest time at which they become free.
 
-Whatever a snapshot leaves out and yet holds GPUs is here, by the state its generation really is in: a paused
-job in the middle of a hand-over, a measurement, workers that were told to go, a silent server, a broken GPU.
-The bounds are those of docs/protocols.md 1.1.
+The time follows from the state of the generation that holds them: a paused job in a hand-over, a measurement,
+workers told to stop, a silent server, a broken GPU. The bounds are those of docs/protocols.md 1.1.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from scheduling.models import Assignment
 
 
 def release_bounds(cluster: Cluster) -> ReleaseBounds:
-    """The cluster's time-outs as the core takes them."""
+    """Return the cluster's time-outs in the core's form."""
     return ReleaseBounds(
         report_seconds=cluster.report_seconds,
         silence_seconds=cluster.fence_seconds + cluster.fence_margin_seconds,
@@ -43,7 +41,7 @@ def release_bounds(cluster: Cluster) -> ReleaseBounds:
 
 @dataclass(frozen=True)
 class _Pool:
-    """What is looked at: unreleased assignments by generation, the pool's GPUs and their addresses."""
+    """The pool's GPUs, their addresses, and unreleased assignments by generation."""
 
     cluster: Cluster
     bounds: ReleaseBounds
@@ -70,9 +68,10 @@ _SILENT = PreparedValues(
 def blocked_gpus(
     cluster: Cluster, gpus: Sequence[Gpu], addresses: Mapping[int, int], planned: set[str], moment: float
 ) -> list[BlockedGpus]:
-    """Every GPU of the pool that nobody may be placed on for now, with the time until which that may last.
+    """Return every GPU of the pool that cannot be used now, with the time until which that may last.
 
-    ``addresses``: address by the row of a GPU. ``planned``: jobs that the snapshot has, with what they hold.
+    ``addresses``: address by a GPU's primary key. ``planned``: ids of the snapshot's jobs, whose GPUs are
+    known.
     """
     held: dict[int, list[Assignment]] = defaultdict(list)
     for assignment in _UNRELEASED.ask(cluster.pk):
@@ -96,7 +95,7 @@ def blocked_gpus(
 
 
 def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
-    """Training generations of jobs that the snapshot leaves out: paused by their owners, or set aside."""
+    """Yield training generations of jobs that the snapshot leaves out: paused by their owners, or set aside."""
     generations = {
         key: assignments[0].generation
         for key, assignments in pool.held.items()
@@ -116,7 +115,7 @@ def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
         elif generation.goal == Goal.SUSPEND:
             until = suspended_by(ends_at, pool.moment, pool.bounds)
         else:
-            # It trains, and nobody has told it to stop.
+            # It trains, and was not told to stop.
             until = pool.moment + UNKNOWN_SECONDS
         yield _block(pool, pool.held[key], until)
 
@@ -137,7 +136,7 @@ def _being_measured(pool: _Pool) -> Iterator[BlockedGpus]:
 
 
 def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
-    """GPUs that agents were told to leave, and that they have not confirmed in the usual time."""
+    """Yield GPUs that agents were told to clear and did not confirm in the usual time."""
     for assignments in pool.held.values():
         clearing = [each for each in assignments if each.state == AssignmentState.CLEARING]
         told_at = _seconds(assignments[0].generation.retired_at)
@@ -147,7 +146,7 @@ def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
 
 
 def _on_silent_servers(pool: _Pool, taken: set[int]) -> Iterator[BlockedGpus]:
-    """GPUs of silent servers that no planned job holds. Those that one does stay with it."""
+    """Yield GPUs of silent servers that no planned job holds. A planned job keeps its GPUs."""
     for server_id, reported_at, enrolled_at in _SILENT.ask(pool.cluster.pk):
         idle = [
             pool.addresses[gpu.pk]

@@ -1,7 +1,7 @@
-"""What lost servers may cost each job: the slack of its promise, and what that counts on.
+"""What lost servers may cost each job: the slack of its promise, and the lost work that it covers.
 
-How a job's state is protected is chosen once, when the job is decided first, and stays with it: its workers
-are told the bound, and later promises of the same job count on nothing else.
+A job's protection class is chosen when the job is first decided, and stays: its workers are given the bound,
+and later promises of the same job assume the same class.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ from scheduling.services.generations.protection import Stores
 from scheduling.services.gradients.gradient_plans import server_size
 from scheduling.services.rows.records import read_cluster
 
-#: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
+#: Delay until the control plane knows of a stored file; interval between two checks of the leases.
 REPORTING_SECONDS = 0.5
 LEASE_LOOK_SECONDS = 2.0
-#: What a change onto new GPUs costs before any was measured.
+#: Cost of a change to new GPUs before any was measured.
 DEFAULT_PAUSE_SECONDS = 5.0
 
 
-#: A communication plan that loses is noticed by the next look at running jobs (`plan_watch.py`).
+#: A losing communication plan is noticed within this time (`plan_watch.py`).
 PLAN_LOOK_SECONDS = 15.0
-#: What failures are expected to take is named where it is more than this share of the time.
+#: The expected loss to failures is mentioned if it is more than this share of the time.
 NAMED_SHARE = 0.001
 
 
 def fallback_seconds(pause_seconds: float) -> float:
-    """What giving a communication plan up costs a job: the pause of one more change, and what is lost while
-    nobody has looked yet at a plan whose iterations take a fifth longer than they were measured."""
+    """Return the cost of giving a communication plan up: the pause of one more change, and the loss until the
+    next check of a plan whose iterations take a fifth longer than measured.
+    """
     return pause_seconds + PLAN_LOOK_SECONDS * MOST_DRIFT / (1.0 + MOST_DRIFT)
 
 
@@ -82,7 +83,7 @@ class CountsOn:
     shortfall: str = ""
 
     def sentence(self) -> str:
-        """For people."""
+        """Return the assumptions as sentences for people."""
         lost_share = 1.0 - min(self.shares, default=1.0)
         if lost_share <= NAMED_SHARE:
             return self._of_reserve()
@@ -104,25 +105,26 @@ class CountsOn:
 
 
 def class_as_json(counts_on: CountsOn) -> dict[str, Any]:
-    """The form in which a job's row keeps its class, with the work that one lost server costs at most."""
+    """Return the class as a job's row stores it, with the most work that one lost server costs."""
     return {**asdict(counts_on.chosen), "lost_seconds": round(counts_on.safe_lost_seconds, 3)}
 
 
 def class_from_json(kept: Mapping[str, Any]) -> ProtectionClass | None:
-    """What a job's row keeps; None where nothing was chosen."""
+    """Return the class from a job's row; None if none was chosen."""
     if not kept:
         return None
     return ProtectionClass(**{name: value for name, value in kept.items() if name != "lost_seconds"})
 
 
 class FailureCharges:
-    """What the reserve of a cluster lets each job count on. What it reads, it reads once."""
+    """What a cluster's reserve lets each job's promise assume. Rows are read once."""
 
     def __init__(self, cluster: Cluster, server_gpus: int = 0) -> None:
-        """``server_gpus``: GPUs of the largest server of the pool; 0 where no level is promised."""
+        """``server_gpus``: GPUs of the pool's largest server; 0 if no level is promised."""
         self._cluster = cluster
         self._server_gpus = server_gpus
-        #: Many jobs have one curve and one class. The curve is kept, so that no other has its identity.
+        #: By curve, class and request, which many jobs share. The curve is kept so that its id() is not
+        #: reused.
         self._known: dict[tuple[Any, ...], tuple[ScalingCurve | None, CountsOn]] = {}
         self._promised: dict[tuple[Any, ...], tuple[ScalingCurve, ScalingCurve]] = {}
 
@@ -134,11 +136,11 @@ class FailureCharges:
         measured: MeasuredCurve | None,
         any_deadline: bool = False,
     ) -> CountsOn:
-        """For a job that is there. ``curve``: its levels; ``measured``: with the figures of its states.
-        ``any_deadline``: it asks for a later deadline, and nobody knows which yet.
+        """Return the assumptions for a known job. ``curve``: its levels; ``measured``: the curve's row with
+        the figures of its states. ``any_deadline``: the job asks for a later deadline that is not known yet.
 
-        A job that was decided without a class, where nothing was in reserve, may be storing its state as
-        seldom as its owner asked for.
+        A job that was decided without a class, while no server was in reserve, may store its state as seldom
+        as its owner asked.
         """
         chosen = class_from_json(row.protection_class)
         if chosen is None and row.state not in UNDECIDED_STATES:
@@ -159,10 +161,11 @@ class FailureCharges:
         within_seconds: float = inf,
         protection: Mapping[str, int] = MappingProxyType({}),
     ) -> CountsOn:
-        """For a job that asks. ``chosen``: its class where it has one. ``within_seconds``: from its
-        submission until its deadline. ``protection``: what its owner asks for."""
+        """Return the assumptions for a new request. ``chosen``: its class, if it has one. ``within_seconds``:
+        from its submission to its deadline. ``protection``: what its owner asks for.
+        """
         if not self._cluster.reserve_servers:
-            within_seconds = inf  # no slack pays for anything
+            within_seconds = inf  # no slack covers failures
         asked = tuple(sorted(protection.items()))
         key = (id(curve), None if measured is None else measured.pk, chosen, within_seconds, asked)
         if key not in self._known:
@@ -180,13 +183,13 @@ class FailureCharges:
     def shares(
         self, curve: ScalingCurve, counts_on: CountsOn, within_seconds: float, server_gpus: int
     ) -> list[float]:
-        """The share of the throughput at each level of a curve that may be promised."""
+        """Return the share of the throughput at each level that may be promised."""
         cluster = self._cluster
         expected = ExpectedFailures(cluster.failures_per_server_day, server_gpus, cluster.reserve_servers)
         return expected.shares(curve.levels.tolist(), counts_on.one_failure, within_seconds)
 
     def promised(self, curve: ScalingCurve, counts_on: CountsOn) -> ScalingCurve:
-        """A curve as promises may rest on it. Jobs that share both share the result."""
+        """Return the curve as promises may use it. Jobs that share both arguments share the result."""
         key = (id(curve), counts_on.shares)
         if key not in self._promised:
             self._promised[key] = (curve, lowered(curve, counts_on.shares) if counts_on.shares else curve)
@@ -229,7 +232,7 @@ class FailureCharges:
         return CountsOn(chosen, cluster.reserve_servers, slack, safe, durable, one)
 
     def _shortfall(self, measured: MeasuredCurve | None, protection: Mapping[str, int]) -> str:
-        """Why the copies that were asked for cannot be promised; empty where they can."""
+        """Return why the requested copies cannot be promised, or an empty string."""
         replicas = protection.get("replicas", 1)
         if replicas == 1:
             return ""
@@ -266,19 +269,19 @@ class FailureCharges:
 
 
 def _longest_iteration(curve: ScalingCurve | None) -> float:
-    """Seconds of one iteration on the slowest level; 0 without any."""
+    """Return the seconds of one iteration on the slowest level; 0 without levels."""
     return 0.0 if curve is None or not curve.levels.size else 1.0 / float(curve.throughput.min())
 
 
 def counts_on_sentence(job: Job) -> str:
-    """On what a promise of a job counts that has been decided before."""
+    """Return what a decided job's promise assumes, as sentences."""
     cluster = read_cluster(job.cluster_id)
     gpus = server_size(job.curve.gpu_kind) if job.curve else 0
     return FailureCharges(cluster, gpus).of(job, _levels(job, cluster), measured=job.curve).sentence()
 
 
 def _levels(job: Job, cluster: Cluster) -> ScalingCurve | None:
-    """The levels that a charge depends on: the longest pause and the slowest iteration."""
+    """Return the levels that a charge depends on, for the longest pause and the slowest iteration."""
     if job.curve is None:
         return None
     levels = list(job.curve.levels.order_by("gpus"))

@@ -1,6 +1,6 @@
-"""The communication plans that generations follow, found when they are made.
+"""The communication plans that new generations follow.
 
-Jobs without gradient plans, which are all where no gradients were measured, cost no query.
+Jobs without gradient plans, which include all jobs of unmeasured gradients, cost no query.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from scheduling.models import GradientPlan, Job
 
 
 class FollowedPlans:
-    """Plans of jobs on the kinds of GPU that they get, by the number of GPUs and the shape."""
+    """Communication plans of jobs on given kinds of GPU, by number of GPUs and placement shape."""
 
     def __init__(self, jobs: Iterable[tuple[Job, str]], measured: Mapping[str, str] | None = None) -> None:
-        """`measured`: by job id the family that is measured, where it is not that of the job's curve."""
+        """`measured`: the measured plan family by job id, where it differs from that of the job's curve."""
         keys = {}
         families = set()
         self._unplanned: dict[str, str] = {}
@@ -51,13 +51,13 @@ class FollowedPlans:
                 self._plans[plan.profile.key, plan.family].append(plan)
 
     def family(self, job: Job) -> str:
-        """The job's family, where plans of it were made for its function; else that of no gradient plan."""
+        """Return the job's family if plans of it were made for its function; else that of no gradient plan."""
         place = self._keys.get(job.pk)
         unplanned = self._unplanned.get(job.pk, PlanFamily.DENSE.value)
         return with_gradients(unplanned, place[1]) if place in self._plans and place else unplanned
 
     def plan(self, job: Job, servers: Sequence[Hashable]) -> GradientPlan | None:
-        """That a generation on these servers follows; None for none."""
+        """Return the plan that a generation on these servers follows, or None."""
         shape = uniform_shape(servers)
         for plan in self._of(job):
             if shape == (plan.servers, plan.gpus_per_server) and plan.profile.gpus == len(servers):
@@ -65,7 +65,9 @@ class FollowedPlans:
         return None
 
     def runtime_plan(self, job: Job, servers: Sequence[Hashable], levels: Sequence[int] = ()) -> RuntimePlan:
-        """Of a generation whose ranks are on ``servers``, or of a measurement of ``levels``."""
+        """Return the runtime plan of a generation with ranks on ``servers``, or of a measurement of
+        ``levels``.
+        """
         return choose_runtime_plan(
             servers,
             self.family(job),
@@ -90,7 +92,7 @@ def _orders(plan: GradientPlan | None) -> GradientOrders | None:
 
 
 def told_plan(plan: GradientPlan | None) -> Mapping[str, Any]:
-    """What is kept with a generation of the plan that it follows; empty where it follows none."""
+    """Return what a generation's row stores of the plan that it follows; empty without a plan."""
     if plan is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Making, handing over and retiring generations (docs/protocols.md 1). Callers hold the cluster's row."""
+"""Makes, hands over and retires generations (docs/protocols.md 1). Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from scheduling.services.rows.records import record
 
 
 def live_generation(job: Job) -> Generation | None:
-    """The one that trains, if any."""
+    """Return the job's live training generation, if any."""
     return job.generations.filter(purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
 
 
 def coming_generation(job: Job) -> Generation | None:
-    """The one that is on its way to train, if any."""
+    """Return the job's coming training generation, if any."""
     return job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).first()
 
 
@@ -55,7 +55,7 @@ _TRAINING = PreparedRows(
 
 
 def training_generations(job_ids: Sequence[str]) -> tuple[dict[str, Generation], dict[str, Generation]]:
-    """`live_generation` and `coming_generation` of many jobs, by job id."""
+    """Return `live_generation` and `coming_generation` of many jobs, by job id."""
     live: dict[str, Generation] = {}
     coming: dict[str, Generation] = {}
     for generation in _TRAINING.ask(job_ids) if job_ids else ():
@@ -97,10 +97,10 @@ def create_generation(
 
 
 def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation | NoFreePort]:
-    """New generations of as many jobs, in a few queries. Each starts once every GPU is its job's.
+    """Make one generation for each job, in a few queries. Each starts once its job holds all of its GPUs.
 
-    The first generation of a job, or one without a living predecessor, knows at once where its state comes
-    from and goes straight to training. A job for which a server has no port left is left as it is.
+    A generation without a live predecessor knows its state's source and begins training at once. A job with a
+    server that has no free port is not changed.
     """
     followed = FollowedPlans(
         ((one.job, one.gpus[0].kind) for one in wanted),
@@ -124,8 +124,7 @@ def _created(
     followed: FollowedPlans,
     epoch: int,
 ) -> list[Generation]:
-    """The generations of those for whom there are ports. Each comes with its number of workers and its
-    ports."""
+    """Make the generations for which there are ports. Each entry has its number of workers and its ports."""
     if not able:
         return []
     wanted = [one for one, _, _ in able]
@@ -192,8 +191,9 @@ def _created(
 
 
 def _curves(wanted: Sequence[NewGeneration], followed: FollowedPlans) -> dict[str, ScalingCurve]:
-    """The jobs' curves on the kinds of GPU that they get, where they were measured under plans of the same
-    family: what another plan makes of a job must not be noted on them."""
+    """Return the jobs' curves on their new kinds of GPU, if measured under the same plan family. Results of
+    another plan must not be stored in them.
+    """
     families = {one.job.pk: followed.family(one.job) for one in wanted}
     jobs: dict[str, list[Job]] = defaultdict(list)
     found = {one.job.pk: one.curve for one in wanted if one.curve is not None}
@@ -206,8 +206,9 @@ def _curves(wanted: Sequence[NewGeneration], followed: FollowedPlans) -> dict[st
 
 
 def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]) -> list[int]:
-    """How many workers each has: as many as GPUs, or fewer where its function's numbers of workers are no
-    powers of two. The GPUs beyond are held, and idle."""
+    """Return the number of workers of each generation: that of its GPUs, or fewer if the function's numbers
+    of workers are no powers of two. The other GPUs are held and idle.
+    """
     measured: dict[int, list[int]] = defaultdict(list)
     for curve_id, gpus in CurveLevel.objects.filter(
         curve__in={curve.pk for curve in curves.values()}
@@ -226,7 +227,7 @@ def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]
 
 
 def begin_training(generation: Generation, job: Job) -> None:
-    """Tell a generation that has no living predecessor to start from the newest state that there is."""
+    """Tell a generation without a live predecessor to start from the newest state."""
     _set_training(generation, job, _servers_of_ranks(generation), PointsInMemory([job]))
     generation.save(update_fields=["goal", "start", "start_iteration", "state"])
     tell_agents(generation)
@@ -240,7 +241,7 @@ def _servers_of_ranks(generation: Generation) -> list[int]:
 def _set_training(
     generation: Generation, job: Job, servers: Sequence[int], in_memory: PointsInMemory
 ) -> None:
-    """`servers`: those of its ranks."""
+    """Set the generation to train from the newest state. `servers`: the server of each rank."""
     generation.goal = Goal.TRAIN
     generation.start = {"from": "nothing"}
     generation.start_iteration = 0
@@ -256,7 +257,7 @@ def _set_training(
 def _prefer_memory(
     generation: Generation, job: Job, servers: Sequence[int], in_memory: PointsInMemory
 ) -> None:
-    """What servers still hold in memory is newer than what is durable."""
+    """Use a point in servers' memory if there is one: it is newer than the durable state."""
     point = in_memory.newest(job, servers)
     if point is None:
         return
@@ -272,8 +273,7 @@ def _prefer_memory(
 
 
 def begin_handover(generation: Generation, predecessor: Generation, cluster: Cluster) -> None:
-    """Tell the living generation to hand over and the ready one to take over (one step, no round trip
-    between)."""
+    """Tell the live generation to hand over and the ready one to take over, in one step without a round trip."""
     now = timezone.now()
     expires_at = now + timedelta(seconds=cluster.handover_timeout_seconds)
     predecessor.goal = Goal.HAND_OVER
@@ -288,7 +288,7 @@ def begin_handover(generation: Generation, predecessor: Generation, cluster: Clu
 
 
 def retire(generation: Generation, because: RetireReason, reason: str) -> None:
-    """Stop a generation for good. Its GPUs are free once the agents confirm that its workers are gone."""
+    """Stop a generation for good. Its GPUs become free once agents confirm that its workers are gone."""
     if generation.state == GenerationState.RETIRED:
         return
     generation.state = GenerationState.RETIRED
@@ -317,7 +317,7 @@ def let_go(job: Job, reason: str) -> None:
 
 
 def tell_to_suspend(generation: Generation, seconds: float) -> None:
-    """Tell the living generation to write its state and to leave its GPUs within ``seconds``."""
+    """Tell the live generation to store its state and leave its GPUs within ``seconds``."""
     generation.goal = Goal.SUSPEND
     generation.step_expires_at = timezone.now() + timedelta(seconds=seconds)
     generation.save(update_fields=["goal", "step_expires_at"])
@@ -325,7 +325,8 @@ def tell_to_suspend(generation: Generation, seconds: float) -> None:
 
 
 def _port_places(one: NewGeneration, workers: int) -> list[int]:
-    """The servers on which a generation needs a port: its first one for the rank that the others join, and
-    each rank's for its shard where there is a state to hand over."""
+    """Return the servers on which a generation needs a port: its first server for the rendezvous, and each
+    rank's server for its shard if there is a state to hand over.
+    """
     serving = [] if one.purpose == Purpose.PROFILING else [gpu.server_id for gpu in one.gpus[:workers]]
     return [one.gpus[0].server_id, *serving]

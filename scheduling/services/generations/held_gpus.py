@@ -1,4 +1,4 @@
-"""GPUs of generations: held, cleared and released, and agents told of it. Callers hold the cluster's row."""
+"""Holds, clears and releases GPUs of generations, and tells agents. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from scheduling.services.rows.wakeups import wake_agents
 
 
 def hold_gpus(generation: Generation) -> bool:
-    """Take the GPUs that no other job holds. True once all are held; then its workers may start."""
+    """Take the GPUs that no other job holds. Return whether all are held; then the workers may start."""
     return bool(hold_all([generation]))
 
 
 def hold_all(generations: Sequence[Generation], also_told: Iterable[Generation] = ()) -> list[Generation]:
-    """`hold_gpus` for many, in their order. Returns those that hold all of theirs. ``also_told``: generations
-    of which agents are to hear even where they hold no GPUs yet."""
+    """Call `hold_gpus` for many generations, in order. Return those that hold all of their GPUs.
+    ``also_told``: further generations whose agents are to be told.
+    """
     waiting: dict[int, list[Assignment]] = {generation.pk: [] for generation in generations}
     for assignment in Assignment.objects.filter(generation__in=waiting, state=AssignmentState.WAITING):
         waiting[assignment.generation_id].append(assignment)
@@ -65,11 +66,10 @@ def hold_all(generations: Sequence[Generation], also_told: Iterable[Generation] 
 
 
 def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[str]:
-    """Free this server's GPUs whose workers the agent no longer has.
+    """Free this server's GPUs whose workers the agent no longer has. Return as `free_assignments`.
 
-    ``alive``: (job id, generation, rank) of workers that still exist. Only an agent that has obeyed the
-    desired state in which the generation was gone can confirm it: otherwise a worker might still be started.
-    Returns as `free_assignments`.
+    ``alive``: (job id, generation, rank) of workers that still exist. Only an agent that has applied the
+    desired state without the generation can confirm its end: otherwise a worker might still be started.
     """
     alive = set(alive)
     clearing = Assignment.objects.filter(
@@ -87,8 +87,9 @@ def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[
 
 
 def free_assignments(assignments: Sequence[Assignment]) -> set[str]:
-    """Mark assignments released. Returns the ids of the jobs that may go on now: those whose workers have
-    ended, and those that waited for one of the GPUs."""
+    """Release assignments. Return the ids of jobs to advance: those whose workers ended, and those that
+    waited for one of the GPUs.
+    """
     if not assignments:
         return set()
     Assignment.objects.filter(pk__in=[assignment.pk for assignment in assignments]).update(
@@ -102,10 +103,10 @@ def free_assignments(assignments: Sequence[Assignment]) -> set[str]:
 
 
 def tell_agents(*generations: Generation) -> dict[int, int]:
-    """Raise the desired version of every server that the generations touch and wake its agent."""
+    """Increment the desired version of every server of the generations and wake its agent."""
     if not generations:
         return {}
-    # Those that keep copies of its state have to know as well.
+    # Servers that keep copies of the state are told, too.
     holders = {server for one in generations for held in one.protection.get("holders", ()) for server in held}
     with connection.cursor() as cursor:
         cursor.execute(_RAISE_VERSIONS, [[generation.pk for generation in generations], list(holders)])

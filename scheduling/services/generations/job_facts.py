@@ -1,4 +1,4 @@
-"""Rows of a job as the facts that its life cycle goes by. Callers hold the cluster's row."""
+"""Reads the facts of the life cycle from a job's rows. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scheduling.services.generations.held_gpus import hold_gpus
 
 
 def _is_ending(job: Job) -> bool:
-    """Whether an earlier generation's end is not confirmed on every server yet."""
+    """Return whether an earlier generation's end is still unconfirmed on some server."""
     return Assignment.objects.filter(
         job=job,
         generation__purpose=Purpose.TRAINING,
@@ -32,12 +32,12 @@ def _is_ending(job: Job) -> bool:
 
 
 def servers_of(generations: Iterable[Generation]) -> QuerySet[Server]:
-    """The servers of which GPUs were given to any of these generations."""
+    """Return the servers whose GPUs were assigned to any of these generations."""
     return Server.objects.filter(gpus__assignments__generation__in=list(generations)).distinct()
 
 
 def _last_failure(job: Job) -> Fail | None:
-    """Why the job failed last, once every server of that generation has reported since."""
+    """Return the job's last failure, once every server of that generation has reported since."""
     failed = job.generations.filter(failure__isnull=False, retired_at__isnull=False).last()
     if failed is None or failed.failure is None:
         return None
@@ -46,7 +46,7 @@ def _last_failure(job: Job) -> Fail | None:
 
 
 def step_bounds(cluster: Cluster) -> StepBounds:
-    """The cluster's time-outs."""
+    """Return the cluster's time-outs."""
     return StepBounds(
         suspend_seconds=cluster.suspend_timeout_seconds,
         handover_seconds=cluster.handover_timeout_seconds,
@@ -79,7 +79,7 @@ class Unretired:
 
 
 def unretired(jobs: Sequence[Job]) -> dict[str, Unretired]:
-    """Those of each of the jobs, in two queries."""
+    """Return the unretired generations of each job, in two queries."""
     by_job: dict[str, list[Generation]] = {job.pk: [] for job in jobs}
     rows = {job.pk: job for job in jobs}
     for generation in _UNRETIRED.ask(list(rows)):
@@ -93,10 +93,10 @@ def unretired(jobs: Sequence[Job]) -> dict[str, Unretired]:
 def facts_of(
     job: Job, *, holding: bool = False, owned_gpus: bool = False, known: Unretired | None = None
 ) -> JobFacts:
-    """The job with its generations that have not ended.
+    """Return the facts of a job and its unretired generations.
 
-    ``holding``: take GPUs first that were waited for and are free now. ``owned_gpus``: also say which of the
-    cluster's own GPUs the generations have. ``known``: these generations, where they were just read.
+    ``holding``: first take awaited GPUs that are free now. ``owned_gpus``: include which of the cluster's own
+    GPUs the generations have. ``known``: the generations, if they were just read.
     """
     known = known or unretired([job])[job.pk]
     workers = known.workers
@@ -136,7 +136,7 @@ def generation_facts(
     workers: Iterable[WorkerFacts] = (),
     owned_gpus: frozenset[int] = frozenset(),
 ) -> GenerationFacts:
-    """One generation. How it would suspend is read only where it was told to."""
+    """Return the facts of one generation. Its suspension is read only if it was told to suspend."""
     suspends = generation.goal == Goal.SUSPEND and generation.state == GenerationState.LIVE
     return GenerationFacts(
         number=generation.number,

@@ -1,7 +1,7 @@
-"""The life of a job, carried out: facts are read from rows, `scheduling.life_cycle` says what is to be done,
-and here it is done. Callers hold the cluster's row.
+"""Carries out the life cycle of a job: reads facts from rows and executes the instructions of
+`scheduling.life_cycle`. Callers hold the cluster's row.
 
-Level-triggered: `advance` does every step that the rows call for. Calling it once more, or much later, is
+Level-triggered: `advance` does every step that the rows call for. Calling it again, or much later, is
 harmless.
 """
 
@@ -35,19 +35,19 @@ from scheduling.services.rows.repeated_lines import record_or_count
 from scheduling.services.rows.scoring import void_promise
 from scheduling.services.rows.wakeups import wake
 
-#: Steps that follow one another at once. A generation has not as many: more would be a circle.
+#: Limit of steps at once. No job needs as many; more would be an endless cycle.
 MOST_STEPS = 20
 
 
 class EndlessSteps(Exception):
-    """The rows of a job call for one step after another: the life cycle goes round in a circle."""
+    """The rows of a job call for one step after another without end."""
 
 
 def advance(job: Job, cluster: Cluster) -> None:
     """Do every step that the job's rows call for now.
 
     Raises:
-        EndlessSteps: they do not come to an end.
+        EndlessSteps: the steps do not end.
     """
     now = timezone.now()
     bounds = step_bounds(cluster)
@@ -60,41 +60,42 @@ def advance(job: Job, cluster: Cluster) -> None:
 
 
 def suspend(job: Job, reason: str) -> None:
-    """Take all GPUs from the job; a living generation writes its state first. A hand-over that is under way
-    is let finish."""
+    """Take all GPUs from the job. A live generation stores its state first; a hand-over under way is
+    completed.
+    """
     cluster = read_cluster(job.cluster_id)
     carry_out(job, events.suspended(facts_of(job), reason, step_bounds(cluster)), cluster)
 
 
 def obey_owner(job: Job, cluster: Cluster) -> None:
-    """Take a paused job's GPUs as soon as the step allows it that it is in."""
+    """Release a paused job's GPUs as soon as its current step permits."""
     if job.paused_by_owner:
         carry_out(job, steps.owner_steps(facts_of(job), step_bounds(cluster)), cluster)
 
 
 def became_live(job: Job, generation: Generation, iteration: int, cluster: Cluster) -> None:
-    """Rank 0 has done its first iteration: this generation trains, its predecessor is retired."""
+    """Make this generation live after rank 0's first iteration, and retire its predecessor."""
     carry_out(job, events.first_iteration(facts_of(job), generation.number, iteration), cluster)
     obey_owner(job, cluster)
 
 
 def break_off_change(job: Job, reason: str, cluster: Cluster) -> bool:
-    """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns
-    whether there was one."""
+    """Retire a coming generation that nothing depends on yet and leave the job as before. Return whether
+    there was one.
+    """
     found = events.broken_off(facts_of(job, owned_gpus=True), reason)
     carry_out(job, found, cluster)
     return bool(found)
 
 
 def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
-    """A generation is gone without having handed over: go on from the last durable state."""
+    """Continue from the last durable state after a generation is lost without a hand-over."""
     carry_out(job, events.lost(facts_of(job), generation_facts(generation), reason), cluster)
     obey_owner(job, cluster)
 
 
 def give_up(job: Job, reason: str, cluster: Cluster) -> None:
-    """The coming generation will not train: the old one goes on, or the job restarts from its last durable
-    state."""
+    """Give up the coming generation: the old one goes on, or the job restarts from its last durable state."""
     carry_out(job, events.given_up(facts_of(job), reason), cluster)
     obey_owner(job, cluster)
 
@@ -102,15 +103,16 @@ def give_up(job: Job, reason: str, cluster: Cluster) -> None:
 def worker_failed(
     job: Job, generation: Generation, fault: Fail, cluster: Cluster, *, reached: int = 0
 ) -> None:
-    """One rank cannot go on. Errors that repeat without progress end the job. ``reached``: iterations that
-    the rank had completed."""
+    """Handle the failure of one rank. Errors that repeat without progress end the job. ``reached``:
+    iterations that the rank had completed.
+    """
     facts = replace(generation_facts(generation), on_one_server=len(servers_of([generation])) == 1)
     carry_out(job, events.worker_failed(facts_of(job), facts, fault, reached), cluster)
     obey_owner(job, cluster)
 
 
 def excuse(generations: QuerySet[Generation]) -> None:
-    """Their ends were no failures of their jobs: a server of theirs has failed."""
+    """Do not count the ends of these generations as failures of their jobs: one of their servers failed."""
     for generation in generations.filter(failure__isnull=False).select_related("job"):
         generation.failure = None
         generation.save(update_fields=["failure"])
@@ -118,8 +120,9 @@ def excuse(generations: QuerySet[Generation]) -> None:
 
 
 def fail_all(faults: Sequence[tuple[Job, Fail]], cluster: Cluster) -> None:
-    """End the jobs, whose functions, environments or data are at fault; those of which nothing runs in a few
-    statements."""
+    """Fail jobs whose function, environment or data is at fault. Jobs without workers take only a few
+    statements.
+    """
     jobs = [job.pk for job, _ in faults]
     begun = Generation.objects.filter(job__in=jobs).exclude(state=GenerationState.RETIRED)
     running = set(begun.values_list("job_id", flat=True))
@@ -140,7 +143,7 @@ def fail_all(faults: Sequence[tuple[Job, Fail]], cluster: Cluster) -> None:
 
 
 def carry_out(job: Job, found: Sequence[Instruction], cluster: Cluster) -> None:
-    """Do what is to be done, in order."""
+    """Execute the instructions in order."""
     for instruction in found:
         _HOW[type(instruction)](job, instruction, cluster)
 
@@ -249,7 +252,7 @@ _OF_A_FAULT = ("failure", "promise_outcome", "void_reason", "decided_at")
 
 
 def _note_fault(job: Job, fault: Fail) -> None:
-    """Set what a failed job's row says of it; the caller saves it."""
+    """Store the failure in the job's fields; the caller saves them."""
     job.failure = {"reason": fault.reason, "message": fault.message, "traceback": fault.traceback}
     own = fault.reason in events.FUNCTIONS_FAULTS
     void_promise(job, VoidReason.FUNCTION_FAILED if own else VoidReason.FAILED_REPEATEDLY)

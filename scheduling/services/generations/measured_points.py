@@ -1,5 +1,6 @@
-"""How old the newest point in memory gets while all copies are there, as measured: promises of the function's
-later jobs count on it (decision 0028)."""
+"""Measured age of the newest point in memory while all copies exist. Promises of the function's later jobs
+depend on it (decision 0028).
+"""
 
 from __future__ import annotations
 
@@ -12,20 +13,21 @@ from scheduling.choices import ProtectionState
 from scheduling.models import Generation, Job, ScalingCurve
 from scheduling.selectors.recovery.memory_states import memory_state
 
-#: A smaller figure than was known before counts for so much.
+#: Weight of a new figure that is smaller than the known one.
 FORGETTING = 0.1
 
 
 def remembered(known: float | None, seen: float) -> float:
-    """More counts at once, less little by little."""
+    """Return the new estimate: a larger figure counts at once, a smaller one gradually."""
     if known is None or seen >= known:
         return seen
     return known - (known - seen) * FORGETTING
 
 
 def note_point_age(job: Job, generation: Generation, event: Mapping[str, Any], now: datetime) -> None:
-    """Keep with the curve how old points get by rank 0's measured plan, and no less than what the stores hold
-    is old. Nothing is kept where a copy is missing, or iterations with copies were not measured yet."""
+    """Store in the curve how old points get by rank 0's measured plan, at least the age of those in the
+    stores. Nothing is stored while a copy is missing or before iterations with copies were measured.
+    """
     if generation.curve is None or event["with_seconds"] is None:
         return
     state = memory_state(job)

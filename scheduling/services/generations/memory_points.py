@@ -1,8 +1,7 @@
-"""Recovery points in the memory of servers: what agents report of them, and what starts from them.
+"""Recovery points in servers' memory: agents' reports about them, and orders to start from them.
 
-Stores hold a newer point after every iteration. No row is written for that: each agent's last report says
-what its server holds, and the workers that start agree which point is the newest that is whole on all of
-them.
+Stores hold a newer point after every iteration, and no row is written for that. Each agent's last report says
+what its server holds. Starting workers agree on the newest point that is complete across them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from scheduling.selectors.recovery.memory_points import MemoryPoint, Place
 
 
 def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedItem]:
-    """Note what a server's store holds of work that was given to it; returns what is refused."""
+    """Store what a server's memory store holds of its own work. Return the refused items."""
     report, problem = check(StoreReport, value)
     if report is None:
         return [RefusedItem("memory_store", 0, problem)]
@@ -52,11 +51,11 @@ def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedIt
 
 
 def start_from_memory(point: MemoryPoint, servers: Sequence[int]) -> dict[str, Any]:
-    """The order to take a state from memory.
+    """Return the order to take a state from memory.
 
     Args:
-        servers: the server of each rank of the new generation. A shard is read by a rank beside it where
-            there is one, else by one that reads little yet, whose server fetches it.
+        servers: the server of each rank of the new generation. A shard is read by a rank on a server that
+            holds it, if any, else by a rank that reads little so far, whose server fetches it.
     """
     racks = dict(Server.objects.filter(pk__in=servers).values_list("pk", "rack"))
     shards = range(len(point.holders))
@@ -101,8 +100,9 @@ def _servers(places: Iterable[Place]) -> set[int]:
 
 
 class _Keeping:
-    """Whose shards a server may have besides those of its own workers: ranks of which it was to keep a copy,
-    and all of a generation whose state its workers were told to take."""
+    """Shards that a server may hold besides those of its own workers: copies that it was granted, and all
+    shards of a generation whose state its workers were told to take.
+    """
 
     def __init__(self, server_id: int, jobs: Iterable[str]) -> None:
         self._server_id = server_id
@@ -119,7 +119,7 @@ class _Keeping:
         self._taken = set(taken.values_list("job_id", "start__generation"))
 
     def knows(self, entry: Mapping[str, Any]) -> bool:
-        """Whether what the server says that it holds was given to it."""
+        """Return whether the server may hold the reported shard."""
         key = (entry["job"], entry["generation"])
         holders = self._holders.get(key, [])
         rank = entry["rank"]

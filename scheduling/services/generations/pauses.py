@@ -1,4 +1,4 @@
-"""What a change of workers cost a job: its pause by parts, and from where its state was read."""
+"""Pause of a job at a change of workers: its parts, and where the state was read from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHERE = {
 
 
 def note_pause(generation: Generation, event: Mapping[str, Any], pause_seconds: float) -> None:
-    """Keep what rank 0 tells of the pause. Its parts are within the whole, whatever it says."""
+    """Store the pause that rank 0 reports. Its parts are limited to the whole."""
     generation.pause_seconds = pause_seconds
     generation.waiting_seconds = min(event["waiting_seconds"], pause_seconds)
     generation.loading_seconds = min(event["loading_seconds"], pause_seconds - generation.waiting_seconds)
@@ -27,7 +27,7 @@ def note_pause(generation: Generation, event: Mapping[str, Any], pause_seconds: 
 
 
 def tell_pause(job: Job, generation: Generation) -> None:
-    """A line in the job's history, where a state was taken and the generation trains with it."""
+    """Record the pause in the job's history if a state was taken and the generation trains."""
     trains = Generation.objects.filter(pk=generation.pk, state=GenerationState.LIVE).exists()
     counted = Counter(sources_of_shards(generation.start, servers_of_ranks(generation)) if trains else ())
     if not counted or generation.pause_seconds is None:
@@ -48,6 +48,6 @@ def tell_pause(job: Job, generation: Generation) -> None:
 
 
 def servers_of_ranks(generation: Generation) -> list[int]:
-    """The server of each rank."""
+    """Return the server of each rank."""
     members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
     return list(members.values_list("gpu__server_id", flat=True))

@@ -1,9 +1,9 @@
-"""Communication plans that lose are given up: their jobs train without a plan again (Zen 3.3.2, Cupcake 7).
+"""Gives up communication plans that lose; their jobs train without a plan again (Zen 3.3.2, Cupcake 7).
 
-A plan is given up where it was measured slower than no plan was, where it takes far longer than predicted and
-no plan was never measured, where exchanges become lopsided, and where workers cannot follow it. Promises
-outrank all of it: a promise that rests on levels of a plan that are faster than those without it is not
-harmed by giving the plan up while its job runs.
+A plan loses if it was measured slower than training without a plan; if it takes far longer than predicted and
+training without a plan was never measured; if exchanges become lopsided; or if workers cannot follow it.
+Promises take precedence: while a job's promise needs levels that are faster with the plan than without it,
+the plan is kept.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from scheduling.models import CurveLevel, Generation, GradientPlan, Job, JobMetr
 from scheduling.models.functions import NOT_VOID
 from scheduling.services.generations.renewing import renew
 
-#: What was measured varies: so much slower is no loss.
+#: Relative slowdown that is within the variation of measurements.
 TOLERANCE = 0.02
 MINIMUM_SAMPLES = 8
 WINDOW = timedelta(seconds=60)
 
 
 def watch_plans() -> int:
-    """Give up the plans of running jobs that lose, and have these jobs train without. Returns how many."""
+    """Give up losing plans of running jobs and let the jobs train without them. Return the number of plans."""
     given_up = 0
     live = Generation.objects.filter(
         purpose=Purpose.TRAINING,
@@ -46,7 +46,7 @@ def watch_plans() -> int:
         )
         if plan is None or not plan.carried_out:
             continue
-        # A plan that was made since lies in the same row, and has not been tried.
+        # A later plan may have replaced the followed one in the same row, and has not been tried.
         is_own = plan.made_at.isoformat() == generation.communication["made_at"]
         reason = _loses(generation, plan, is_own=is_own)
         if reason is not None:
@@ -63,14 +63,14 @@ def watch_plans() -> int:
 
 
 def give_up(plan: GradientPlan, reason: str) -> None:
-    """No generation follows the plan from now on. Other inputs make another plan."""
+    """Stop using the plan for new generations. Other inputs make another plan."""
     GradientPlan.objects.filter(pk=plan.pk).update(given_up=reason[:300])
 
 
 def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_second: float) -> None:
-    """A level of a family was measured: note what its plan takes, and give it up where none is faster.
+    """Store the measured iteration time of a level's plan, and give the plan up if no plan is faster.
 
-    The level stays as it was measured: without the plan the job is no slower than that.
+    The level keeps the measured speed: without the plan the job is no slower.
     """
     if gradients_of(generation.runtime_plan.get("family", PlanFamily.DENSE)) == PlanFamily.DENSE:
         return
@@ -83,7 +83,7 @@ def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_s
 
 
 def could_not_follow(job: Job, generation: Generation, message: str) -> None:
-    """Workers did not start under a plan: it is not tried again."""
+    """Give up plans under which workers did not start."""
     levels = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
     if gradients_of(generation.runtime_plan.get("family", PlanFamily.DENSE)) == PlanFamily.DENSE:
         return
@@ -105,14 +105,14 @@ def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[Gradie
 
 
 def _rate_without_plan(plan: GradientPlan) -> float | None:
-    """Iterations a second as they were measured without a plan; None where they were not, or in vain."""
+    """Return the iterations a second measured without a plan; None if there is no valid measurement."""
     keys = keys_without_plan(plan.profile.key)
     level = CurveLevel.objects.filter(NOT_VOID, curve__key__in=keys, gpus=plan.profile.gpus).first()
     return None if level is None else level.iterations_per_second
 
 
 def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str | None:
-    """Why the generation's plan loses, in a sentence; None where it does not, or where too little was seen.
+    """Return why the generation's plan loses, or None if it does not or if too little was measured.
 
     `is_own`: whether `plan` is the one that the generation follows, not its successor.
     """
@@ -137,7 +137,7 @@ def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str |
         return None
     faster = rate is not None and without is not None and rate > without
     report = WindowReport(
-        # Where it is known to be faster than none, a prediction that was too good is no reason.
+        # If the plan is known to be faster than none, an optimistic prediction is no reason.
         () if faster else window["iteration_seconds"],
         window["push_imbalance"],
         window["pull_imbalance"],
@@ -146,7 +146,7 @@ def _loses(generation: Generation, plan: GradientPlan, *, is_own: bool) -> str |
 
 
 def _promise_needs(generation: Generation, without: float | None) -> bool:
-    """Whether the job's promise rests on a level that nothing but its plan is known to reach."""
+    """Return whether the job's promise needs a level that is known to be reached only with the plan."""
     if not generation.job.promised:
         return False
     level = CurveLevel.objects.filter(curve=generation.curve_id, gpus=generation.world_size).first()

@@ -1,4 +1,4 @@
-"""Progress, metrics and logs as they stream in."""
+"""Stores progress, metrics and logs as they are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Living:
 
 
 def _living_generations(jobs: set[str]) -> dict[tuple[str, int], _Living]:
-    """The living training generation of each job."""
+    """Return each job's live training generation."""
     found = Generation.objects.filter(
         job_id__in=jobs, purpose=Purpose.TRAINING, state=GenerationState.LIVE
     ).values_list("job_id", "number", "world_size", "job__max_iterations")
@@ -85,8 +85,7 @@ def _living_generations(jobs: set[str]) -> dict[tuple[str, int], _Living]:
 
 @transaction.atomic
 def store_logs(server_id: int, items: Sequence[CheckedItem]) -> list[RefusedItem]:
-    """Store log pieces of workers that this server was given; a repeated piece changes nothing. Returns what
-    is refused."""
+    """Store log pieces of this server's workers; a repeated piece changes nothing. Return the refused items."""
     own = OwnWork(server_id, (item.value["job"] for item in items))
     problems = [(item, own.problem(item.value)) for item in items]
     taken = [item.value for item, problem in problems if problem is None]

@@ -1,7 +1,7 @@
-"""On which servers the recovery points in memory of a new generation are kept.
+"""Chooses the servers that keep a new generation's recovery points in memory.
 
-The choice is `recovery.placement`'s: this room tells it which servers there are, what their stores may take,
-and what others have been granted there.
+`recovery.placement` makes the choice. This module supplies the servers, the capacity of their stores, and
+what other jobs were granted there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scheduling.choices import GenerationState, Purpose
 from scheduling.models import Generation, Job
 from scheduling.selectors.recovery.memory_points import PointsInMemory
 
-#: Copies of each shard, its own server's among them, where an operator has set no target, and in any case
-#: where a promise counts on copies.
+#: Default number of copies of each shard, including the local one, without an operator's target. A promise
+#: that counts on copies has at least this number.
 REPLICAS = 2
 
 
@@ -31,13 +31,13 @@ class _Store:
     cluster: Cluster
     domains: FailureDomains
     limit_bytes: int
-    #: Whether others may rely on it: it is the cluster's own, and nobody empties it. A standby server's
-    #: memory is free, and what it has it need not fetch once it takes a lost server's place.
+    #: Whether other servers may rely on it: it belongs to the cluster and is not being emptied. A standby
+    #: server has free memory, and what it holds need not be fetched once it replaces a lost server.
     stays: bool
 
 
 class Stores:
-    """The in-memory stores of a cluster, and what is granted there. Grants of one batch see each other."""
+    """In-memory stores of clusters and the memory granted there. Grants of one batch see each other."""
 
     def __init__(self, cluster_ids: Iterable[int]) -> None:
         servers = Server.objects.select_related("cluster").filter(
@@ -80,14 +80,13 @@ class Stores:
         promised: int = 1,
         asked: int | None = None,
     ) -> dict[str, Any]:
-        """Where the shards of ranks on these servers are to be kept; empty where their servers keep none.
+        """Return where the shards of ranks on these servers are kept; empty if a server has no store.
 
         Args:
-            servers: of each rank. state_bytes: of the whole state; 0 while nobody knows. promised: copies
-                that the job's promise counts on. asked: copies that its owner asks for, if any.
+            servers: the server of each rank. state_bytes: size of the whole state; 0 if unknown. promised:
+                copies that the job's promise counts on. asked: copies that its owner asks for, if any.
 
-        Servers that have nothing to do with the job keep copies where its ranks are on fewer servers than
-        there are to be copies.
+        If the ranks are on fewer servers than there are to be copies, other servers keep copies.
         """
         ranks = Counter(servers)
         if not ranks or not ranks.keys() <= self._stores.keys():
@@ -116,7 +115,7 @@ class Stores:
         return protection
 
     def servers_with_room(self, state_bytes: int) -> int:
-        """How many servers have room for the state of one more job, were it on one of them alone."""
+        """Return how many servers have room for the whole state of one more job."""
         return sum(
             store.stays and store.limit_bytes - self._granted[server] >= SLOTS * state_bytes
             for server, store in self._stores.items()
@@ -130,7 +129,9 @@ class Stores:
         promised: int,
         asked: int | None,
     ) -> tuple[int, list[int], str]:
-        """How many copies, which other servers keep some of them, and why an operator's target is missed."""
+        """Return the number of copies, the other servers that keep some, and why an operator's target is
+        missed.
+        """
         cluster = self._stores[places[0]].cluster
         if asked is not None:
             wanted = max(asked, promised)
@@ -165,13 +166,14 @@ class Stores:
         return Machine(store.name, self._free(job_id, server), shard_bytes, store.domains)
 
     def _free(self, job_id: str, server: int) -> int:
-        """What no other job was granted. Of the same job's earlier generation less and less is kept."""
+        """Return the bytes granted to no other job. The same job's earlier generation keeps less and less."""
         others = self._granted[server] - self._granted_to[job_id, server]
         return max(0, self._stores[server].limit_bytes - others)
 
     def _another(self, job_id: str, places: Sequence[int], shard_bytes: int) -> int | None:
-        """Another server that is to keep copies of what is on these: with room for them, in another rack and
-        power domain if there is one, with the fewest others to keep."""
+        """Return another server to keep copies of these servers' shards: with enough room, if possible in
+        other racks and power domains, and with the fewest grants.
+        """
         taken = {domain for server in places for domain in self._stores[server].domains.named()}
         able = [
             other
@@ -189,8 +191,9 @@ class Stores:
 
 
 def failure_rates(cluster: Cluster) -> FailureRates:
-    """What an operator has said of failures. A loss is repaired once another server is there, at the
-    latest."""
+    """Return the failure rates that an operator has set. A loss is repaired at the latest once another server
+    is there.
+    """
     return FailureRates(
         machine_a_day=cluster.failures_per_server_day,
         rack_a_day=cluster.failures_per_rack_day,
@@ -200,13 +203,14 @@ def failure_rates(cluster: Cluster) -> FailureRates:
 
 
 def promised_replicas(job: Job) -> int:
-    """Copies of its state that a job's promise counts on, the local one included."""
+    """Return the copies of its state that a job's promise counts on, including the local one."""
     return int(job.protection_class.get("replicas", 1)) if job.protection_class else 1
 
 
 def replace_lost_copies(server_id: int) -> list[Generation]:
-    """A server is given up: jobs that train on without it, and had a copy there, get one elsewhere where
-    there is room. Returns their generations, for their servers to be told."""
+    """Place copies elsewhere, where there is room, for jobs that train on and had a copy on a fenced server.
+    Return their generations, so that their servers can be told.
+    """
     kept = Generation.objects.filter(
         purpose=Purpose.TRAINING, protection__holders__contains=[[server_id]]
     ).exclude(state=GenerationState.RETIRED)

@@ -1,6 +1,6 @@
-"""Recoveries as rows: when one begins, what was lost, and how it ends. Callers hold the cluster's row.
+"""Rows of recoveries: when one begins, what was lost, and how it ends. Callers hold the cluster's row.
 
-How one goes on is said in `recovering.py`. Nothing here restarts anything: generations do.
+`recovering.py` carries recoveries out. Nothing here restarts anything: generations do.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from scheduling.selectors.recovery.memory_points import PointsInMemory
 from scheduling.selectors.recovery.state_sources import sources_of
 from scheduling.services.rows.records import record
 
-#: Servers that fall silent within so long of each other were lost at once.
+#: Servers that fall silent within this time of each other count as one loss.
 SIMULTANEOUS = timedelta(seconds=2)
 
 
 def begin_recovery(job: Job, generation: Generation, reason: str, now: datetime) -> Recovery:
-    """Note that a generation that trained is lost. A second call finds the row of the first.
+    """Store that a training generation is lost. A second call returns the row of the first.
 
-    It was detected when its server was found silent, if that was before.
+    The time of detection is when its server was found silent, if that was earlier.
     """
     for earlier in job.recoveries.filter(outcome=RecoveryOutcome.OPEN).exclude(
         failed_generation=generation.number
     ):
-        conclude(earlier, generation)  # what trained has recovered from what was before
+        conclude(earlier, generation)  # the generation trained, so it had recovered from the earlier failure
     silent = Server.objects.filter(
         gpus__assignments__generation=generation, state=ServerState.SUSPECT
     ).values_list("state_changed_at", flat=True)
@@ -53,7 +53,7 @@ def begin_recovery(job: Job, generation: Generation, reason: str, now: datetime)
         },
     )
     if not new and found.kind == RecoveryKind.ANNOUNCED and found.outcome == RecoveryOutcome.OPEN:
-        # It was to leave in order, and failed on the way. Whether a server was lost will be seen.
+        # It failed while leaving in order. Whether a server was lost is found out later.
         found.kind, found.reason = RecoveryKind.SOFTWARE, reason[:300]
         found.lost_servers, found.lost_ranks = [], []
         found.iteration_reached = max(found.iteration_reached, job.iterations_done)
@@ -62,7 +62,7 @@ def begin_recovery(job: Job, generation: Generation, reason: str, now: datetime)
 
 
 def announce_recovery(job: Job, generation: Generation, now: datetime) -> None:
-    """Note that a generation stops in order because a server of its leaves: a failure that was announced."""
+    """Store that a generation stops in order because one of its servers leaves: an announced failure."""
     leaving = [server for server in _servers(generation) if not server.open_to_training()]
     if not leaving or job.recoveries.filter(outcome=RecoveryOutcome.OPEN).exists():
         return
@@ -84,8 +84,8 @@ def announce_recovery(job: Job, generation: Generation, now: datetime) -> None:
 
 
 def note_lost_server(server: Server, silent_since: datetime, now: datetime) -> list[Recovery]:
-    """A server is given up: every recovery of work that it holds was one of hardware, also where the job
-    trains again already. Returns these recoveries.
+    """Mark every recovery of work on a fenced server as one of hardware, even if the job trains again
+    already. Return these recoveries.
 
     Call it before the server's GPUs are freed.
     """
@@ -101,7 +101,7 @@ def note_lost_server(server: Server, silent_since: datetime, now: datetime) -> l
 
 
 def _recovery_after(generation: Generation) -> Recovery | None:
-    """The recovery from its failure, or the one in which it was to go on."""
+    """Return the recovery from the generation's failure, or the open one that it was to complete."""
     of_job = Recovery.objects.filter(job=generation.job_id)
     own = of_job.filter(failed_generation=generation.number).first()
     open_ones = of_job.filter(outcome=RecoveryOutcome.OPEN, failed_generation__lt=generation.number)
@@ -145,7 +145,7 @@ def _ranks_on(generation: Generation, servers: Sequence[int]) -> list[int]:
 
 
 def conclude(found: Recovery, generation: Generation) -> None:
-    """The job trains again, with this generation."""
+    """End the recovery: the job trains again, with this generation."""
     note_sources(found, generation)
     found.phase, found.outcome = RecoveryPhase.RUNNING.value, RecoveryOutcome.RECOVERED
     found.iteration_resumed = generation.start_iteration
@@ -165,14 +165,14 @@ def conclude(found: Recovery, generation: Generation) -> None:
 
 
 def break_off(found: Recovery, why: str, now: datetime) -> None:
-    """It will not train again, or not for this reason."""
+    """End the recovery without success: the job will not train again, or not for this reason."""
     found.outcome, found.broken_off_because = RecoveryOutcome.BROKEN_OFF, why[:200]
     found.ended_at = found.phase_at = max(now, found.detected_at)
     found.save(update_fields=["outcome", "broken_off_because", "ended_at", "phase_at"])
 
 
 def begin_anew(found: Recovery, why: str, now: datetime) -> None:
-    """What was to go on will not: back to the first phase. What was known of it is forgotten."""
+    """Return to the first phase after an attempt has failed, and forget that attempt's facts."""
     found.phase, found.phase_at = RecoveryPhase.DETECTED.value, now
     found.recovering_generation, found.last_attempt = None, why[:300]
     found.sources, found.source = [], ""
@@ -182,7 +182,7 @@ def begin_anew(found: Recovery, why: str, now: datetime) -> None:
 
 
 def note_sources(found: Recovery, generation: Generation) -> None:
-    """From where each rank of a generation that is to go on takes its state."""
+    """Store from where each rank of the successor takes its state."""
     found.recovering_generation = generation.number
     members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
     found.sources = sources_of(generation.start, list(members.values_list("gpu__server_id", flat=True)))
@@ -192,7 +192,7 @@ def note_sources(found: Recovery, generation: Generation) -> None:
 
 
 def words_on_going_on(job: Job, durable: int) -> str:
-    """From which iteration a job that lost its GPUs will go on, for its history."""
+    """Return a sentence for the history: from which iteration a job that lost its GPUs will go on."""
     of_job = job.generations.filter(purpose=Purpose.TRAINING, live_at__isnull=False)
     last = of_job.order_by("-number").first()
     servers = [] if last is None else [server.pk for server in _servers(last)]

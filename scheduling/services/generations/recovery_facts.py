@@ -1,7 +1,7 @@
-"""Rows of a recovery as the facts that `recovery.life_cycle` goes by, and when each phase began by them.
+"""Reads the facts for `recovery.life_cycle` from a recovery's rows, and when each phase began.
 
-A phase's time is that of the fact which ended the one before: a GPU confirmed free, GPUs held, a worker's
-report. So it does not matter when anybody looks, nor how often.
+A phase begins with the fact that ended the previous one: a GPU confirmed free, GPUs held, a worker's report.
+So the time and frequency of these reads do not matter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduling.models import Assignment, Generation, Job, Recovery, Worker
 
 #: Phases of a worker that has its state.
 LOADED = ("training", "suspended", "handed_over", "completed")
-#: Ends of a generation that was to go on and did not.
+#: How a successor generation ends without having trained.
 _FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP, RetireReason.LOST)
 
 
@@ -39,7 +39,7 @@ class RecoveryRows:
 
 
 def recovery_rows(recovery: Recovery) -> RecoveryRows:
-    """Read them."""
+    """Read the rows of a recovery."""
     job = Job.objects.select_related("checkpoint").get(pk=recovery.job_id)
     of_job = list(
         job.generations.filter(number__gte=recovery.failed_generation, purpose=Purpose.TRAINING).order_by(
@@ -57,7 +57,7 @@ def recovery_rows(recovery: Recovery) -> RecoveryRows:
         for one in before
         if one.held_at is not None
         and one.retired_because in _FAILED_STARTS
-        # A change that failed at the same time was not made to recover.
+        # A change that failed at the same time was not part of the recovery.
         and one.retired_at is not None
         and one.retired_at > recovery.detected_at
     ]
@@ -67,8 +67,9 @@ def recovery_rows(recovery: Recovery) -> RecoveryRows:
 
 
 def recovery_bounds(cluster: Cluster) -> RecoveryBounds:
-    """The bounds of a generation's own steps. Workers that do not stop hold GPUs, which the planner knows:
-    nothing is won by beginning anew for them."""
+    """Return the bounds of a generation's own steps. There is none for stopping workers: the planner knows
+    that they hold GPUs, and beginning anew would not free these.
+    """
     seconds = cluster.prepare_timeout_seconds + cluster.handover_timeout_seconds
     return RecoveryBounds(
         freeze_seconds=None, prepare_seconds=seconds, load_seconds=seconds, start_seconds=seconds
@@ -76,7 +77,9 @@ def recovery_bounds(cluster: Cluster) -> RecoveryBounds:
 
 
 def recovery_facts(rows: RecoveryRows) -> RecoveryFacts:
-    """The facts. A server is lost once it is given up; before, its ranks are survivors that do not answer."""
+    """Return the facts of a recovery. A server is lost once it is fenced; before, its ranks are silent
+    survivors.
+    """
     recovery, failed, successor = rows.recovery, rows.failed, rows.successor
     ranks = failed.world_size
     holding = {one.rank for one in rows.left if one.state != AssignmentState.RELEASED}
@@ -105,9 +108,9 @@ def recovery_facts(rows: RecoveryRows) -> RecoveryFacts:
 
 
 def began_at(rows: RecoveryRows, phase: RecoveryPhase) -> datetime | None:
-    """When the facts that begin a phase became true; None where they are not known to be.
+    """Return when the facts that begin a phase became true; None if that is not known.
 
-    Phases follow each other: none began before the one before it.
+    No phase begins before the previous one.
     """
     own = _fact_time(rows, phase)
     if own is None:
@@ -127,7 +130,7 @@ def _fact_time(rows: RecoveryRows, phase: RecoveryPhase) -> datetime | None:
     if phase is RecoveryPhase.RESOURCED:
         return successor.held_at
     if phase in (RecoveryPhase.SOURCES_CHOSEN, RecoveryPhase.STARTING):
-        # Its order to start is there from the beginning; workers may begin once all GPUs are held.
+        # The start order exists from the beginning; workers may start once all GPUs are held.
         return successor.held_at if successor.start else None
     if phase is RecoveryPhase.LOADING:
         ready = [one.ready_at for one in rows.workers if one.ready_at is not None]

@@ -1,6 +1,7 @@
-"""Where a generation's state comes from: shards, who holds each, and which rank reads it.
+"""Orders that tell a generation's ranks where to read its state: shards, their holders and their readers.
 
-A restart, a migration, a resumption and a hand-over are one order with other holders (docs/protocols.md 2.3).
+A restart, a migration, a resumption and a hand-over use the same order with different holders
+(docs/protocols.md 2.3).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scheduling.models import Checkpoint, Generation, Job, StateShard
 
 
 def start_from_checkpoint(point: Checkpoint, readers: int) -> dict[str, Any]:
-    """The order to start `readers` ranks from a complete recovery point."""
+    """Return the order to start `readers` ranks from a complete recovery point."""
     shards = [
         {
             "id": shard.number,
@@ -38,10 +39,11 @@ def start_from_checkpoint(point: Checkpoint, readers: int) -> dict[str, Any]:
 
 
 def start_from_predecessor(predecessor: Generation, servers: Sequence[int]) -> dict[str, Any]:
-    """The order to take the state over from the memory of a generation's ranks.
+    """Return the order to take the state from the memory of a generation's ranks.
 
     Args:
-        servers: of each rank of the new generation. One that stays where a rank was reads that rank's shard.
+        servers: the server of each rank of the new generation. A rank on the server of a former rank reads
+            that rank's shard.
     """
     members = list(
         predecessor.assignments.select_related("gpu__server").order_by("rank")[: predecessor.world_size]
@@ -83,9 +85,9 @@ def take_shard(
     reason: str,
     store_seconds: float,
 ) -> Checkpoint | None:
-    """Note that a shard is durable. Returns its recovery point once that is complete.
+    """Store that a shard is durable. Return its recovery point once that is complete.
 
-    How many shards make it complete is what the generation was given, not what anybody reports.
+    The point is complete with as many shards as the generation has ranks, whatever is reported.
     """
     point, _ = Checkpoint.objects.get_or_create(
         job=job,

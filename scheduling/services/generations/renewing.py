@@ -1,4 +1,4 @@
-"""A job goes on in a new generation on the same GPUs, since the plan of its gradients is another one now."""
+"""Replaces a generation on the same GPUs because its communication plan has changed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scheduling.services.rows.wakeups import wake
 
 
 def renew(generation: Generation, *, reason: str, event: str, sentence: str) -> bool:
-    """Replace a living generation by one that follows the plan that there is now. Returns whether it is.
+    """Replace a live generation by one that follows the present plan. Return whether that was done.
 
     Args:
-        reason: of the new generation. event, sentence: told in the job's history.
+        reason: reason of the new generation. event, sentence: entry in the job's history.
     """
     with transaction.atomic():
         cluster = lock_cluster(generation.job.cluster_id)
@@ -30,7 +30,7 @@ def renew(generation: Generation, *, reason: str, event: str, sentence: str) -> 
 
 
 def may_be_renewed(job: Job, current: Generation) -> bool:
-    """Whether it trains, and nothing else is on its way."""
+    """Return whether the generation trains and no other is coming."""
     changing = job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).exists()
     trains = current.state == GenerationState.LIVE and current.goal == Goal.TRAIN
     return trains and not changing and not job.finished()
@@ -39,7 +39,7 @@ def may_be_renewed(job: Job, current: Generation) -> bool:
 def renew_locked(
     job: Job, current: Generation, cluster: Cluster, *, reason: str, event: str, sentence: str
 ) -> bool:
-    """`renew` for those who hold the cluster's row and the job's, and have asked `may_be_renewed`."""
+    """Call `renew` with the cluster's and the job's rows locked, after `may_be_renewed`."""
     held = list(current.assignments.select_related("gpu__server").order_by("rank"))
     (made,) = create_generations(
         [

@@ -1,5 +1,6 @@
-"""Ports of servers for the workers of generations, and for agents that measure links. Callers hold the
-cluster's row."""
+"""Ports on servers for generations' workers and for agents that measure links. Callers hold the cluster's
+row.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class NoFreePort:
 
 
 def _used(server_ids: int) -> QuerySet[Any, Any]:
-    """Ports of unretired generations' masters, of probes of links and of shards."""
+    """Return the used ports: those of unretired generations' masters and shards, and of link probes."""
     unretired = Generation.objects.exclude(state=GenerationState.RETIRED).order_by()
     masters = unretired.filter(master_server__pk__any_of=server_ids)
     probes = ServerLink.objects.filter(asked_at__isnull=False, second__pk__any_of=server_ids).order_by()
@@ -46,9 +47,9 @@ _WITH_PORTS = PreparedRows(
 
 
 def take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
-    """A port for each server id of each entry, of that server's range; none for an entry that lacks one.
+    """Return for each entry a free port of each of its servers, or `NoFreePort` if a server has too few.
 
-    No unretired generation uses them, and they go round so that none is reused soon.
+    No unretired generation uses these ports. Each server's range is used in turn, so no port is reused soon.
     """
     server_ids = {server_id for places in wanted for server_id in places}
     servers = {server.pk: server for server in _WITH_PORTS.ask(list(server_ids))}
@@ -64,7 +65,7 @@ def take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
 
 
 def _ports_on(places: Sequence[Server], used: dict[int, set[int]]) -> list[int] | NoFreePort:
-    """A port on each of ``places``, entered in ``used``; none at all where one of them has too few."""
+    """Return a port on each of ``places`` and add them to ``used``; take none if one server has too few."""
     taken: list[int] = []
     for server in places:
         port = _free_port(server, used[server.pk])
