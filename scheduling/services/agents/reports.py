@@ -244,7 +244,7 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
 def _apply_other_work(
     applying: _Applying, report: Mapping[str, Any], others: Sequence[CheckedItem], *, complete: bool
 ) -> None:
-    """Take the workers of other work, and their counts."""
+    """Apply workers and counts of other work."""
     agent, now = applying.agent, applying.now
     counts, malformed = check_items("serving", report.get("serving", []))
     applying.refused += malformed

@@ -65,12 +65,12 @@ def fallback_seconds(pause_seconds: float) -> float:
 
 @dataclass(frozen=True)
 class CountsOn:
-    """What one job's promise counts on. ``slack_seconds``: what it keeps for it. ``safe_lost_seconds``: the
-    most work that one lost server costs; ``durable_lost_seconds``: where no copy in memory is left.
+    """What one job's promise assumes. ``slack_seconds``: the reserved time. ``safe_lost_seconds``: the most
+    work that one lost server costs; ``durable_lost_seconds``: the same if no copy in memory is left.
 
-    ``one_failure``: what one costs in all. ``shares``: of the measured throughput at each level that is
-    promised; failures that no slack pays are expected to take the rest (decision 0028). ``shortfall``: why
-    copies that the owner asked for cannot be promised.
+    ``one_failure``: the total cost of one failure. ``shares``: the promised share of the measured throughput
+    at each level; failures that no slack covers are expected to take the rest (decision 0028). ``shortfall``:
+    why copies that the owner asked for cannot be promised.
     """
 
     chosen: ProtectionClass

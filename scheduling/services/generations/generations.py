@@ -66,10 +66,10 @@ def training_generations(job_ids: Sequence[str]) -> tuple[dict[str, Generation],
 
 @dataclass(frozen=True)
 class NewGeneration:
-    """A generation to be made on ``gpus`` (ranks in this order).
+    """A generation to make on ``gpus`` (ranks in this order).
 
-    ``flexible``: which GPUs the job can go on without; empty for none. ``curve``: that is measured, where it
-    is not the job's own.
+    ``flexible``: for each GPU, whether the job can go on without it; empty if it needs all. ``curve``: the
+    measured curve, if it is not the job's own.
     """
 
     job: Job
@@ -91,7 +91,7 @@ def create_generation(
     profile: dict[str, Any] | None = None,
     curve: ScalingCurve | None = None,
 ) -> Generation | NoFreePort:
-    """`create_generations` for one job."""
+    """Call `create_generations` for one job."""
     wanted = NewGeneration(job, gpus, reason, purpose, profile, curve=curve)
     return create_generations([wanted], epoch=epoch)[0]
 

@@ -72,7 +72,7 @@ _THEIR_WORKERS = PreparedRows(
 
 @dataclass(frozen=True)
 class Unretired:
-    """Generations of a job that have not ended, in order, and the workers of each by its row."""
+    """Unretired generations of a job, in order, and their workers by the generation's primary key."""
 
     generations: Sequence[Generation]
     workers: Mapping[int, Sequence[WorkerFacts]]

@@ -31,7 +31,7 @@ WINDOW = timedelta(seconds=60)
 
 
 def watch_plans() -> int:
-    """Give up losing plans of running jobs and let the jobs train without them. Return the number of plans."""
+    """Give up losing plans of running jobs, which then train without a plan. Return the number of plans."""
     given_up = 0
     live = Generation.objects.filter(
         purpose=Purpose.TRAINING,

@@ -21,9 +21,9 @@ MAXIMUM_LOG_BYTES = 8 * 1024 * 1024
 
 @transaction.atomic
 def store_metrics(server_id: int, items: Sequence[CheckedItem], now: datetime) -> list[RefusedItem]:
-    """Store what living generations measured, whose rank 0 this server was given; returns what is refused.
+    """Store the metrics of live generations whose rank 0 runs on this server. Return the refused items.
 
-    A retired generation's numbers are left out without a word: they were on their way when it ended.
+    Metrics of a retired generation are dropped silently: they were under way when it ended.
     """
     own = OwnWork(server_id, (item.value["job"] for item in items))
     live = _living_generations({item.value["job"] for item in items})
@@ -85,7 +85,7 @@ def _living_generations(jobs: set[str]) -> dict[tuple[str, int], _Living]:
 
 @transaction.atomic
 def store_logs(server_id: int, items: Sequence[CheckedItem]) -> list[RefusedItem]:
-    """Store log pieces of this server's workers; a repeated piece changes nothing. Return the refused items."""
+    """Store log pieces of this server's workers; ignore repeated pieces. Return the refused items."""
     own = OwnWork(server_id, (item.value["job"] for item in items))
     problems = [(item, own.problem(item.value)) for item in items]
     taken = [item.value for item, problem in problems if problem is None]

@@ -151,7 +151,7 @@ class Stores:
     def _helpers(
         self, job_id: str, places: Sequence[int], machines: Sequence[Machine], most: int
     ) -> list[int]:
-        """Servers beside the job's own, so that there are up to ``most``."""
+        """Return servers other than the job's own, so that there are up to ``most`` in all."""
         largest = max(machine.shard_bytes for machine in machines)
         found: list[int] = []
         while len(places) + len(found) < most:

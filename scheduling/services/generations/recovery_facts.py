@@ -23,10 +23,10 @@ _FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP, RetireReason.LOST)
 
 @dataclass(frozen=True)
 class RecoveryRows:
-    """What a recovery rests on, read at one moment.
+    """Rows of a recovery, read at one time.
 
-    ``failed``: the generation that failed. ``successor``: the one that is to go on, or trains. ``left``: what
-    older generations have held. ``workers``: those of the successor.
+    ``failed``: the generation that failed. ``successor``: the generation that is to replace it, or trains
+    already. ``left``: assignments that older generations held. ``workers``: the successor's workers.
     """
 
     recovery: Recovery

@@ -20,7 +20,7 @@ from scheduling.services.rows.bulk import update_rows
 
 @dataclass(frozen=True)
 class NoFreePort:
-    """Why a generation could not be made: a server has no port left for it. ``message``: in words."""
+    """A generation could not be made: a server has too few free ports. ``message``: a sentence for people."""
 
     message: str
 

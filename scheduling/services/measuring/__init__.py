@@ -1,1 +1,1 @@
-"""What curves rest on, and what is measured next."""
+"""Measurement of scaling curves, and the choice of what to measure next."""

@@ -1,8 +1,8 @@
-"""What becomes of a newcomer that a pool refuses: it is asked for on another kind of GPU, waits for more
-measured levels, or is declined.
+"""Decides how a newcomer goes on that a pool refuses: on another kind of GPU, after more levels are measured,
+or declined.
 
-A decline never rests on a curve that ends only because GPUs were not free while it was measured, unless time
-is up (`profiling.decide_by`); then the reason says so.
+A decline never rests on a curve that is short only because GPUs were not free while it was measured, unless
+time is up (`profiling.decide_by`); then the reason says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from scheduling.services.snapshots.kinds import (
 )
 from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
-#: Refusals that the job would meet on any kind of GPU.
+#: Refusals that hold on any kind of GPU.
 _FINAL = (ReasonCode.DEADLINE_PASSED, ReasonCode.NO_WORK)
 #: Refusals that more GPUs at once could cure.
 CURABLE = (
@@ -59,10 +59,10 @@ CURABLE = (
 
 @dataclass(frozen=True)
 class Chance:
-    """Another chance of a job: on which kind of GPU, and after ``refusal`` by the one that was asked.
+    """Another chance of a job that was refused: the kind of GPU, and the refusal.
 
-    ``wait_for``: more levels are to be measured there first, up to this one; 0: it is decided as things are.
-    ``plan``: the chance is a communication plan.
+    ``wait_for``: measure more levels first, up to this one; 0: decide at once. ``plan``: the chance is a
+    communication plan.
     """
 
     kind: str
@@ -74,10 +74,10 @@ class Chance:
 def chances(
     cluster: Cluster, kind: str, decision: CoreDecision, now: datetime
 ) -> tuple[CoreDecision, dict[str, Chance]]:
-    """The decision of one pool without its verdicts on newcomers that have another chance, and these chances
+    """Split a pool's decision: without the verdicts on newcomers that have another chance, and their chances
     by job id.
 
-    The verdicts that are left name what every kind of GPU said.
+    The remaining verdicts name the refusals of all kinds of GPU.
     """
     refused = {verdict.job_id: verdict for verdict in decision.verdicts if not verdict.admitted}
     if not refused:
@@ -123,7 +123,7 @@ def _chance(row: Job, refusal: KindRefusal, known: _Known, now: datetime) -> Cha
 
 
 def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
-    """The reason, with how far the curve goes that it rests on where more could have been measured."""
+    """Return the reason, with the curve's largest level if more levels could have been measured."""
     curable = row.curve is not None and verdict.reason_code in CURABLE
     if row.curve is None or not curable or not known.levels_to_come(row, row.curve):
         return verdict.reason
@@ -134,7 +134,7 @@ def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
 
 
 class _Known:
-    """What many newcomers of a pass are judged by, read once for all of them."""
+    """Facts about a pass's newcomers, read once for all of them."""
 
     def __init__(self, cluster: Cluster, rows: Sequence[Job]) -> None:
         self._cluster = cluster
@@ -147,13 +147,13 @@ class _Known:
         self._levels: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
 
     def curve_on(self, row: Job, kind: str) -> ScalingCurve | None:
-        """The job's curve on a kind of GPU; None where nobody ever asked for it."""
+        """Return the job's curve on a kind of GPU; None if there is none."""
         if kind not in self._curves:
             self._curves[kind] = curves_on(self._rows, kind)
         return self._curves[kind].get(row.pk)
 
     def plan_chance(self, row: Job) -> PlanChance | None:
-        """The job's chance under a communication plan, on the kind of GPU that was asked last."""
+        """Return the job's chance under a communication plan, on the kind of GPU that was asked last."""
         assert row.curve is not None
         kind = row.curve.gpu_kind
         if kind not in self._plans:
@@ -170,13 +170,12 @@ class _Known:
         return timed_out_curves()
 
     def more_can_be_measured(self, row: Job, curve: ScalingCurve) -> bool:
-        """Whether nothing but time speaks against measuring more levels: not how often that was broken off
-        already."""
+        """Return whether more levels may be measured: attempts have not been broken off too often."""
         broken_off = self._attempts.get((row.pk, curve.pk), 0) + self._attempts.get((row.pk, None), 0)
         return broken_off < MAXIMUM_ATTEMPTS and curve.pk not in self._timed_out
 
     def top_level(self, curve: ScalingCurve) -> int:
-        """The largest level that was measured; 0 where none was."""
+        """Return the largest measured level; 0 without any."""
         return self._levels_on(curve.gpu_kind)[0].get(curve.pk, 0)
 
     def _levels_on(self, kind: str) -> tuple[dict[int, int], dict[int, int]]:
@@ -254,8 +253,8 @@ def give_chances(found: Mapping[str, Chance]) -> None:
 
 
 def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, notes: list[JobNote]) -> bool:
-    """Let a job wait for more levels of a curve that goes up to ``top``; not saved. Returns whether it did
-    not already."""
+    """Let a job wait for more levels of a curve that ends at ``top``, without saving. Return whether that
+    is new."""
     latest = decide_by(row)
     if latest is None or (row.awaits_levels and row.curve_id == curve.pk):
         return False
@@ -278,8 +277,8 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
 
 
 def end_waiting(cluster: Cluster, now: datetime) -> int:
-    """Let those be decided that have waited for more levels for as long as they may. The caller holds the
-    cluster's row."""
+    """Let jobs be decided whose time to wait for more levels is over. Return their number. The caller
+    holds the cluster's row."""
     waiting = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True)
     span = DurationField()
     over = waiting.annotate(

@@ -1,8 +1,8 @@
-"""Jobs that began without a plan take one up: its curve is measured beside them, and where it is faster they
-go on under it (decision 0021).
+"""Moves jobs that began without a communication plan to one: their curve under plans is measured on idle
+GPUs, and if it is faster they continue under it (decision 0021).
 
-Only jobs without a promise do. A promise was computed on the curve that the job has; exchanging it is a new
-promise, which nobody asked for.
+This concerns only jobs without a promise. A promise was computed from the job's present curve; another curve
+would need a new promise.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from scheduling.services.verdicts.quotas import profiling_refusal
 if TYPE_CHECKING:
     from scheduling.services.measuring.room_to_measure import Measurement, RoomToMeasure
 
-#: Jobs looked at, in the order of submission.
+#: Jobs examined, in order of submission.
 MOST_LOOKED_AT = 20
-#: A change must bring so many times what it costs.
+#: A change must save this multiple of its cost.
 GAIN_OVER_PAUSE = 3.0
 
 
 def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
-    """The curve under plans of a job that trains without one, on GPUs that nobody uses; None where no plan is
-    predicted to win, or there is no room."""
+    """Return a measurement of a job's curve under plans, on idle GPUs; None if no plan is predicted to win
+    or there is no room."""
     if not _winning_plans().exists():  # as in most passes
         return None
     if _measurements().filter(job__cluster=room.cluster).exists():
@@ -70,8 +70,8 @@ def measurement_of_better_plan(room: RoomToMeasure) -> Measurement | None:
 
 
 def take_up_better_plans() -> int:
-    """Give jobs the curve of their family where it was measured and is faster, and let those that train
-    follow its plan at once. Returns how many."""
+    """Give jobs the curve of their plan family if it was measured and is faster. Those that train follow
+    its plan at once. Return the number of jobs."""
     if not _winning_plans().exists():
         return 0
     taken = 0
@@ -85,8 +85,8 @@ def take_up_better_plans() -> int:
 
 
 def follow_newer_plans() -> int:
-    """Let jobs without a promise that train under a plan follow the one that was made since, as links or
-    gradients moved by more than a fifth. Returns how many."""
+    """Let unpromised jobs that train under a plan follow its newer version, made because links or
+    gradients changed by more than a fifth. Return the number of jobs."""
     renewed = 0
     live = Generation.objects.filter(
         purpose=Purpose.TRAINING,
@@ -111,7 +111,8 @@ def follow_newer_plans() -> int:
 
 
 def _newer_pays(generation: Generation, plan: GradientPlan) -> bool:
-    """Whether ranks would do something else, and that saves several times the pause of changing to it."""
+    """Return whether the newer plan changes what ranks do, and saves several times the pause of the
+    change."""
     members = generation.assignments.filter(rank__lt=generation.world_size).select_related("gpu")
     gpus = [one.gpu for one in members.order_by("rank")]
     window = generation.communication_window
@@ -134,12 +135,13 @@ def _winning_plans() -> QuerySet[GradientPlan]:
 
 
 def _measurements() -> QuerySet[Generation]:
-    """Those under way."""
+    """Return measurements under way."""
     return Generation.objects.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED)
 
 
 def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
-    """Jobs without a promise on a measured curve of no plan, with the family that should win for them."""
+    """Yield unpromised jobs whose measured curve has no plan, with the plan family that is predicted to
+    win."""
     jobs = Job.objects.filter(
         cluster=cluster,
         state__in=PLANNED_STATES,
@@ -159,19 +161,19 @@ def _without_plan(cluster: Cluster) -> Iterator[tuple[Job, str]]:
 
 
 def _covers(curve: ScalingCurve, job: Job) -> bool:
-    """Whether all that is known of the job's curve is known of the other too."""
+    """Return whether the curve reaches the largest level of the job's curve."""
     assert job.curve is not None
     return top_level(curve) >= top_level(job.curve)
 
 
 def _rates(curve: ScalingCurve) -> dict[int, float]:
-    """Of levels that are not void."""
+    """Return the iterations a second of levels that are not void."""
     return dict(curve.levels.filter(NOT_VOID).values_list("gpus", "iterations_per_second"))
 
 
 def _is_faster(curve: ScalingCurve, known: ScalingCurve) -> bool:
-    """Whether it has every level of the known one, none of them slower, and a faster one. Where a level of
-    either is void nobody knows."""
+    """Return whether the curve has every level of the known one, none slower and one faster. False if a
+    known level is void."""
     planned, dense = _rates(curve), _rates(known)
     if not dense or len(dense) < known.levels.count() or not dense.keys() <= planned.keys():
         return False
@@ -212,7 +214,7 @@ def _take_up(job: Job, curve: ScalingCurve) -> int:
 
 
 def _pays(job: Job, live: Generation, known: ScalingCurve) -> bool:
-    """Whether a plan for its present GPUs saves several times the pause of changing to it."""
+    """Return whether a plan for the job's present GPUs saves several times the pause of the change."""
     assert job.curve is not None
     gpus = list(live.assignments.filter(rank__lt=live.world_size).select_related("gpu").order_by("rank"))
     if not gpus:

@@ -1,4 +1,4 @@
-"""Curves sharpened by running jobs: throughput, pauses and host memory as they are (ElasticFlow section 5,
+"""Refines curves by what running jobs show: throughput, pauses and host memory (ElasticFlow section 5,
 online profiling)."""
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from scheduling.services.memory.host_memory import growth_of_running_jobs, note_
 from scheduling.services.rows.records import lock_cluster, planning_fact_changed
 from scheduling.services.rows.wakeups import wake
 
-#: Throughput must differ by more than this before plans are made anew (spec 2.11, drift).
+#: Relative change of throughput above which plans are made anew (spec 2.11, drift).
 DRIFT = 0.05
-#: Weight of what was seen last against what was known.
+#: Weight of the latest measurements.
 WEIGHT = 0.5
 MINIMUM_SAMPLES = 8
 WINDOW = timedelta(seconds=60)
 
 
 def refine_curves() -> int:
-    """Bring every measured level that jobs run at now closer to what they show. Returns how many levels
-    moved."""
+    """Move every measured level on which jobs run towards their measurements. Return the number of changed
+    levels."""
     moved = 0
     for cluster in Cluster.objects.all():
         changes = _throughput_changes(cluster)
@@ -52,8 +52,8 @@ def refine_curves() -> int:
 
 
 def _throughput_changes(cluster: Cluster) -> dict[int, float]:
-    """New throughput of each level whose jobs drifted, by the median of the last minute of their present
-    generation."""
+    """Return the new throughput of each drifted level, from the median of the last minute of its jobs'
+    present generations."""
     since = timezone.now() - WINDOW
     seen: dict[tuple[int, int], list[float]] = defaultdict(list)
     live = Generation.objects.filter(
@@ -83,7 +83,8 @@ def _throughput_changes(cluster: Cluster) -> dict[int, float]:
 
 
 def _pause_changes(cluster: Cluster) -> dict[int, float]:
-    """New pause of each level: from the moment its GPUs were there to the first iteration, as seen lately."""
+    """Return the new pause of each level: from when its GPUs were held to the first iteration, as measured
+    recently."""
     since = timezone.now() - timedelta(minutes=10)
     seen: dict[tuple[int, int], list[float]] = defaultdict(list)
     generations = Generation.objects.filter(

@@ -1,4 +1,4 @@
-"""What is known of curves: the levels that were measured, and how often measuring them was broken off."""
+"""Measured levels of curves, and how often their measurements were broken off."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from scheduling.choices import GenerationState, Purpose, RetireReason
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.measuring.unfit_levels import largest_unfit_level
 
-#: How often a measurement may be broken off before the job is given up.
+#: Broken-off measurements after which a job is given up.
 MAXIMUM_ATTEMPTS = 4
-#: How often the measurements of a curve may take too long before its jobs are given up, and for how long that
-#: is remembered.
+#: Timed-out measurements of a curve after which its jobs are given up, and for how long they count.
 MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
-#: Of jobs: measurements that were broken off on the kind of GPU that the job is asked for on now.
+#: For jobs: broken-off measurements on the kind of GPU on which the job is asked for now.
 _BROKEN_OFF = (
     Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
     & ~Q(generations__retired_because=RetireReason.MEASURED)
     & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
 )
-#: Of jobs `with_broken_off`: whose measurement is given up.
+#: For jobs `with_broken_off`: the measurement is given up.
 GIVEN_UP = Q(broken_off__gte=MAXIMUM_ATTEMPTS)
 
 
 def with_broken_off(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """The jobs with ``broken_off``: how many measurements were broken off where they are asked for now."""
+    """Annotate jobs with ``broken_off``: the number of broken-off measurements on their present kind of
+    GPU."""
     return jobs.annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
 
 
 def timed_out_curves() -> set[int]:
-    """Curves whose measurements, for whichever job, were ended too often because they took too long."""
+    """Return curves whose measurements timed out too often, for whichever job."""
     measurements = Generation.objects.filter(
         curve__isnull=False,
         purpose=Purpose.PROFILING,
@@ -46,35 +46,34 @@ def timed_out_curves() -> set[int]:
 
 
 def top_level(curve: ScalingCurve) -> int:
-    """The largest level that was measured; 0 where none was."""
+    """Return the largest measured level; 0 without any."""
     return max(curve.levels.values_list("gpus", flat=True), default=0)
 
 
 def known_up_to(curve: ScalingCurve) -> int:
-    """The largest level of which anything is known: its speed, or that it does not fit."""
+    """Return the largest level whose speed is known, or that is known not to fit."""
     return max(top_level(curve), largest_unfit_level(curve))
 
 
 def fastest_known(curve: ScalingCurve) -> float | None:
-    """Iterations a second that more GPUs have to exceed: they are not measured again, since slow iterations
-    would leave no time for what is to be measured."""
+    """Return the iterations a second that more GPUs have to exceed. Known levels are not measured again,
+    since slow iterations would leave no time for the others."""
     return curve.levels.aggregate(fastest=Max("iterations_per_second"))["fastest"]
 
 
 def top_levels(curve_ids: Collection[int]) -> dict[int, int]:
-    """`top_level` of many curves in one query, by the curve's key; those without levels are left out."""
+    """Return `top_level` of many curves in one query, by primary key; curves without levels are left out."""
     levels = CurveLevel.objects.filter(curve__in=curve_ids).order_by()
     return dict(levels.values_list("curve").annotate(top=Max("gpus")))
 
 
 def more_can_be_measured(job: Job, curve: ScalingCurve) -> bool:
-    """Whether nothing but time speaks against measuring more levels: not how often that was broken off
-    already."""
+    """Return whether more levels may be measured: attempts have not been broken off too often."""
     return attempts_on(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in timed_out_curves()
 
 
 def attempts_on(job: Job, curve: ScalingCurve) -> int:
-    """Measurements of the curve for this job that were broken off."""
+    """Return the number of broken-off measurements of the curve for this job."""
     broken = job.generations.filter(
         Q(curve=curve) | Q(curve__isnull=True), purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     )
@@ -82,7 +81,7 @@ def attempts_on(job: Job, curve: ScalingCurve) -> int:
 
 
 def why_broken_off(jobs: Sequence[Job]) -> dict[str, str]:
-    """Why the last measurement for each of these jobs was broken off, by job id."""
+    """Return why the last measurement of each job was broken off, by job id."""
     broken = Generation.objects.filter(
         job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     ).exclude(retired_because=RetireReason.MEASURED)
@@ -90,7 +89,8 @@ def why_broken_off(jobs: Sequence[Job]) -> dict[str, str]:
 
 
 def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
-    """Measurements that were broken off, by job id and curve (None: of before curves were noted)."""
+    """Return the number of broken-off measurements, by job id and curve (None: made before curves were
+    stored)."""
     broken = Generation.objects.filter(
         job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     ).exclude(retired_because=RetireReason.MEASURED)

@@ -1,9 +1,9 @@
-"""Measuring on after a decline: the levels that were missing, on GPUs that nobody wants, so that whoever asks
-again gets the true answer.
+"""Measures missing levels of declined jobs' functions on idle GPUs, so that the next submission gets the true
+answer.
 
-A decline is final, and nothing here changes it. What it could not know, since GPUs were not free in time, is
-measured for the next submission of the function, or for another deadline. Never for ever: for a day, a few
-times, within the project's quota.
+A decline is final and stays as it is. Levels that were missing because GPUs were not free in time are
+measured for the next submission of the function, or for another deadline: for a day, a few times, within the
+project's quota.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from scheduling.services.snapshots.kinds import refusals_of
 from scheduling.services.verdicts.quotas import profiling_refusal
 from scheduling.stored_verdict import AnswerCode, StoredVerdict
 
-#: For how long after a decline its function is measured on.
+#: Time after a decline during which its function is measured.
 REMEMBERED_FOR = timedelta(days=1)
-#: The latest declines that are looked at: those of a burst have their functions in common.
+#: Latest declines examined; those of a burst share their functions.
 MOST_DECLINES = 100
 
 
 def measurement_after_decline(room: RoomToMeasure) -> Measurement | None:
-    """More levels of a function that was declined for want of them. None while anything is being measured.
-    Those who are undecided come first: nobody asks while there are any."""
+    """Return a measurement of more levels of a function that was declined for lack of them. None while
+    anything is being measured. Only called while no job is undecided."""
     cluster, now = room.cluster, room.now
     if not _declined_lately(cluster, now).exists():
         return None
@@ -65,7 +65,7 @@ def _declined_lately(cluster: Cluster, now: datetime) -> QuerySet[Job]:
 
 
 def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, ScalingCurve]]:
-    """Declined jobs, the latest first, with a curve of which levels were missing, each curve once."""
+    """Yield declined jobs, the latest first, with a curve that lacked levels; each curve once."""
     gpus: dict[str, int] = {}
     seen: set[int] = set()
     declined = _declined_lately(cluster, now).select_related("curve", "function_version", "project")
@@ -82,7 +82,7 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
 
 
 def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
-    """The job's curves, by kind of GPU, of which more levels could have cured its refusal there."""
+    """Yield the job's curves, by kind of GPU, on which more levels could have cured the refusal."""
     codes = {kind: said.code for kind, said in refusals_of(job).items()}
     if job.curve is not None:
         codes[job.curve.gpu_kind] = StoredVerdict.from_json(job.verdict).reason_code
@@ -99,7 +99,8 @@ def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
 
 
 def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
-    """Within the quota, with its requirements installed, and not after several tries that did not help."""
+    """Return whether the quota allows a measurement, its requirements are installed, and it was not tried
+    too often."""
     tries = Generation.objects.filter(
         curve=curve,
         purpose=Purpose.PROFILING,
@@ -108,7 +109,7 @@ def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
         created_at__gte=F("job__finished_at"),
     )
     digest = job.function_version.requirements_digest
-    # Without a row they are installed with the measurement, as everywhere.
+    # Requirements without a row are installed with the measurement.
     missing = Environment.objects.filter(pk=digest).exclude(state=WorkState.DONE)
     return (
         not missing.exists()

@@ -1,4 +1,5 @@
-"""Jobs that make way for measurements, each at most once a minute, and the functions that wait meanwhile."""
+"""Jobs that make way for measurements, each at most once a minute, and jobs whose measurement waits for
+that."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _TOLD = {"verdict__decision": "pending", "verdict__reason_code": AnswerCode.MEAS
 
 
 def made_way_lately(cluster: Cluster, now: datetime) -> dict[str, float]:
-    """When each job was last suspended for a measurement, by id, for jobs that rest from it; Unix seconds."""
+    """Return when each job was last suspended for a measurement, in Unix seconds by id, while it may not
+    be again."""
     since = now - timedelta(seconds=ONCE_IN_SECONDS)
     lately = JobEvent.objects.filter(
         kind=JobEventKind.MADE_WAY, happened_at__gt=since, job__cluster=cluster
@@ -26,15 +28,16 @@ def made_way_lately(cluster: Cluster, now: datetime) -> dict[str, float]:
 
 
 def note_made_way(job: Job, measured: Job) -> None:
-    """Write down that ``job`` gives up its GPUs so that the function of ``measured`` can be measured."""
+    """Record that ``job`` gives up its GPUs for a measurement for ``measured``."""
     bound = f"for no other within {ONCE_IN_SECONDS:g} s"
     record(job, JobEventKind.MADE_WAY, f"Makes way for a measurement for job {measured.pk}, and {bound}.")
 
 
 def note_turns(cluster: Cluster, turns: dict[str, float]) -> None:
-    """Tell jobs whose measurement waits for jobs that rest, and tell the others that wait no longer.
+    """Set the verdict of jobs whose measurement waits for jobs that may not make way yet; clear it for
+    others.
 
-    ``turns``: when the first of the resting jobs may make way again, by the id of the job that waits.
+    ``turns``: when the first of these may make way again, by the id of the waiting job.
     """
     told = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, **_TOLD)
     waiting = Job.objects.filter(pk__in=turns).values_list("pk", "curve_id")
@@ -47,7 +50,7 @@ def note_turns(cluster: Cluster, turns: dict[str, float]) -> None:
 
 
 def forget_turn(job: Job) -> None:
-    """Those who wait for the job's curve are told no more that they wait for their turn."""
+    """Clear the verdict "waits for its turn" of undecided jobs with the job's curve."""
     Job.objects.filter(curve=job.curve_id, state__in=UNDECIDED_STATES, **_TOLD).update(verdict=None)
     if job.verdict and job.verdict.get("reason_code") == AnswerCode.MEASURING_TURN:
         job.verdict = None

@@ -1,5 +1,5 @@
-"""Whether a communication plan may cure a refusal. A newcomer whose function was measured without a plan only
-is not declined before the plans that it allows were made, and measured if one is predicted to win."""
+"""Chances of refused newcomers under a communication plan. A newcomer that was measured without a plan is
+not declined before its permitted plans were made, and measured if one is predicted to win."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from scheduling.stored_verdict import AnswerCode, StoredVerdict, pending
 
 @dataclass(frozen=True)
 class PlanChance:
-    """A chance under a communication plan. ``family``: whose curve is to be measured; empty: plans are still
+    """A chance under a communication plan. ``family``: the plan family to measure; empty while plans are
     being made."""
 
     family: str = ""
 
 
 class PlanChances:
-    """What is known of plans for newcomers on one kind of GPU; one query, if none of their gradients were
-    measured."""
+    """Plans for newcomers on one kind of GPU. Costs one query if none of their gradients were measured."""
 
     def __init__(self, rows: Sequence[Job], kind: str) -> None:
         self._kind = kind
@@ -35,7 +34,7 @@ class PlanChances:
 
     @cached_property
     def _measured(self) -> set[str]:
-        """The functions whose gradients were measured."""
+        """Keys of functions whose gradients were measured."""
         profiles = GradientProfile.objects.filter(key__in=set(self._keys.values())).order_by()
         return set(profiles.values_list("key", flat=True))
 
@@ -44,7 +43,7 @@ class PlanChances:
         return server_size(self._kind)
 
     def of(self, row: Job) -> PlanChance | None:
-        """Return the job's chance; None where it has none beyond its curve."""
+        """Return the job's chance; None if it has none beyond its curve."""
         key = self._keys[row.pk]
         if row.curve is None or row.curve.plan_family not in UNPLANNED or key not in self._measured:
             return None
@@ -58,8 +57,8 @@ class PlanChances:
 
 
 def give_plan_chance(row: Job, chance: PlanChance, refusal: str) -> JobNote | None:
-    """Let a job wait for plans, or for its speed under one; not saved. Returns what is to be noted, if that
-    is news.
+    """Let a job wait for plans, or for its speed under one, without saving. Return the note to record if it
+    is new.
 
     Args:
         refusal: why the job was refused without a plan.

@@ -1,4 +1,4 @@
-"""Measuring the scaling curve of a new function before it is admitted, and more of a known one on idle
+"""Measures the scaling curve of a new function before admission, and more levels of a known one on idle
 GPUs."""
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from scheduling.services.rows.records import Move, move, move_all, record
 from scheduling.services.verdicts.incidents import jobs_without_port, note_no_port, note_ports
 from scheduling.services.verdicts.quotas import profiling_refusal
 
-#: Waiting jobs of one function that are told at once that it is being measured.
+#: Limit of waiting jobs that are told at once that their function is being measured.
 MOST_TOLD = 1_000
-#: Running jobs looked at, in the order of submission, for something to measure beside them.
+#: Running jobs examined for something to measure, in order of submission.
 MOST_LOOKED_AT = 20
-#: Curves that are waited for, of which a pass looks for one that its project may still have measured.
+#: Limit of curves among which a pass looks for one that its project's quota allows to measure.
 MOST_CURVES_LOOKED_AT = 1_000
-#: Undecided jobs looked at, the longest waiting: what one finds no room for, the next ones hardly do.
+#: Longest-waiting undecided jobs examined; if these find no room, later ones hardly do.
 MOST_WAITING_LOOKED_AT = 3
 
 
 def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
-    """Newcomers without a verdict. In most passes there are none, and little has to be looked at."""
+    """Return newcomers without a verdict. Most passes have none."""
     return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
 
 
@@ -71,22 +71,22 @@ _UNDECIDED = PreparedValues(
 
 
 def any_undecided(cluster: Cluster) -> bool:
-    """Whether there are `undecided_jobs`."""
+    """Return whether there are `undecided_jobs`."""
     return _UNDECIDED.any(cluster.pk)
 
 
 def settle_broken_off(cluster: Cluster) -> int:
-    """Let what was measured count where a measurement ended before it was through, for whatever reason; where
-    nothing was, the curve is unknown again.
+    """Make a curve ready with what was measured if its measurement ended early, for whatever reason; without
+    any level the curve is unknown again.
 
-    Returns the number of curves. The caller holds the cluster's row.
+    Return the number of curves. The caller holds the cluster's row.
     """
     if not _MEASURING.any():  # as in most passes
         return 0
     under_way = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )
-    # A curve under other plans than its job follows is nobody's own yet: its measurements name it.
+    # A curve of another plan family than its job's belongs to no job yet; its measurements name it.
     here = Q(jobs__cluster=cluster) | Q(generations__job__cluster=cluster)
     ended = (
         ScalingCurve.objects.filter(here, state=CurveState.MEASURING)
@@ -102,16 +102,16 @@ def settle_broken_off(cluster: Cluster) -> int:
 
 
 def decide_by(job: Job) -> datetime | None:
-    """The latest time at which a job without a curve is declined: half its time, as nothing could be promised
-    later."""
+    """Return when an unmeasured job is declined at the latest: at half its time, since a later promise
+    would hardly be possible. None for a job without a firm deadline."""
     if job.deadline_at is None or job.service_class != "slo":
         return None
     return job.submitted_at + (job.deadline_at - job.submitted_at) / 2
 
 
 def next_measurement(room: RoomToMeasure, *, undecided: bool) -> Measurement | None:
-    """The measurement to start now: for the longest-waiting undecided job, else more levels of a running
-    job's curve. ``undecided``: whether there are undecided jobs at all."""
+    """Return the measurement to start now: for the longest-waiting undecided job, else more levels of a
+    running job's curve. ``undecided``: whether there are undecided jobs."""
     if undecided:
         found = _measurement_for_undecided(room)
         if found is not None or undecided_jobs(room.cluster).filter(awaits_levels=False).exists():
@@ -125,7 +125,7 @@ def next_measurement(room: RoomToMeasure, *, undecided: bool) -> Measurement | N
 
 
 def _measurement_for_undecided(room: RoomToMeasure) -> Measurement | None:
-    """For the longest-waiting job without a curve, else for one that waits for more levels of its curve."""
+    """Return one for the longest-waiting job without a curve, else for one that waits for more levels."""
     looked_at = 0
     waiting_jobs = _waiting_jobs(room.cluster)
     room.waiting.update(job_id for job_id, _ in waiting_jobs)
@@ -148,8 +148,8 @@ def _measurement_for_undecided(room: RoomToMeasure) -> Measurement | None:
 
 
 def _measurement_on_loan(room: RoomToMeasure) -> Measurement | None:
-    """For the first job without a promise that was never measured on the kind of GPU on loan, where some of
-    these are idle."""
+    """Return one for the first unpromised job that was never measured on the kind of GPU on loan, if some
+    of these are idle."""
     cluster = room.cluster
     if not _LENT.any(cluster.pk):
         return None
@@ -184,9 +184,9 @@ def _is_measuring(job: Job) -> bool:
 
 
 def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation | None:
-    """Start it; None where a server has no port left for it: then it is tried again after a while.
+    """Start a measurement. Return None if a server has no free port; then it is tried again later.
 
-    The caller holds the cluster's row and has checked that nothing moved.
+    The caller holds the cluster's row and has checked that no fact moved.
     """
     job = measurement.job
     undecided = job.state in UNDECIDED_STATES
@@ -229,14 +229,14 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
 
 
 def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
-    """One undecided job for each curve that is unknown and not being measured, with its project,
+    """Return one undecided job for each unknown curve that is not being measured, with its project,
     longest-waiting first."""
     measuring = (
         Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING, job__curve__isnull=False)
         .exclude(state=GenerationState.RETIRED)
         .values("job__curve_id")
     )
-    # Without a row they are installed with the measurement.
+    # Requirements without a row are installed with the measurement.
     missing = Environment.objects.exclude(state=WorkState.DONE).values("pk")
     waiting = (
         Job.objects.filter(
@@ -247,7 +247,7 @@ def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
         .exclude(pk__in=jobs_without_port(cluster, timezone.now()))
         .exclude(curve__in=measuring)
         .exclude(function_version__requirements_digest__in=missing)
-        # A measurement may have ended since this pass settled what is given up: the next pass does.
+        # Given-up jobs are settled at the start of a pass; a measurement may have ended since.
         .exclude(curve__in=timed_out_curves())
     )
     given_up = with_broken_off(undecided_jobs(cluster)).filter(GIVEN_UP).order_by().values("pk")
@@ -258,7 +258,7 @@ def _waiting_jobs(cluster: Cluster) -> list[tuple[str, int]]:
 
 
 def _jobs_awaiting_levels(room: RoomToMeasure) -> list[Job]:
-    """One job for each curve of which more levels are waited for and none is being measured, longest-waiting
+    """Return one job for each curve that needs more levels and is not being measured, longest-waiting
     first."""
     jobs = Job.objects.filter(
         cluster=room.cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY

@@ -1,5 +1,5 @@
-"""Jobs that are not measured because a quota is used up: said at once, in their verdict, their history and as
-an incident."""
+"""Reports jobs that are not measured because a quota is used up: in their verdict, their history and an
+incident."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KNOWN = PreparedValues(
 
 
 def note_quota_waits(room: RoomToMeasure) -> None:
-    """Write down who was found to wait for a quota, and who does no more."""
+    """Store which jobs wait for a quota, and clear those that no longer wait."""
     cluster = room.cluster
     known = {job_id for (job_id,) in _KNOWN.ask(cluster.pk) if job_id}
     if not known and not room.refused:
@@ -49,7 +49,7 @@ def note_quota_waits(room: RoomToMeasure) -> None:
 
 
 def forget_quota(job: Job) -> None:
-    """Those who wait for the job's curve are told no more that a quota is used up."""
+    """Clear the verdict "quota used up" of undecided jobs with the job's curve."""
     if job.curve_id is not None:
         told = Job.objects.filter(curve=job.curve_id, state__in=UNDECIDED_STATES, **_TOLD)
         told.update(verdict=None)

@@ -1,5 +1,5 @@
-"""Sizes of models with mixture-of-experts layers: a measurement ends on workers that cannot hold the model,
-and a job that no number of workers can hold is declined."""
+"""Sizes of models with mixture-of-experts layers. A measurement ends on workers that cannot hold the
+model, and a job that fits on no number of workers is declined."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from scheduling.stored_verdict import AnswerCode
 
 
 def note_mixture(job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster) -> None:
-    """Keep the sizes of a model that is measured. If it cannot fit on some of the levels, end the
-    measurement: the next one is on those on which it can. The caller holds the cluster's row."""
+    """Store the sizes of a measured model. If it cannot fit on some of the levels, end the measurement;
+    the next one covers the others. The caller holds the cluster's row."""
     curve = generation.measured_curve()
     if (
         curve is None
@@ -67,7 +67,7 @@ def note_mixture(job: Job, generation: Generation, event: Mapping[str, Any], clu
 
 
 def _reported(cluster_id: int) -> QuerySet[Job]:
-    """Undecided jobs whose sizes are known, and whose speed is not."""
+    """Return undecided jobs with known sizes and unknown speed."""
     undecided = Job.objects.filter(cluster=cluster_id, state__in=UNDECIDED_STATES)
     return undecided.filter(curve__mixture__isnull=False).exclude(curve__state=CurveState.READY)
 
@@ -76,8 +76,8 @@ _REPORTED = PreparedValues(lambda cluster_id: _reported(cluster_id).order_by().v
 
 
 def decline_unfit(cluster: Cluster, now: datetime, most: int) -> int:
-    """Ask for up to ``most`` undecided jobs whose model fits on no number of workers on another kind of GPU,
-    or decline them; returns how many. The caller holds the cluster's row."""
+    """Move up to ``most`` undecided jobs whose model fits on no number of workers to another kind of GPU,
+    or decline them. Return their number. The caller holds the cluster's row."""
     if not _REPORTED.any(cluster.pk):  # as in most passes
         return 0
     jobs = _reported(cluster.pk).select_related("curve", "function_version").defer(UNREAD_OF_VERSION)

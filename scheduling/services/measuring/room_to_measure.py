@@ -1,4 +1,4 @@
-"""Where a function can be measured now so that no promise is harmed."""
+"""Finds GPUs on which a function can be measured now without harm to any promise."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from scheduling.services.verdicts.quotas import profiling_refusal
 
 log = structlog.get_logger(__name__)
 
-#: What may be planned to find one job a block: so many jobs, each counted once for every block asked about.
+#: Limit of jobs planned in one search; each job counts once for every block that is examined.
 MOST_PLANNED_JOBS = 2_000
-#: Asked about however many jobs there are: the largest block and the smallest.
+#: The largest and the smallest block are examined for any number of jobs.
 LEAST_BLOCKS = 2
 
 
@@ -58,30 +58,30 @@ class Measurement:
 
 @dataclass
 class RoomToMeasure:
-    """A cluster as one look for something to measure finds it, whatever number of jobs it looks at.
+    """State of one search for something to measure, shared by all jobs examined.
 
-    Each pool is read once, and what a block would put at risk is computed once for all jobs that could be
-    measured there. So a look costs no more than a few plans, also where nobody finds room.
+    Each pool is read once, and what a block would put at risk is computed once for all jobs. So a search
+    costs no more than a few plans even if it finds nothing.
     """
 
     cluster: Cluster
     policy: Policy
     now: datetime
-    #: Read so far, by kind of GPU.
+    #: Pools read so far, by kind of GPU.
     _pools: dict[str, Pool] = field(default_factory=dict)
-    #: Plans by kind and what is measured where, at first nothing; None: cannot be computed.
+    #: Plans by kind and measured block (None: no measurement). A plan is None if it cannot be computed.
     _plans: dict[tuple[str, BlockedGpus | None], Decision | None] = field(default_factory=dict)
-    #: Jobs that wait to be measured, and why those are not of which the quota was asked, by project.
+    #: Jobs that wait to be measured; refusals by quota, by job id; jobs whose quota was checked.
     waiting: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
-    #: Jobs that wait for others to make way, which did so lately: when the first of those may do so again.
+    #: For jobs that wait for others to make way again: when the first of these may, in Unix seconds.
     turns: dict[str, float] = field(default_factory=dict)
     _made_way_at: dict[str, float] | None = None
     _refusals: dict[int, str | None] = field(default_factory=dict)
 
     def is_refused(self, job_id: str, project_id: int) -> bool:
-        """Whether the job's project has measured as much as it may today."""
+        """Return whether the project's quota of measurements for today is used up."""
         if project_id not in self._refusals:
             project = Project.objects.get(pk=project_id)
             self._refusals[project_id] = profiling_refusal(project, self.now)
@@ -100,12 +100,12 @@ class RoomToMeasure:
         curve: ScalingCurve | None = None,
         idle_gpus_alone: bool = False,
     ) -> Measurement | None:
-        """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
+        """Return where levels above ``above`` can be measured now without harm to any promise, or None.
 
         ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
-        ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for
-        on. ``idle_gpus_alone``: no job makes way. Otherwise best-effort and grown jobs do, each at most once
-        a minute, since a verdict depends on the measurement.
+        ``curve``: the job's curve on a kind that the cluster owns; default: the one of the kind it is asked
+        for on. ``idle_gpus_alone``: no job makes way. Otherwise best-effort and grown jobs do, each at most
+        once a minute, since a verdict depends on the measurement.
         """
         on_own = curve or job.curve
         assert on_own is not None
@@ -118,7 +118,7 @@ class RoomToMeasure:
             possible = measurable_levels(job.global_batch_size, gpus, counts)
             return [level for level in possible if level > max(above, unfit)]
 
-        # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
+        # Usually every level that the cluster can run is measured, and no snapshot is needed.
         if not levels_on(Gpu.objects.measurable(self.cluster, kind or on_own.gpu_kind).count()):
             return None
         pool = self._pool(on_own.gpu_kind)
@@ -142,14 +142,14 @@ class RoomToMeasure:
         return None
 
     def all_turns(self) -> dict[str, float]:
-        """`turns`, with those of the jobs behind that were not looked at."""
+        """Return `turns`, extended to waiting jobs that were not examined."""
         if not self.turns:
             return {}
         return dict.fromkeys(self.waiting - self.asked, min(self.turns.values())) | self.turns
 
     @property
     def made_way_at(self) -> dict[str, float]:
-        """When each job made way that did so lately."""
+        """Return when each job last made way, for those that did so recently."""
         if self._made_way_at is None:
             self._made_way_at = made_way_lately(self.cluster, self.now)
         return self._made_way_at
@@ -167,16 +167,16 @@ class RoomToMeasure:
         return measured_by(now, None, now, release_bounds(self.cluster), waits=waits)
 
     def _candidates(self, pool: Pool, blocks: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """The blocks that are asked about: where there is not work enough left for all, the largest ones and
-        the smallest, on which a job is measured at least a little."""
+        """Return the blocks to examine. If the work does not suffice for all, these are the largest ones
+        and the smallest, on which a job can at least be measured a little."""
         found = list(blocks)
         most = max(MOST_PLANNED_JOBS // max(len(pool.snapshot.jobs), 1), LEAST_BLOCKS)
         return found if len(found) <= most else [*found[: most - 1], found[-1]]
 
     def _harms_nobody(self, job: Job, kind: str, block: tuple[int, ...]) -> bool:
-        """Whether a measurement there takes nothing that a promise stands on.
+        """Return whether a measurement there takes nothing that a promise needs.
 
-        Where jobs with a deadline make way, it must not suspend any job with a deadline either.
+        If jobs with a deadline make way, it must not suspend any job with a deadline either.
         """
         pool = self._pool(kind)
         claimed = _claimed(pool, block)
@@ -202,13 +202,13 @@ def _gpus_of_servers(pool: Pool) -> list[int]:
 
 
 def _without_newcomers(pool: Pool) -> Pool:
-    """The pool as it is to those who were decided: a measurement takes nothing from the others."""
+    """Return the pool without newcomers: a measurement takes nothing from these."""
     decided = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     return dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=decided))
 
 
 def _claimed(pool: Pool, block: tuple[int, ...]) -> set[str]:
-    """Ids of the jobs that hold GPUs of the block."""
+    """Return the ids of jobs that hold GPUs of the block."""
     return {pool.claims[address] for address in block if address in pool.claims}
 
 
@@ -217,14 +217,14 @@ def _best_effort(pool: Pool) -> set[str]:
 
 
 def _by_way_to_leave(pool: Pool, claimed: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The jobs that are suspended, and those that shrink or move."""
+    """Return the jobs to suspend, and those that shrink or move."""
     best_effort = _best_effort(pool)
     return tuple(sorted(claimed & best_effort)), tuple(sorted(claimed - best_effort))
 
 
 def _standing(pool: Pool, yielding: set[str], *, on_loan: bool, until: float) -> np.ndarray:
-    """What every GPU of the pool is to a measurement that may last ``until`` then, on servers that are on
-    loan or on the others. ``yielding``: jobs that may make way for it."""
+    """Return for every GPU whether a measurement that may last ``until`` then can use it, on on-loan
+    servers or on owned ones. ``yielding``: jobs that may make way."""
     best_effort = _best_effort(pool)
     standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
     blocked = {address for block in pool.snapshot.blocked for address in block.addresses}
@@ -243,9 +243,9 @@ def _standing(pool: Pool, yielding: set[str], *, on_loan: bool, until: float) ->
 
 
 def _planned(policy: Policy, snapshot: Snapshot, job: Job) -> Decision | None:
-    """The policy's plan of a snapshot.
+    """Return the policy's plan of a snapshot.
 
-    None where no plan can be computed: then the job's function is not measured there, and the pass goes on.
+    None if no plan can be computed: then the job is not measured there, and the pass goes on.
     """
     try:
         return policy.replan(snapshot)

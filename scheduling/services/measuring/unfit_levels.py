@@ -1,8 +1,7 @@
-"""Levels that do not fit: where a worker ran out of memory while its function was measured, that level is
-none.
+"""Levels on which a worker ran out of memory while its function was measured. They count as no level.
 
-Fewer GPUs mean larger local batches, so what does not fit on some does not fit on fewer either, and may fit
-on more.
+Fewer GPUs mean larger local batches. So a function that does not fit on some number of GPUs fits on no
+smaller number, and may fit on a larger one.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _UNFIT = "unfit_level"
 
 
 def largest_unfit_level(curve: ScalingCurve) -> int:
-    """The largest number of GPUs that is known not to hold the function; 0 where none is."""
+    """Return the largest number of GPUs that is known not to hold the function; 0 if none is known."""
     return largest_unfit_levels([curve.pk]).get(curve.pk, 0)
 
 
 def largest_unfit_levels(curve_ids: Collection[int]) -> dict[int, int]:
-    """`largest_unfit_level` of many curves in one query, by the curve's key; those that have none are left
-    out."""
+    """Return `largest_unfit_level` of many curves in one query, by primary key; curves without one are
+    left out."""
     measured_for = Q(curve__in=curve_ids) | Q(curve__isnull=True, job__curve__in=curve_ids)
     found: dict[int, int] = {}
     for own, of_job, profile in Generation.objects.filter(
@@ -45,8 +44,8 @@ def largest_unfit_levels(curve_ids: Collection[int]) -> dict[int, int]:
 def level_did_not_fit(
     job: Job, generation: Generation, curve: ScalingCurve | None, message: str, cluster: Cluster
 ) -> None:
-    """A worker ran out of memory in a measurement: go on with larger levels, if there are any and none is
-    known.
+    """End a measurement in which a worker ran out of memory. If no level is known, larger ones are measured
+    next, if there are any.
 
     The caller holds the cluster's row.
     """
@@ -65,7 +64,7 @@ def level_did_not_fit(
     generation.profile = {**(generation.profile or {}), _UNFIT: unfit}
     reason = f"{unfit} GPUs are no level: {message}"
     retire(generation, RetireReason.MEASURED, reason)
-    # No attempt that was broken off, even where its worker was missed first.
+    # This is no broken-off attempt, even if the worker was found missing first.
     generation.retired_because, generation.retire_reason = RetireReason.MEASURED, reason[:300]
     generation.save(update_fields=["profile", "retired_because", "retire_reason"])
     record(job, JobEventKind.PROFILED, f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
@@ -78,7 +77,7 @@ def level_did_not_fit(
     else:
         state = CurveState.UNKNOWN if larger else CurveState.FAILED
     if _measurements(curve).exclude(state=GenerationState.RETIRED).exists():
-        return  # another one is under way already, and will tell
+        return  # another measurement is under way and decides
     undecided = (CurveState.MEASURING, CurveState.UNKNOWN)
     ScalingCurve.objects.filter(pk=curve.pk, state__in=undecided).update(
         state=state,
@@ -92,7 +91,7 @@ def level_did_not_fit(
 
 
 def measuring_ended(curve: ScalingCurve) -> None:
-    """A measurement was broken off: what is known counts, and more may be measured later."""
+    """End a broken-off measurement: known levels count, and more may be measured later."""
     known = CurveLevel.objects.filter(curve=curve).exists()
     state = CurveState.READY if known else CurveState.UNKNOWN
     ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=state)

@@ -1,7 +1,7 @@
-"""Undecided jobs that will never get a curve: asked for on another kind of GPU, or failed with the reason.
+"""Moves undecided jobs that will never get a curve to another kind of GPU, or fails them with the reason.
 
-A function may have thousands of jobs waiting. Each pass settles some of them, in a few statements, and the
-next pass is woken for the others.
+Thousands of jobs may wait for a function. Each pass settles some of them, in a few statements, and wakes the
+next pass for the others.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _WILL_NOT_COME = (WorkState.FAILED, WorkState.CANCELLED)
 
 
 def unmeasurable_jobs(cluster: Cluster, most: int) -> list[Job]:
-    """Up to ``most`` undecided jobs that will never get a curve, the longest waiting first."""
+    """Return up to ``most`` undecided jobs that will never get a curve, the longest waiting first."""
     failed = Environment.objects.filter(state__in=_WILL_NOT_COME).values("pk")
     hopeless = (
         with_broken_off(undecided_jobs(cluster))
         .filter(
             Q(curve__state=CurveState.FAILED)
-            # With a curve it can be decided, whatever became of measuring more levels.
+            # A job with a curve can be decided even if measuring more levels failed.
             | ~Q(curve__state=CurveState.READY) & (GIVEN_UP | Q(curve__in=timed_out_curves()))
             | Q(function_version__requirements_digest__in=failed)
         )
@@ -63,8 +63,8 @@ def unmeasurable_jobs(cluster: Cluster, most: int) -> list[Job]:
 
 
 def settle_unmeasurable(cluster: Cluster, most: int) -> int:
-    """End up to ``most`` jobs that will never get a curve; returns how many. The caller holds the cluster's
-    row."""
+    """End up to ``most`` jobs that will never get a curve. Return their number. The caller holds the
+    cluster's row."""
     jobs = unmeasurable_jobs(cluster, most)
     if not jobs:
         return 0
@@ -91,7 +91,7 @@ def settle_unmeasurable(cluster: Cluster, most: int) -> int:
 
 
 class _Known:
-    """What the reasons of many jobs rest on, read once for all of them."""
+    """Facts for the reasons of many jobs, read once."""
 
     def __init__(self, cluster: Cluster, jobs: Sequence[Job]) -> None:
         self._limit_seconds = cluster.profile_maximum_seconds
@@ -105,15 +105,15 @@ class _Known:
         self._failed = {environment.pk: environment for environment in failed}
 
     def failed_environment(self, job: Job) -> Environment | None:
-        """Its function's requirements, where they could not be installed."""
+        """Return the environment of the job's function if it could not be installed."""
         return self._failed.get(job.function_version.requirements_digest)
 
     def is_unfit(self, curve: ScalingCurve | None) -> bool:
-        """Whether the function is known not to fit on some GPUs."""
+        """Return whether the function is known not to fit on some number of GPUs."""
         return curve is not None and curve.state == CurveState.FAILED and bool(self._unfit.get(curve.pk))
 
     def why(self, job: Job) -> str:
-        """Why there will be no curve, in words."""
+        """Return a sentence on why there will be no curve."""
         if job.curve is not None and job.curve.state == CurveState.FAILED:
             return f"its function could not be measured: {job.curve.failure}"
         broken_off = self._attempts.get((job.pk, job.curve_id), 0) + self._attempts.get((job.pk, None), 0)
