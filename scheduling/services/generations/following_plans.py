@@ -51,7 +51,7 @@ class FollowedPlans:
                 self._plans[plan.profile.key, plan.family].append(plan)
 
     def family(self, job: Job) -> str:
-        """Return the job's family if plans of it were made for its function; else that of no gradient plan."""
+        """Return the job's family if its function has plans of it; else that of no gradient plan."""
         place = self._keys.get(job.pk)
         unplanned = self._unplanned.get(job.pk, PlanFamily.DENSE.value)
         return with_gradients(unplanned, place[1]) if place in self._plans and place else unplanned

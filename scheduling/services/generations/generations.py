@@ -273,7 +273,7 @@ def _prefer_memory(
 
 
 def begin_handover(generation: Generation, predecessor: Generation, cluster: Cluster) -> None:
-    """Tell the live generation to hand over and the ready one to take over, in one step without a round trip."""
+    """Tell the live generation to hand over and the ready one to take over, in one step."""
     now = timezone.now()
     expires_at = now + timedelta(seconds=cluster.handover_timeout_seconds)
     predecessor.goal = Goal.HAND_OVER

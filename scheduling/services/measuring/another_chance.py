@@ -179,21 +179,21 @@ class _Known:
         return self._levels_on(curve.gpu_kind)[0].get(curve.pk, 0)
 
     def _levels_on(self, kind: str) -> tuple[dict[int, int], dict[int, int]]:
-        """The largest level that was measured, and the largest that is known not to fit, of each of these
-        jobs' curves on a kind."""
+        """Return the largest measured level and the largest level known not to fit, of each job's curve on
+        a kind."""
         if kind not in self._levels:
             curves = {curve.pk for row in self._rows if (curve := self.curve_on(row, kind)) is not None}
             self._levels[kind] = top_levels(curves), largest_unfit_levels(curves)
         return self._levels[kind]
 
     def order(self, row: Job) -> tuple[str, ...]:
-        """The kinds of GPU in the order in which they are asked for such a job."""
+        """Return the kinds of GPU in the order in which such a job is asked for on them."""
         if row.service_class not in self._orders:
             self._orders[row.service_class] = kinds_to_ask(self._cluster, row.service_class)
         return self._orders[row.service_class]
 
     def levels_to_come(self, row: Job, curve: ScalingCurve) -> list[int]:
-        """Levels that could still be measured, were all usable GPUs free."""
+        """Return levels that could still be measured if all usable GPUs were free."""
         if curve.complete:
             return []
         key = (curve.pk, row.global_batch_size)

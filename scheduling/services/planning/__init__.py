@@ -1,1 +1,1 @@
-"""What is decided and committed in a pass."""
+"""Passes of the planner: what they decide and commit."""

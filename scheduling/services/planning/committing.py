@@ -1,5 +1,4 @@
-"""Writing a decision down: verdicts, stored plans, risks, new generations, and the decision itself with its
-input.
+"""Stores a decision: verdicts, plans, risks, new generations, and the decision itself with its input.
 
 The caller holds the cluster's row and has checked that no planning fact moved.
 """
@@ -50,11 +49,10 @@ def commit_decision(
     compute_seconds: float,
     trigger: str,
 ) -> Decision | None:
-    """Write one pool's decision. Returns its row, or None when it says nothing new.
+    """Store one pool's decision. Return its row, or None if it contains nothing new.
 
-    ``answer``: what the policy said, to be kept; ``decision``: what of it is told, without refusals that are
-    not final. ``offers_awaited``: declined jobs for which an offer is looked for once no newcomer waits any
-    more.
+    ``answer``: the policy's full answer, stored as is; ``decision``: the same without refusals that are not
+    final. ``offers_awaited``: declined jobs for which an offer is searched once no newcomer waits.
     """
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
@@ -78,8 +76,8 @@ def commit_decision(
 
 
 def _changed(snapshot: Snapshot, decision: CoreDecision) -> set[str]:
-    """Whose plan or risk is another than the snapshot says. No fact has moved since it was read, so the rows
-    of all others need not be looked at."""
+    """Return jobs whose plan or risk differs from the snapshot's. No fact has moved since it was read, so
+    the rows of all others need not be read."""
     before = {job.id: job for job in snapshot.jobs}
     at_risk = set(decision.at_risk)
     planned = {
@@ -92,14 +90,14 @@ def _changed(snapshot: Snapshot, decision: CoreDecision) -> set[str]:
 
 
 def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, Job]:
-    """Whom a decision is about, with what telling them takes, and those of whom at most the plan and the risk
+    """Return the jobs of a decision with what their verdicts need, and those whose plan or risk may
     change."""
     told = (
         Job.objects.filter(pk__in=concerned)
         .select_related("checkpoint")
         .prefetch_related("curve", versions_of_many(), "project__quota", "project__created_by__quota")
     )
-    # Not the plan: what a row had is in the snapshot, and to read thousands again takes as long as planning.
+    # Without plans: the snapshot has them, and reading thousands again takes as long as planning.
     others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "at_risk")
     return {job.pk: job for job in (*told, *others)}
 
@@ -158,7 +156,7 @@ def _decision_row(
 
 @cache
 def code_version() -> str:
-    """The commit that this process runs, when it runs from a checkout."""
+    """Return the commit that this process runs, if it runs from a checkout."""
     git = Path(__file__).resolve().parents[3] / ".git"
     try:
         head = (git / "HEAD").read_text().strip()
@@ -172,11 +170,11 @@ def code_version() -> str:
 
 
 def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
-    """Keep what the policy wants to be told again."""
+    """Store what the policy wants to remember."""
     if decision.memory or cluster.policy_memory:
         noted = cluster.policy_memory if cluster.policy_memory.get("policy") == cluster.policy else {}
         memory = {**noted, "policy": cluster.policy, kind: list(decision.memory)}
-        if memory != cluster.policy_memory:  # most passes learn nothing
+        if memory != cluster.policy_memory:  # most passes change nothing
             cluster.policy_memory = memory
             Cluster.objects.filter(pk=cluster.pk).update(policy_memory=memory)
     if decision.job_memory:
@@ -225,9 +223,9 @@ def _apply_changes(
     epoch: int,
     row: Decision | None,
 ) -> set[str]:
-    """Suspend whom the decision suspends, and make the generations of all others in a few queries.
+    """Suspend jobs as decided, and create the generations of all others in a few queries.
 
-    Returns the jobs that stay as they are because a server has no port left for them.
+    Return the jobs that are left unchanged because a server has no free port for them.
     """
     changes = [change for change in decision.changes if change.job_id not in refused]
     live, coming = training_generations([change.job_id for change in changes])
@@ -258,7 +256,7 @@ def _apply_changes(
     for change, generation in zip(begun, made, strict=True):
         job = jobs[change.job_id]
         if isinstance(generation, NoFreePort):
-            # The others go on: the next pass finds this job as it is, and tries again.
+            # The other jobs proceed; the next pass tries this one again.
             note_no_port(job.cluster, job, generation.message, timezone.now())
             without_port.add(job.pk)
             continue

@@ -1,8 +1,8 @@
-"""The planner: reads a snapshot, asks the policy, commits the answer if nothing has moved meanwhile.
+"""The planner: reads a snapshot, asks the policy, and commits the answer unless facts have changed meanwhile.
 
-Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside
-any transaction. A commit compares the planning version that the snapshot was read at; if it has moved,
-everything is computed again, and what would change meanwhile waits (decision 0005).
+Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computation happens
+outside transactions. A commit compares the planning version with the snapshot's. If it differs, everything is
+computed again while changes of facts wait (decision 0005).
 """
 
 from __future__ import annotations
@@ -65,30 +65,29 @@ from scheduling.services.verdicts.offers import expire_offers, projects_without_
 
 log = structlog.get_logger(__name__)
 
-#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about one second.
 MOST_WORK = 40_000_000
-#: How many times as long the same work takes while the machine code is not there yet.
+#: Slowdown of the same work until the machine code has been compiled.
 INTERPRETER_SLOWNESS = 400
-#: The share of it in a pass that divides the cluster anew as well.
+#: Share of this work in a pass that also reallocates.
 BESIDE_REALLOCATION = 0.25
-#: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
-#: move or not.
+#: With this many newcomers waiting, reallocate only once per slot, even if no GPUs move.
 A_BURST = 32
-#: A pass that took longer than this over jobs to be decided again leaves the others to the next one.
+#: After this time, a pass leaves further jobs that are to be decided again to the next pass.
 DECIDING_AGAIN_SECONDS = 0.3
-#: Jobs of each kind of settling (`_settle_time`) in one pass, which holds the cluster's row meanwhile.
+#: Limit of jobs for each step of `_settle_time` in one pass, which holds the cluster's row meanwhile.
 MOST_SETTLED = 100
-#: Offers that one pass looks for: each reads the question anew.
+#: Offers searched in one pass; each search reads the question again.
 MOST_OFFERS = 2
-#: A pass that took longer than this over finding jobs that break every plan leaves the rest to the next one.
+#: After this time, a pass leaves the search for further jobs that break every plan to the next pass.
 SETTING_ASIDE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Computed:
-    """One pool's decision, with the offers found for declined newcomers, and who has another chance.
+    """One pool's decision, with offers found for declined newcomers and other chances of refused ones.
 
-    ``answer``: what the policy said; ``decision``: the same without those who have another chance.
+    ``answer``: the policy's full answer; ``decision``: the same without newcomers that have another chance.
     """
 
     pool: Pool
@@ -101,7 +100,7 @@ class Computed:
 
 
 def run_planner(trigger: str = "") -> int:
-    """Plan every cluster whose facts call for it. Returns the number of commits."""
+    """Plan every cluster whose facts require it. Return the number of commits."""
     commits = 0
     failures: list[Exception] = []
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
@@ -142,10 +141,10 @@ def _run_pass(cluster_id: int, trigger: str, one: Pass) -> None:
 def plan_cluster(
     cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK, one: Pass | None = None
 ) -> int:
-    """One pass: overdue jobs, verdicts, reallocation at a slot boundary, offers, measurements.
+    """Run one pass: overdue jobs, verdicts, reallocation at a slot boundary, offers, measurements.
 
-    Newcomers that ``most_work`` does not reach are decided by the next pass, which this one wakes. ``one``:
-    the pass, where its steps are measured.
+    Newcomers beyond ``most_work`` are left to the next pass, which this one wakes. ``one``: the pass, if its
+    steps are measured.
 
     Raises:
         Moved: another planner took over, or a job was set aside; nothing of the last step was written.
@@ -154,7 +153,7 @@ def plan_cluster(
     cluster = read_cluster(cluster_id)
 
     def step(name: str, attempt: Callable[[Cluster, int], int | None]) -> int | None:
-        """What the attempt says: how many commits it made, None where it had nothing to do."""
+        """Return the number of commits that the attempt made, or None if it had nothing to do."""
 
         def once(overtaken: int) -> int | None:
             nonlocal cluster
@@ -174,11 +173,11 @@ def plan_cluster(
     commits += step("deciding again", lambda cluster, _: _decide_again(cluster, epoch) or None) or 0
     decided = step(
         "deciding",
-        # Where facts keep moving they wait for less if the pass is shorter.
+        # After facts have moved, a shorter computation makes changes of facts wait for less time.
         lambda cluster, overtaken: _decide_if_due(cluster, epoch, trigger, most_work // 2**overtaken),
     )
     commits += decided or 0
-    # Offers and measurements wait for a backlog, not for who came meanwhile: somebody may always come.
+    # Offers and measurements wait for a backlog, but not for newcomers that came during the pass.
     if decided is not None and newcomers_wait(cluster, since=now):
         return commits
     commits += step("offers", lambda cluster, _: _offer(cluster, epoch) or None) or 0
@@ -191,8 +190,8 @@ def _offer(cluster: Cluster, epoch: int) -> int:
 
 
 def _decide_if_due(cluster: Cluster, epoch: int, trigger: str, most_work: int) -> int | None:
-    """Decide newcomers, and divide the cluster anew where that is due; how many decisions said something,
-    None where neither was due."""
+    """Decide newcomers, and reallocate if that is due. Return the number of decisions with content, None
+    if neither was due."""
     began, now = time.perf_counter(), timezone.now()
     newcomers = newcomers_wait(cluster)
     reallocate = reallocation_due(cluster, now, newcomers=newcomers)
@@ -204,8 +203,8 @@ def _decide_if_due(cluster: Cluster, epoch: int, trigger: str, most_work: int) -
 
 
 def reallocation_due(cluster: Cluster, now: datetime, *, newcomers: bool | None = None) -> bool:
-    """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to
-    be looked at, within a slot too. ``newcomers``: whether anybody waits, where that was just read."""
+    """Return whether to reallocate: after a slot's end, if facts changed, newcomers wait or the last time
+    is long ago; and at the time that a plan set. ``newcomers``: whether any wait, if that was just read."""
     if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
     if newcomers is None:
@@ -216,8 +215,7 @@ def reallocation_due(cluster: Cluster, now: datetime, *, newcomers: bool | None 
         and newcomers
         and newcomers_wait(cluster, A_BURST)
     ):
-        # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for
-        # verdicts.
+        # No GPUs moved, so no slot runs; reallocating in each pass would leave little time for verdicts.
         return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
         return True
@@ -234,11 +232,11 @@ def _divided_in_this_slot(cluster: Cluster, now: datetime) -> bool:
 
 
 def divided_next(cluster: Cluster, now: datetime) -> datetime:
-    """From when on a pass at ``now`` that does not divide the cluster may give GPUs to newcomers.
+    """Return when a pass at ``now`` that does not reallocate may first give GPUs to newcomers.
 
-    While a burst waits the cluster is divided once a slot (`reallocation_due`), so no newcomer starts before
-    the slot is over. A plan from now on would promise time that nobody gets: each pass would find the plans
-    of the last one cut short, and begin its slots at another time.
+    During a burst the cluster is reallocated once per slot (`reallocation_due`), so no newcomer starts before
+    the slot ends. Plans that begin earlier would promise time that no job gets: each pass would find the last
+    one's plans cut short, and start its slots at another time.
     """
     frozen = frozen_until(cluster, now)
     if frozen > now or cluster.replanned_at is None:
@@ -247,14 +245,14 @@ def divided_next(cluster: Cluster, now: datetime) -> datetime:
 
 
 def note_pass(decisions: list[Decision], seconds: float) -> None:
-    """Keep with these decisions how long it took to commit them; the whole pass is `measured_pass`."""
+    """Store how long these decisions took until committed; `measured_pass` measures the whole pass."""
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
 
 
 def newcomers_wait(cluster: Cluster, number: int = 1, *, since: datetime | None = None) -> bool:
-    """Whether so many undecided jobs have a curve to be decided on, and do not wait for more of it.
+    """Return whether at least ``number`` undecided jobs have a usable curve and do not wait for more levels.
 
-    ``since``: of those that were submitted until then.
+    ``since``: count only those submitted until then.
     """
     if number == 1 and since is None:
         return _NEWCOMER.any(cluster.pk)
@@ -278,8 +276,8 @@ _NEWCOMER = PreparedValues(lambda cluster_id: _newcomers(cluster_id).values_list
 
 
 def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
-    """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless
-    measurements. Returns how much changed."""
+    """Settle what depends on time alone: late jobs, overdue newcomers, expired offers, hopeless
+    measurements. Return the number of changes."""
     with transaction.atomic():
         cluster = lock_cluster(cluster.pk)
         if cluster.epoch != epoch:
@@ -303,8 +301,8 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
 
 
 def _decide_again(cluster: Cluster, epoch: int) -> int:
-    """Decide resumed jobs whose promise was void while they were paused, for as long as a pass has time for
-    it; returns how many. The next pass is woken for the others."""
+    """Decide resumed jobs again whose promise their pause made void, as long as the pass has time. Return
+    their number, and wake the next pass for the others."""
     began, decided = time.perf_counter(), 0
     cluster_id = cluster.pk
     waiting = jobs_to_decide_again(cluster)
@@ -327,11 +325,11 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
 def _decide(
     cluster: Cluster, epoch: int, now: datetime, trigger: str, most_work: int, *, reallocate: bool
 ) -> list[Decision]:
-    """Verdicts, and a reallocation where one is due, committed. Returns the decisions that say something."""
+    """Commit verdicts, and a reallocation if one is due. Return the decisions with content."""
     policy = cluster_policy(cluster)
     slot_at = now if reallocate else divided_next(cluster, now)
     most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
-    # Who waits for more levels may fit without them once other facts have changed.
+    # Jobs that wait for more levels may fit without them after other facts have changed.
     waiting = reallocate and cluster.planning_version != cluster.planned_version
     pools = [
         pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
@@ -381,7 +379,7 @@ def _decide(
 
 
 def _for_each(most_work: int, pools: Sequence[Pool]) -> int:
-    """The work for each kind of GPU for which newcomers wait: together the kinds have ``most_work``."""
+    """Return the work for each kind of GPU for which newcomers wait; the kinds share ``most_work``."""
     asked = sum(any(job.newcomer for job in pool.snapshot.jobs) for pool in pools)
     return most_work // max(1, asked)
 
@@ -395,10 +393,10 @@ def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, re
     declined = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
     by_id = {job.id: job for job in snapshot.jobs if job.id in declined}
     asking = projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id])))
-    # An offer takes room that newcomers who wait could be promised: it is looked for after their verdicts.
+    # An offer takes room that could be promised to waiting newcomers, so it is searched after their verdicts.
     decided = len(answer.verdicts)
     waiting = bool(decision.undecided) or decided >= MOST_NEWCOMERS
-    # Nor for whom several kinds of GPU were asked: all of them may have one.
+    # Skip jobs tried on several GPU kinds: each kind may make its own offer.
     several = set(Job.objects.filter(pk__in=asking).exclude(refused_kinds={}).values_list("pk", flat=True))
     now_asking = [] if waiting else [job_id for job_id in asking if job_id not in several][:MOST_OFFERS]
     offers: dict[str, FoundOffer] = {}
@@ -414,7 +412,7 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
 
 
 def _measure(cluster: Cluster, epoch: int) -> int:
-    """Start at most one measurement a pass."""
+    """Start at most one measurement."""
     room = RoomToMeasure(cluster, cluster_policy(cluster), timezone.now())
     undecided = any_undecided(cluster)
     measurement = next_measurement(room, undecided=undecided)
@@ -433,6 +431,6 @@ def _measure(cluster: Cluster, epoch: int) -> int:
 
 
 def _time(moment: float, now: datetime) -> datetime | None:
-    # Forecast changes farther off than a day are found by the periodic replan.
+    # The periodic replan finds changes that are forecast for more than a day later.
     seconds = moment - now.timestamp()
     return now + timedelta(seconds=max(seconds, 0.0)) if seconds < 86_400 else None

@@ -1,1 +1,1 @@
-"""What a person asks for, and how it is answered."""
+"""Requests of people: submitting, changing, asking what would be answered."""

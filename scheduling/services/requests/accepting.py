@@ -1,5 +1,5 @@
-"""Accepting an offer: the declined job's admitted successor, promised as early a deadline as there is room
-for by then."""
+"""Accepts an offer: creates the admitted successor of a declined job, with the earliest deadline that has
+room."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ from scheduling.stored_verdict import AnswerCode, promised_on
 
 log = structlog.get_logger(__name__)
 
-#: How often a better deadline is computed for who accepts, before the offer is taken as it is.
+#: Attempts to compute a better deadline before the offer is accepted as it is.
 MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
 class OfferTerms:
-    """What an accepted offer promises: the deadline, the plan that keeps it, and others' plans that make
-    room."""
+    """Terms of an accepted offer: the deadline, the plan that keeps it, and changed plans of other jobs."""
 
     deadline_at: datetime
     plan: StoredPlan
@@ -47,15 +46,16 @@ class OfferTerms:
 
 
 def job_accept_offer(*, job: Job, actor: User) -> Job:
-    """Make the admitted successor of a declined job, on the capacity that was held for it.
+    """Create the admitted successor of a declined job, on the capacity held for it.
 
-    The offered deadline holds however late it is accepted. Who accepts earlier is promised as much earlier a
-    deadline, where admission finds room for it beside all promises.
+    The offered deadline holds however late it is accepted. Accepting sooner gives an earlier deadline if
+    admission finds room for it beside all promises.
 
     Raises:
-        Conflict: there is no offer, or it has run out, was withdrawn or accepted already. Conflict: or the
-            project is archived. QuotaExceeded: the project, or its creator's projects in sum, have as many
-            unfinished jobs as they may.
+        Conflict: there is no offer; it has expired, was withdrawn or accepted already; or the project is
+            archived.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as
+            permitted.
     """
     for _ in range(MOST_TRIES):
         version = Cluster.objects.values_list("planning_version", flat=True).get(pk=job.cluster_id)
@@ -70,9 +70,8 @@ def job_accept_offer(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | None) -> Job | None:
-    """The successor, by better terms where these were computed on the present version of facts; None where
-    they have moved since."""
-    # Before the cluster's row: in the order in which a submission locks.
+    """Return the successor, by the better terms if these were computed; None if facts have changed since."""
+    # Before the cluster's row: submissions lock in this order.
     check_active_jobs(job.project)
     cluster = lock_cluster(job.cluster_id)
     if sooner is not None and cluster.planning_version != version:
@@ -106,8 +105,8 @@ def _as_offered(offer: Offer) -> OfferTerms:
 
 
 def _sooner(job: Job) -> OfferTerms | None:
-    """The deadline counted from now, as the offer counts it from its end, with plans that keep it; None where
-    it is as good as it is."""
+    """Return terms with the deadline counted from now instead of from the offer's end, with plans that
+    keep it; None if the offer cannot be improved."""
     offer = Offer.objects.filter(job=job, state=OfferState.OPEN).first()
     now = timezone.now()
     if offer is None or offer.valid_until <= now or job.curve is None:
@@ -132,7 +131,7 @@ def _sooner(job: Job) -> OfferTerms | None:
         snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, asking), held_offers=held)
         decision = cluster_policy(cluster).admit(snapshot)
     except FAILURES:
-        # What was offered still stands.
+        # The offer still stands.
         log.exception("offer_not_improved", job=job.pk)
         return None
     plans = dict(decision.plans)

@@ -1,4 +1,4 @@
-"""Deciding a job again that is there already: under another deadline, or because its owner resumed it."""
+"""Decides an existing job again: under another deadline, or after its owner resumed it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from scheduling.services.verdicts.incidents import breaking_jobs
 from scheduling.services.verdicts.quotas import PromiseQuotas
 from scheduling.stored_verdict import ADMITTED, AnswerCode, StoredVerdict, answered
 
-#: Resumed jobs that one pass of the planner decides again at most, while it has time for it.
+#: Limit of resumed jobs that one pass decides again.
 MOST_AT_ONCE = 5
 
 
 class HowAnswered(Protocol):
-    """What to do where a question has no answer (`isolating`)."""
+    """What to do if a question has no answer (`isolating`)."""
 
     def __call__(self, pool: Pool, ask: Callable[[Pool], Decision], /) -> Decision: ...
 
@@ -48,11 +48,11 @@ class HowAnswered(Protocol):
 def decided_again(
     cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str, answered_by: HowAnswered
 ) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
-    """Admission of the job in place of what was promised to it, beside all other promises; with the plans
-    that keep them and are others than before.
+    """Return the verdict on the job in place of its present promise, beside all other promises, and the
+    changed plans that keep them.
 
     Raises:
-        Exception: as ``answered_by`` does where none can be computed.
+        Exception: as ``answered_by`` raises if no answer can be computed.
     """
     if service_class == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
         return None, {}
@@ -77,7 +77,7 @@ def decided_again(
     asked = dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=jobs))
     decision = answered_by(asked, lambda one: policy.admit(one.snapshot))
     verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
-    # Most plans stay as they are, and thousands of jobs may have one.
+    # Most plans do not change, and thousands of jobs may have one.
     stored = {known.id: known.stored_plan for known in jobs}
     changed = {
         job_id: plan
@@ -88,7 +88,7 @@ def decided_again(
 
 
 def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
-    """Store the plans of one decision with the jobs that still run."""
+    """Store the plans of one decision for the jobs that are not finished."""
     settled = [*UNDECIDED_STATES, *TERMINAL_STATES]
     rows = list(Job.objects.filter(pk__in=plans).exclude(state__in=settled).only("pk"))
     for row in rows:
@@ -106,20 +106,21 @@ _ASKED_AGAIN = PreparedValues(
 
 
 def jobs_to_decide_again(cluster: Cluster) -> list[str]:
-    """Resumed jobs whose promise their pause had made void, once no step of theirs is under way."""
+    """Return resumed jobs whose promise was made void by their pause, once none of their steps is under
+    way."""
     if not _ASKED_AGAIN.any(cluster.pk):  # as in most passes
         return []
     jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
     leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal=Goal.TRAIN)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))
-    # Who broke a plan takes part again after a while, and is decided then.
+    # A job that broke a plan takes part again after a while, and is decided then.
     plannable = settled.exclude(pk__in=breaking_jobs(cluster, timezone.now()))
     return list(plannable.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
 
 
 def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.StoredPlan]) -> bool:
-    """Write down what was decided on a resumed job. Returns whether it has its promise again."""
+    """Store the decision on a resumed job. Return whether its promise is restored."""
     plan = plans.get(job.pk)
     refusal = "" if verdict is None else verdict.reason
     promised = verdict is not None and verdict.promised and plan is not None

@@ -1,4 +1,4 @@
-"""Declining an offer: the capacity that is held for a declined job goes to others at once."""
+"""Declines an offer, so that the capacity held for a declined job is free at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scheduling.services.rows.wakeups import wake
 
 @transaction.atomic
 def job_decline_offer(*, job: Job, actor: User) -> Job:
-    """Let go of what is held for a declined job's offer. Once is as good as twice.
+    """Release what is held for a declined job's offer. Idempotent.
 
     Raises:
-        Conflict: there is no offer, or it has run out, was withdrawn or accepted already.
+        Conflict: there is no offer, or it has expired, was withdrawn or accepted already.
     """
     cluster = lock_cluster(job.cluster_id)
     offer = Offer.objects.select_for_update().filter(job=job).first()

@@ -1,4 +1,4 @@
-"""Asking for environments: queued when a function is uploaded, cancelled, and built again."""
+"""Requests for environments: queued when a function is uploaded, cancelled, and built again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ENDED_WITHOUT_RESULT = (WorkState.FAILED, WorkState.CANCELLED)
 
 
 def environment_request(project: Project, digest: str, requirements: str) -> None:
-    """Queue the build of requirements for a project, unless they are installed or queued already.
+    """Queue the build of a project's requirements unless they are installed or queued already.
 
-    The caller's transaction holds the rows of the project and its creator. It keeps the environment's row:
-    nobody cancels it before the version that needs it is stored.
+    The caller's transaction has locked the rows of the project and its creator. This locks the environment's
+    row too, so that it is not cancelled before the version that needs it is stored.
 
     Raises:
-        QuotaExceeded: too many environments of theirs are not built yet.
+        QuotaExceeded: too many of their environments are not built yet.
     """
     environment, new = Environment.objects.get_or_create(
         digest=digest, defaults={"requirements": requirements, "project": project}
@@ -39,13 +39,12 @@ def environment_request(project: Project, digest: str, requirements: str) -> Non
 
 @transaction.atomic
 def environment_build(*, version: FunctionVersion, actor: User) -> None:
-    """Build an environment again that failed or was cancelled.
+    """Build a failed or cancelled environment again.
 
     Raises:
         NotAllowed: the actor may not upload to the function's project.
-        Conflict: there is nothing to build, it is built, or its build is queued or under way; or the project
-            is archived.
-        QuotaExceeded: too many environments of theirs are not built yet.
+        Conflict: the requirements are missing, installed, queued or being built; or the project is archived.
+        QuotaExceeded: too many of their environments are not built yet.
     """
     project = version.function.project
     require_role(actor, project, Role.MEMBER)
@@ -63,12 +62,12 @@ def environment_build(*, version: FunctionVersion, actor: User) -> None:
 
 @transaction.atomic
 def environment_cancel(*, version: FunctionVersion, actor: User) -> None:
-    """Cancel a build that is queued or under way, and fail the jobs that wait for it. Its worker loses the
-    lease, and ends the installer when it notices.
+    """Cancel a queued or running build and fail the jobs that wait for it. Its worker loses the lease, and
+    ends the installer when it notices.
 
     Raises:
         NotAllowed: the actor may not upload to the function's project.
-        Conflict: nothing is queued or under way, or projects need it in which the actor may not cancel jobs.
+        Conflict: no build is queued or running, or projects need it in which the actor may not cancel jobs.
     """
     require_role(actor, version.function.project, Role.MEMBER)
     environment = _lock(version)
@@ -88,8 +87,8 @@ def environment_cancel(*, version: FunctionVersion, actor: User) -> None:
 
 
 def release_environments(project: Project) -> None:
-    """Cancel the builds that only this project asked for, which is being deleted with its functions; the
-    others become those of a project that needs them."""
+    """Cancel builds that only this project needs, before it is deleted. Assign the others to a project
+    that needs them."""
     unbuilt = Environment.objects.select_for_update().filter(project=project, state__in=UNBUILT_STATES)
     for environment in unbuilt.order_by("pk"):
         others = FunctionVersion.objects.filter(requirements_digest=environment.digest)

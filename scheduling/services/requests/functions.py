@@ -1,4 +1,4 @@
-"""Storing training functions: immutable versions, addressed by the digest of their bytes."""
+"""Stores training functions: immutable versions, addressed by the digest of their bytes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from scheduling.services.verdicts.quotas import check_bundle_bytes
 def function_upload(
     *, project: Project, actor: User, name: str, content: bytes, filename: str, entry: str | None = None
 ) -> tuple[FunctionVersion, bool]:
-    """Store a bundle as the next version of a function; the same bytes and entry again are the same version.
+    """Store a bundle as the next version of a function; the same bytes and entry give the same version.
 
-    Returns the version and whether it is new. Either everything is stored or nothing.
+    Return the version and whether it is new. Either everything is stored or nothing.
 
     Raises:
-        BundleError: the bundle cannot be used, and why.
-        QuotaExceeded: the project's bundles, or its creator's in sum, would take more bytes than they may, or
-            too many environments of theirs are not built yet.
+        BundleError: the bundle cannot be used, with the reason.
+        QuotaExceeded: the bundles of the project, or of its creator's projects in sum, would exceed their
+            bytes, or too many of their environments are not built yet.
         Conflict: the project is archived.
-        Unavailable: too many others are uploading; try again soon.
+        Unavailable: too many uploads are under way; try again soon.
     """
-    # Before anything is read: who may store no more may not make the platform work either.
+    # Before the bundle is read: without quota, an upload must not cause work either.
     check_bundle_bytes(project, hashlib.sha256(content).hexdigest(), len(content))
     limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
     bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
@@ -42,7 +42,7 @@ def function_upload(
 def _store(
     project: Project, actor: User, name: str, content: bytes, facts: BundleFacts
 ) -> tuple[FunctionVersion, bool]:
-    # Uploads to one project take turns: version numbers have no gaps and the quota holds.
+    # Uploads to a project are serialised, so that version numbers have no gaps and the quota holds.
     lock_open_project(project)
     if project.created_by_id is not None:
         User.objects.select_for_update(no_key=True).get(pk=project.created_by_id)

@@ -1,4 +1,4 @@
-"""Submitting and steering jobs. Verdicts come from the planner (planning.py); here is what people ask for."""
+"""Submits and controls jobs for people. The planner gives the verdicts (planning.py)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from scheduling.services.verdicts.quotas import check_active_jobs
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a person asks for: everything but a GPU count."""
+    """A submission: everything except a number of GPUs."""
 
     function_version: FunctionVersion
     name: str
@@ -53,7 +53,7 @@ class JobRequest:
     seed: int = 0
     lossy: str = Lossy.REFUSED
     codecs: Sequence[str] = ()
-    #: `replicas`: copies of the state in memory; `frequency`: iterations between two points at most.
+    #: `replicas`: copies of the state in memory; `frequency`: most iterations between two points.
     protection: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -62,7 +62,7 @@ class JobRequest:
 
 
 def default_cluster() -> Cluster:
-    """The cluster that jobs go to.
+    """Return the cluster that jobs are submitted to.
 
     Raises:
         Unavailable: no cluster has been set up yet.
@@ -74,7 +74,8 @@ def default_cluster() -> Cluster:
 
 
 def _curve_under(key: Any, function: Any) -> QuerySet[ScalingCurve]:
-    """``function``: its key; whether its gradients were ever measured is told with the curve."""
+    """Return the curve with a key, annotated with whether the gradients of ``function`` (a key) were
+    measured."""
     measured = GradientProfile.objects.filter(key=function)
     return ScalingCurve.objects.filter(key=key).annotate(gradients_known=Exists(measured)).order_by()
 
@@ -85,10 +86,10 @@ _NEW_EVENT = PreparedInsert(JobEvent)
 
 
 def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
-    """The curve under the request's key, known or not.
+    """Return the curve with the request's key, measured or not; create it if needed.
 
     Raises:
-        InvalidRequest: the function runs on certain numbers of workers, and none divides the batch.
+        InvalidRequest: none of the function's numbers of workers divides the batch.
     """
     version = request.function_version
     _check_batch(request.global_batch_size, version.worker_counts)
@@ -137,16 +138,18 @@ def _check_batch(global_batch_size: int, worker_counts: Sequence[int]) -> None:
 def job_submit(
     *, project: Project, owner: User, request: JobRequest, resubmission_of: Job | None = None
 ) -> Job:
-    """Store the job and wake the planner, in one transaction. The verdict follows.
+    """Store the job and wake the planner, in one transaction. The verdict comes later.
 
     Raises:
-        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they
-            may. Conflict: the project is archived. Unavailable: no GPU is connected. InvalidRequest: the
-            function's numbers of workers do not divide the batch.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as
+            permitted.
+        Conflict: the project is archived.
+        Unavailable: no GPU is connected.
+        InvalidRequest: the function's numbers of workers do not divide the batch.
     """
     cluster_id, kind = newcomers_kind(request.service_class) or _none_yet(request.service_class)
     curve = curve_for(request, kind)
-    # As late as possible: from here on others of the project wait.
+    # As late as possible: from here on other submissions to the project wait.
     check_active_jobs(project)
     job = Job(
         project=project,
@@ -171,16 +174,16 @@ def job_submit(
         resubmission_of=resubmission_of,
     )
     _NEW_JOB.store(job)
-    # Nobody follows it yet, so nobody is told.
+    # No client follows the job yet, so none is notified.
     message = f"Submitted by {owner.username}."
     _NEW_EVENT.store(JobEvent(job=job, kind=JobEventKind.SUBMITTED, message=message, actor=owner.username))
-    # No planning fact: what is computed for those who came before holds without the newcomer.
+    # No planning fact changes: plans of the other jobs hold without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     return job
 
 
 def _none_yet(service_class: str) -> tuple[int, str]:
-    """Says what is missing where jobs can go nowhere, unless it came just now.
+    """Return the default cluster and the first kind of GPU there, if one has just been connected.
 
     Raises:
         Unavailable: no cluster has been set up yet, or no GPU is connected.
@@ -190,8 +193,8 @@ def _none_yet(service_class: str) -> tuple[int, str]:
 
 
 def wait_for_verdict(job_id: str, seconds: float) -> Job:
-    """The job once it is decided, or as it is after ``seconds``. A lost wake-up costs a quarter of a
-    second."""
+    """Return the job once it is decided, or as it is after ``seconds``. A lost wake-up costs at most 0.25
+    s."""
     ends_at = time.monotonic() + seconds
     listener = redis_client().pubsub(ignore_subscribe_messages=True)
     listening = True
@@ -218,7 +221,7 @@ def wait_for_verdict(job_id: str, seconds: float) -> Job:
 
 @transaction.atomic
 def job_cancel(*, job: Job, actor: User) -> Job:
-    """End the job now; its GPUs go as soon as its workers are gone.
+    """End the job now. Its GPUs become free once its workers are gone.
 
     Raises:
         Conflict: it is finished already.
@@ -238,12 +241,12 @@ def job_cancel(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def job_pause(*, job: Job, actor: User) -> Job:
-    """Give up the job's GPUs until its owner resumes it. A promise is void meanwhile.
+    """Release the job's GPUs until its owner resumes it. Its promise becomes void.
 
-    In the middle of a hand-over it leaves them when that has ended.
+    A hand-over under way is completed first.
 
     Raises:
-        Conflict: it is finished, undecided or paused already.
+        Conflict: the job is finished, undecided or paused already.
     """
     cluster = lock_cluster(job.cluster_id)
     job = _unfinished(job)
@@ -266,13 +269,13 @@ def job_pause(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def job_resume(*, job: Job, actor: User) -> Job:
-    """Let a paused job be planned again. A promise that its pause made void is decided again, and restored
-    where it can be kept.
+    """Let a paused job be planned again. A promise that the pause made void is decided again, and restored if
+    it can be kept.
 
     The planner does that once the job has left its GPUs.
 
     Raises:
-        Conflict: it is not paused.
+        Conflict: the job is not paused.
     """
     cluster = lock_cluster(job.cluster_id)
     job = _unfinished(job)
@@ -300,7 +303,7 @@ def _unfinished(job: Job) -> Job:
 
 
 def request_of(job: Job) -> JobRequest:
-    """The request that a job was made from: what cloning and asking again start from."""
+    """Return the job's request, for cloning it or asking again."""
     return JobRequest(
         function_version=job.function_version,
         name=job.name,

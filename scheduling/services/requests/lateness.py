@@ -1,5 +1,5 @@
-"""What the passing of time decides: jobs become late, and a newcomer that cannot be measured in time is
-declined."""
+"""Decisions that follow from time alone: jobs become late, and newcomers that cannot be measured in time
+are declined."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _LATE = PreparedValues(
 
 
 def mark_late(cluster: Cluster, now: datetime, most: int) -> int:
-    """Note up to ``most`` unfinished jobs whose deadline has passed; returns how many. They keep running
-    unless their owner says otherwise."""
+    """Mark up to ``most`` unfinished jobs as late whose deadline has passed. Return their number. They
+    keep running unless their owner stops them."""
     if not _LATE.any(cluster.pk, now):  # as in most passes
         return 0
     late = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
@@ -73,8 +73,8 @@ def _late(job: Job, stop: Stopped | None) -> JobNote:
 
 
 def decline_overdue(cluster: Cluster, now: datetime, most: int) -> int:
-    """Decline up to ``most`` undecided jobs that could not be measured by their latest time (`decide_by`);
-    returns how many."""
+    """Decline up to ``most`` undecided jobs that were not measured by their latest time (`decide_by`).
+    Return their number."""
     span = DurationField()
     unmeasured = Job.objects.filter(
         cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class=ServiceClass.SLO

@@ -1,6 +1,6 @@
-"""Answers of the planners of mixtures of experts to questions that were checked. They change nothing.
+"""Answers of the planners of mixtures of experts to checked questions. They change nothing.
 
-A module of its own, which loads numpy: whoever only offers the questions need not.
+A separate module because it loads numpy, which the views need not.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from moe.moesys.sizes import ModelShape, ModelSizes
 from moe.moesys.tasks import ElasticPlan, RankMemory, Task
 from scheduling.selectors.cluster.free_servers import find_free_servers
 
-#: The mode that chooses the smallest gang in time, beside the planner's own modes.
+#: Mode that chooses the smallest gang that meets a deadline, in addition to the planner's own modes.
 DEADLINE_MODE = "deadline"
 
 
 def fit_answer(body: dict[str, Any]) -> dict[str, Any]:
-    """The fewest servers that hold a model. Raises ValueError for a question without an answer."""
+    """Return the fewest servers that hold a model. Raise ValueError if the question has no answer."""
     sizes = _read_sizes(body)
     device = DeviceCapacity(**body["device"])
     demands = TrainingDemands(
@@ -47,7 +47,7 @@ def fit_answer(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def elastic_answer(body: dict[str, Any]) -> dict[str, Any]:
-    """GPUs for tasks of unequal load. Raises ValueError for a question without an answer."""
+    """Return GPUs for tasks of unequal load. Raise ValueError if the question has no answer."""
     tasks = [Task(**task) for task in body["tasks"]]
     memory = RankMemory(**body["memory"]) if "memory" in body else None
     if body["mode"] == DEADLINE_MODE:
@@ -58,7 +58,7 @@ def elastic_answer(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def placement_answers(body: dict[str, Any], most_servers: int) -> list[dict[str, Any]]:
-    """Servers ranked by predicted all-to-alls, the best first."""
+    """Return servers ranked by predicted all-to-alls, the best first."""
     names = ("layers", "tokens_per_rank", "experts_per_token", "hidden", "dense")
     traffic = StepTraffic(**{name: body[name] for name in names})
     rates = LinkRates(**body.get("rates", {}))
@@ -67,7 +67,7 @@ def placement_answers(body: dict[str, Any], most_servers: int) -> list[dict[str,
 
 
 def ring_answer(body: dict[str, Any]) -> dict[str, Any]:
-    """Inference in a ring of device memory."""
+    """Return the verdict on inference in a ring of device memory."""
     given = {name: value for name, value in body.items() if name != "sections"}
     question = RingRequest(**{**given, "pinning": Pinning(body["pinning"])})
     verdict = admit_ring(question, body.get("sections"))

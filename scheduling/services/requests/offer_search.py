@@ -1,4 +1,5 @@
-"""Looking for offers: at once for who is declined alone, and after all verdicts where many newcomers wait."""
+"""Search for offers: at once for a job that is declined alone, after all verdicts while many newcomers
+wait."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ log = structlog.get_logger(__name__)
 
 
 def find_offers(policy: Policy, snapshot: Snapshot, asking: Sequence[JobSnapshot]) -> dict[str, FoundOffer]:
-    """Offers by job id, each beside those found before it. ``snapshot`` holds everybody but who asks."""
+    """Return offers by job id, each beside those found before it. ``snapshot`` holds all jobs but those
+    ``asking``."""
     offers: dict[str, FoundOffer] = {}
     for job in asking:
         found = policy.find_offer(snapshot, job)
@@ -44,7 +46,7 @@ def find_offers(policy: Policy, snapshot: Snapshot, asking: Sequence[JobSnapshot
 
 
 def offers_wait(cluster: Cluster) -> bool:
-    """Whether a declined job is still to be looked an offer for."""
+    """Return whether a declined job still awaits a search for an offer."""
     return _AWAITING.any(cluster.pk)
 
 
@@ -56,8 +58,8 @@ _AWAITING = PreparedValues(
 
 
 def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int:
-    """Look for offers for up to ``most`` jobs that were declined while newcomers waited. Returns the number
-    of commits.
+    """Search offers for up to ``most`` jobs that were declined while newcomers waited. Return the number of
+    commits.
 
     Raises:
         Moved: the facts changed meanwhile; nothing was written.
@@ -89,13 +91,13 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
             ]
             offers = find_offers(policy, pool.snapshot, asking)
         except FAILURES:
-            # Whoever is to blame, nobody was promised an offer, and the pass goes on.
+            # No offer was promised to these jobs, and the pass goes on.
             log.exception("offers_not_found", jobs=list(curves))
             continue
         for job_id, offer in offers.items():
             if job_id not in found or offer.deadline_at < found[job_id][0].deadline_at:
                 found[job_id] = (offer, curves[job_id])
-    # Nobody of a project that holds an offer gets another one.
+    # A project with an open offer gets no other.
     done = [job_id for job_id in rows if job_id in chosen or len(chosen) < most]
     with unmoved(cluster, epoch):
         _commit(cluster, rows, done, found)
@@ -103,8 +105,7 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
 
 
 def _curves_to_ask(rows: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """Curves on a kind of GPU, by job id, of declined jobs that it was asked for and that were measured
-    there."""
+    """Return curves on a kind of GPU, by job id, of declined jobs that were asked for and measured there."""
     asked = [
         row
         for row in rows

@@ -1,4 +1,4 @@
-"""What jobs and functions have to say when a project is closed."""
+"""Closes a project as far as its jobs and functions are concerned."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scheduling.services.requests.environment_requests import release_environmen
 
 
 def close_project(project: Project, deleting: bool, **_: Any) -> None:
-    """Refuse while there is work; take the functions of a project that is deleted away, and code that nobody
-    else stores.
+    """Refuse if there is work. Delete the functions of a project that is deleted, and bundles that no other
+    project stores.
 
     Raises:
-        Conflict: jobs are not finished, or there are any and the project is to be deleted.
+        Conflict: jobs are not finished, or the project is to be deleted and has jobs.
     """
     unfinished = project.jobs.exclude(state__in=TERMINAL_STATES).count()
     if unfinished:

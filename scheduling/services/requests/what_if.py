@@ -1,4 +1,5 @@
-"""What would be answered: the same verdict without a job, and a new deadline for a job there is."""
+"""Questions without consequences: the verdict that a submission would get. Also changes the deadline of a
+job."""
 
 from __future__ import annotations
 
@@ -58,10 +59,10 @@ _TRIAL = "what-if"
 def what_if(
     *, project: Project, request: JobRequest, link_bytes_per_second: float | None = None
 ) -> StoredVerdict:
-    """The verdict that a submission would get now. Stores no job and holds no offer.
+    """Return the verdict that a submission would get now. Store no job and hold no offer.
 
-    ``link_bytes_per_second``: between servers, in place of what their links carry. Then the function's speed
-    is predicted, and the answer says so.
+    ``link_bytes_per_second``: assumed bandwidth between servers. Then the function's speed is predicted, and
+    the answer says so.
     """
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)
@@ -109,7 +110,7 @@ _PREDICTED = (
 
 
 def _on_link(curve: ScalingCurve, request: JobRequest, bytes_per_second: float) -> list[CurveLevel]:
-    """The curve's levels under the best plan that the job allows on such a link."""
+    """Return the curve's levels under the best plan that the job allows on such a link."""
     function = function_key_on(request, curve.gpu_kind)
     allowed = family_name(lossy=request.lossy == Lossy.ALLOWED, codecs=request.codecs)
     return levels_on(curve, function, allowed, server_size(curve.gpu_kind), bytes_per_second)
@@ -122,7 +123,7 @@ def _asked_on(
     request: JobRequest,
     project: Project,
 ) -> StoredVerdict:
-    """The verdict of one kind of GPU, with these levels of the curve."""
+    """Return the verdict on one kind of GPU, with these levels of the curve."""
     now = timezone.now()
     slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
@@ -149,7 +150,7 @@ def _asked_on(
 
 
 def _refused_by_all(refusals: list[tuple[str, StoredVerdict]]) -> StoredVerdict:
-    """The last kind's refusal, with what the others said, and the earliest deadline that any of them
+    """Return the last kind's refusal with those of the others, and the earliest deadline that any of them
     offers."""
     answer = refusals[-1][1]
     if len(refusals) == 1:
@@ -184,7 +185,7 @@ def _trial_verdict(
     try:
         decision = policy.admit(snapshot)
     except FAILURES as error:
-        # Is it this job's doing, or was there no answer anyway?
+        # Find out whether this job causes the failure, or whether there is no answer without it either.
         others = dataclasses.replace(pool, snapshot=dataclasses.replace(snapshot, jobs=settled))
         answered_now(others, lambda one: policy.admit(one.snapshot))
         text = f"It cannot be planned: planning failed with it ({words_on(error)})."
@@ -198,7 +199,7 @@ def _trial_verdict(
     if verdict.promised and plan is not None and (over := quotas.refusal(project, plan)) is not None:
         answer = refused_by_quota(answer, over, trial.service_class)
     if not verdict.admitted and not counts_on.shortfall:
-        # Nothing is held, so the work begins at once.
+        # No capacity is held, so the work would begin at once.
         after = snapshot_after(snapshot, decision)
         after = dataclasses.replace(
             after, settings=dataclasses.replace(after.settings, offer_hold_seconds=0.0)
@@ -221,10 +222,10 @@ def _trial_verdict(
 def job_change_deadline(
     *, job: Job, actor: User, deadline_at: datetime | None, service_class: str | None = None
 ) -> tuple[Job, StoredVerdict, bool]:
-    """Ask for another deadline or class. A refused tightening keeps the old promise; loosening never revokes
+    """Change a job's deadline or class. A refused tightening keeps the old promise; loosening never revokes
     it.
 
-    Returns the job, the verdict, and whether anything changed.
+    Return the job, the verdict, and whether anything changed.
 
     Raises:
         Conflict: the job is finished, undecided or paused.
@@ -263,8 +264,8 @@ def _change_once(
 
 @dataclass(frozen=True)
 class _Change:
-    """Another deadline or class for a job: what is answered, whether it is promised, and by which plans
-    everybody's promises hold then."""
+    """Another deadline or class for a job: the answer, whether it is promised, and the plans that then
+    keep all promises."""
 
     deadline_at: datetime | None
     service_class: str
@@ -274,7 +275,7 @@ class _Change:
 
 
 def _change_to(cluster: Cluster, job: Job, deadline_at: datetime | None, wanted: str) -> _Change:
-    """What a change would bring. A promise is as its project's quota lets it be."""
+    """Return the result of a change. The project's quota limits promises."""
     loosened = (
         job.promised
         and wanted == job.service_class
@@ -316,7 +317,7 @@ def _commit_change(cluster: Cluster, job: Job, actor: User, change: _Change) -> 
         if promised and not job.promised:
             job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
         elif job.promised and not promised:
-            # Its owner let the promise go by asking for a class that has none.
+            # Its owner gave the promise up by asking for a class without one.
             job.promise_outcome = PromiseOutcome.NONE
         job.promised = promised
         job.promise_asked_again = False
