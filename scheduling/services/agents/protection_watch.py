@@ -152,7 +152,7 @@ def _in_the_queue(one: Recovery) -> bool:
 
 
 def _too_old(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> set[str]:
-    """Return promised jobs whose newest safe state is older than their promise assumes, and raise incidents."""
+    """Return promised jobs whose newest safe state is older than promised, and raise incidents."""
     found: set[str] = set()
     for job_id, state in states.items():
         job = state.job

@@ -95,7 +95,7 @@ def blocked_gpus(
 
 
 def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
-    """Yield training generations of jobs that the snapshot leaves out: paused by their owners, or set aside."""
+    """Yield training generations of jobs that the snapshot leaves out: paused, or set aside."""
     generations = {
         key: assignments[0].generation
         for key, assignments in pool.held.items()

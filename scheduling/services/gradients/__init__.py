@@ -1,1 +1,1 @@
-"""How gradients travel."""
+"""Communication plans of gradients, and the measurements they are made from."""

@@ -1,5 +1,4 @@
-"""Which family of plans a newcomer's promise is asked for: the best that it allows, as far as anything was
-measured."""
+"""Chooses the plan family of a newcomer: the best that it permits, as far as measurements show."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from scheduling.services.gradients.gradient_profiles import ask_for_family, has_
 
 
 def family_of_newcomer(function: str, unplanned: str, *, lossy: bool, codecs: Sequence[str]) -> str:
-    """The family of a function's plans for a job that allows so much.
+    """Return the family of a function's plans for a job with these permissions.
 
-    Without gradients that were measured, or a plan that is predicted to win, it is that of no plan. Once
-    curves of both were measured the faster one counts, whatever was predicted.
+    Without measured gradients, or a plan that is predicted to win, this is the family of no plan. Once the
+    curves of both families are measured, the faster one is chosen, whatever was predicted.
 
     Args:
-        function: the key of the function with its hyperparameters (`curve_keys.function_key_on`).
+        function: key of the function with its hyperparameters (`curve_keys.function_key_on`).
         unplanned: the function's family without gradient plans.
     """
     if not GradientProfile.objects.filter(key=function).exists():
@@ -36,8 +35,8 @@ def family_of_newcomer(function: str, unplanned: str, *, lossy: bool, codecs: Se
 
 
 def _lost(function: str, unplanned: str, family: str) -> bool:
-    """Whether the family's curve was measured and is slower than that of no plan on the most GPUs that both
-    were measured on. Void levels tell nothing."""
+    """Return whether the family's curve is slower than that of no plan on the most GPUs on which both were
+    measured. Void levels do not count."""
     keys = {key_of_family(function, one): one for one in (unplanned, family)}
     rates: dict[str, dict[int, float]] = {one: {} for one in keys.values()}
     levels = CurveLevel.objects.filter(NOT_VOID, curve__key__in=keys, curve__state=CurveState.READY)
@@ -49,8 +48,8 @@ def _lost(function: str, unplanned: str, family: str) -> bool:
 
 
 def curve_of_family(job: Job, family: str) -> ScalingCurve:
-    """The curve under plans of a family, on the kind of GPU of the job's own curve; made where there is none
-    yet."""
+    """Return the curve under plans of a family, on the kind of GPU of the job's own curve; create it if
+    needed."""
     assert job.curve is not None
     return ScalingCurve.objects.get_or_create(
         key=key_of_family(function_key_on(job, job.curve.gpu_kind), family),

@@ -1,4 +1,4 @@
-"""The communication plan of each family for a profile's inputs, as rows keep it."""
+"""The best communication plan of each family for a profile's inputs, in the form of rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from scheduling.services.gradients.expert_schedules import schedule_of
 if TYPE_CHECKING:
     from scheduling.services.gradients.plan_inputs import PlanInputs
 
-#: Of a predicted timeline.
+#: Limit of spans in a stored timeline.
 MOST_SPANS = 512
-#: Under a plan gradients travel as FP32.
+#: Gradients are sent as FP32 under a plan.
 FP32_BYTES = 4
 
 
 def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The choice of each family, as its row has it. Models with gradients of more bits than FP32 has none:
-    no plan could carry them."""
+    """Yield the choice of each family in the form of its row. Models whose gradients have more bits than
+    FP32 get none: no plan can carry them."""
     if profile.content["bytes_per_element"] > FP32_BYTES:
         return
     for family in inputs.families:
@@ -47,7 +47,7 @@ def choices(profile: GradientProfile, inputs: PlanInputs) -> Iterator[tuple[str,
 def question_of(
     profile: GradientProfile, family: str, shape: PlacementShape, links: LinkProfile
 ) -> PlanQuestion:
-    """What planners are asked about a profile's gradients. Raises ValueError for a record that is none."""
+    """Return the planners' question about a profile's gradients. Raise ValueError for an invalid record."""
     content = profile.content
     named = codecs_of_family(family)
     element_bytes = int(content["bytes_per_element"])
@@ -67,10 +67,11 @@ def question_of(
 
 
 def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
-    """A choice as its row has it. What lost before may be tried again under other inputs."""
+    """Return a choice in the form of its row. A plan that lost before may be tried again with other
+    inputs."""
     chosen = choice.chosen
     rest = others(question, chosen)
-    #: Names of those that are not sparse, in order of readiness.
+    #: Names of tensors that are not sparse, in order of readiness.
     gradients = () if rest is None else rest.tensor_names
     messages = {name: dict(message) for name, message in chosen.messages.items()}
     return {
@@ -80,7 +81,7 @@ def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
         "chosen": candidate_as_json(chosen),
         "messages": {**messages, "gradients": list(gradients)} if messages else {},
         "beaten": [candidate_as_json(each) for each in choice.beaten],
-        # SIM-T predicts how long an iteration takes, not when each gradient is on its way.
+        # SIM-T predicts the duration of an iteration, not when each gradient is sent.
         "spans": spans_as_json(() if chosen.experts is not None else predicted_spans(question, chosen)),
         "speedup": choice.speedup,
         "made_at": timezone.now(),
@@ -90,13 +91,13 @@ def _row(question: PlanQuestion, choice: PlanChoice) -> dict[str, Any]:
 
 
 def spans_as_json(spans: Sequence[PredictedSpan]) -> list[dict[str, Any]]:
-    """A predicted timeline in order of begin; of one with more spans than are kept the longest."""
+    """Return a predicted timeline ordered by begin; if it is too long, only the longest spans."""
     kept = sorted(spans, key=lambda span: span.begin_seconds - span.end_seconds)[:MOST_SPANS]
     return [asdict(span) for span in sorted(kept, key=lambda span: span.begin_seconds)]
 
 
 def candidate_as_json(candidate: CandidatePlan) -> dict[str, Any]:
-    """What a plan is, for people: not what ranks carry out."""
+    """Return a description of a plan for people, without the ranks' orders."""
     return {
         "planner": candidate.planner,
         "codec": candidate.codec,

@@ -1,7 +1,7 @@
-"""Making communication plans: in the background, once for each set of inputs (Zen, Espresso, Cupcake 7).
+"""Makes communication plans in the background, once for each set of inputs (Zen, Espresso, Cupcake 7).
 
-Passes of the planner read what was made here and wait for nothing. A plan's prediction decides which plan is
-tried and measured; no promise rests on it.
+The planner's passes read these plans and wait for nothing. A plan's prediction decides which plan is tried
+and measured; no promise depends on it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from scheduling.services.rows.wakeups import wake
 log = structlog.get_logger(__name__)
 
 COMMON_FAMILIES = (PlanFamily.LOSSLESS.value, PlanFamily.LOSSY.value)
-#: Profiles of a task, each of which takes seconds.
+#: Profiles per task; each takes seconds.
 MOST_PROFILES = 1
-#: Device memory for buffers is counted in these.
+#: Device memory for buffers is counted in multiples of this.
 MEMORY_STEP_BYTES = 64 << 20
 
 
 def make_plans(most: int = MOST_PROFILES) -> int:
-    """Make the plans of profiles that have none, or whose inputs changed. Returns of how many.
+    """Make the plans of profiles that have none, or whose inputs changed. Return the number of profiles.
 
-    Each is computed outside any transaction, and thrown away where its profile changed meanwhile.
+    Plans are computed outside transactions, and discarded if the profile changed meanwhile.
     """
     made = 0
     shapes = {kind: server_size(kind) for kind in _kinds()}
@@ -51,7 +51,8 @@ def make_plans(most: int = MOST_PROFILES) -> int:
         if made >= most:
             break
         made += 1
-        # Imported here: most runs find nothing to plan, and the planners take more memory than all the rest.
+        # Imported here: most runs find nothing to plan, and the planners take more memory than everything
+        # else.
         from scheduling.services.gradients.gradient_choices import choices
 
         try:
@@ -65,7 +66,7 @@ def make_plans(most: int = MOST_PROFILES) -> int:
 
 
 def _decide_waiting(function: str) -> None:
-    """Have the newcomers decided that waited for plans of a function's gradients (`plan_chances.py`)."""
+    """Have newcomers decided that waited for plans of a function's gradients (`plan_chances.py`)."""
     keys = keys_without_plan(function)
     waiting = Job.objects.filter(curve__key__in=keys, state__in=UNDECIDED_STATES, awaits_levels=True)
     for cluster_id in set(waiting.values_list("cluster", flat=True)):
@@ -81,7 +82,7 @@ def _kinds() -> list[str]:
 
 
 def server_size(kind: str) -> int:
-    """GPUs of most servers of a kind; 0 where there are none."""
+    """Return the most frequent number of GPUs of a server with this kind; 0 without servers."""
     servers = Server.objects.known().filter(gpus__kind=kind)
     counts = Counter(
         Gpu.objects.filter(server__in=servers, kind=kind).order_by().values_list("server_id", flat=True)
@@ -91,7 +92,8 @@ def server_size(kind: str) -> int:
 
 
 def shape_of_level(gpus: int, server_size: int) -> PlacementShape | None:
-    """How so many GPUs are placed: on one server where they fit, else on whole ones; None where neither."""
+    """Return the placement of this many GPUs: on one server if they fit, else on whole servers; None if
+    neither."""
     if 0 < gpus <= server_size:
         return PlacementShape(1, gpus)
     if server_size and gpus % server_size == 0:
@@ -125,8 +127,8 @@ def _inputs(profile: GradientProfile, size: int | None) -> PlanInputs | None:
 
 
 def _links(profile: GradientProfile) -> LinkProfile:
-    """The links of servers with its kind of GPU: those that its plans were made for, unless they moved by
-    more than a fifth. Each measurement is a little different."""
+    """Return the links of servers with the profile's kind of GPU: those of its plans, unless they moved by
+    more than a fifth, since measurements vary."""
     known = known_links(profile.gpu_kind).profile
     for latency_seconds, bytes_per_second in profile.links[:1]:
         planned = LinkRate(latency_seconds, bytes_per_second)
@@ -140,14 +142,14 @@ def _level_without_plan(profile: GradientProfile) -> CurveLevel | None:
 
 
 def _memory_left(profile: GradientProfile, level: CurveLevel | None) -> int | None:
-    """Device memory of the smallest GPU of a kind that the function leaves, as it was measured without a plan
-    on so many GPUs; all of it where that was not measured, None where nobody said how large GPUs are."""
+    """Return the device memory that the function leaves on the smallest GPU of a kind, as measured without
+    a plan on as many GPUs; all of it if that was not measured, None if GPU memory is unknown."""
     known = Gpu.objects.known().filter(kind=profile.gpu_kind, memory_bytes__gt=0).order_by("memory_bytes")
     device_bytes = known.values_list("memory_bytes", flat=True).first()
     if device_bytes is None:
         return None
     left = device_bytes - (0 if level is None else level.memory_bytes)
-    # In steps: a peak that is a little higher than the last one is no reason to plan anew.
+    # In steps: a slightly higher peak is no reason to plan again.
     return max(0, left - left % MEMORY_STEP_BYTES)
 
 

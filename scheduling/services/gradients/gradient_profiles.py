@@ -1,4 +1,4 @@
-"""What workers measure of gradients, kept for each function, hyperparameters and number of GPUs."""
+"""Measurements of gradients, stored for each function, hyperparameters and number of GPUs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from scheduling.link_drift import MOST_DRIFT
 from scheduling.models import Generation, GradientPlan, GradientProfile, Job
 from scheduling.services.rows.report_refusals import RefusedEvent
 
-#: That jobs may ask for beside the common ones: each costs planning.
+#: Limit of requested families besides the common ones; each costs planning.
 MOST_FAMILIES = 8
-#: Predicted, over no plan: below it measuring a curve for a family costs more than it brings.
+#: Predicted speedup over no plan, below which measuring a curve for a family costs more than it gains.
 WORTH_MEASURING = 1.05
 
 
 def note_profile(job: Job, generation: Generation, event: Mapping[str, Any]) -> None:
-    """Keep a record of gradients; one that says what is known already is noted as confirmed.
+    """Store a record of gradients; if it agrees with the known one, store the confirmation.
 
     Raises:
-        RefusedEvent: it is of no number of GPUs that the generation trains on, or of no gradients that there
-            can be.
+        RefusedEvent: the generation does not train on this number of GPUs, or the gradients are impossible.
     """
-    # Imported here: few reports hold a record, and the agents' API computes nothing else with arrays.
+    # Imported here: few reports hold a record, and the agents' API uses arrays for nothing else.
     from scheduling.gradient_records import codecs_of, drift, model_of, sparse_of
 
     possible = (generation.profile or {}).get("levels", []) if generation.purpose == Purpose.PROFILING else []
@@ -58,7 +57,7 @@ def note_profile(job: Job, generation: Generation, event: Mapping[str, Any]) -> 
 
 
 def note_window(generation: Generation, event: Mapping[str, Any], happened_at: datetime) -> None:
-    """Keep what became of a generation's plan; the newest counts. What is told of another plan is not its."""
+    """Store the latest measurements of a generation's plan. Ignore those of another plan."""
     plan = generation.runtime_plan
     if generation.purpose != Purpose.TRAINING or event["plan"] != plan.get("digest"):
         return
@@ -69,7 +68,7 @@ def note_window(generation: Generation, event: Mapping[str, Any], happened_at: d
 
 
 def _note_densities(generation: Generation, densities: Mapping[str, float]) -> None:
-    """Have plans made anew for the densities that gradients have now, if these have drifted."""
+    """Have plans made again for the present densities of gradients, if these have drifted."""
     if not densities:
         return
     plan = GradientPlan.objects.filter(pk=generation.communication.get("plan")).first()
@@ -85,7 +84,7 @@ def _note_densities(generation: Generation, densities: Mapping[str, float]) -> N
 
 
 def ask_for_family(key: str, family: str) -> None:
-    """Have plans of a family made for a function's gradients, beside those of the common ones."""
+    """Have plans of a family made for a function's gradients, besides the common families."""
     for profile in GradientProfile.objects.filter(key=key).only("families"):
         if family not in profile.families and len(profile.families) < MOST_FAMILIES:
             profile.families = [*profile.families, family]
@@ -94,7 +93,6 @@ def ask_for_family(key: str, family: str) -> None:
 
 
 def has_winning_plan(key: str, family: str) -> bool:
-    """Whether a plan of the family is worth measuring for a function: it is predicted to win, and did not
-    lose."""
+    """Return whether a plan of the family is worth measuring: it is predicted to win and was not given up."""
     plans = GradientPlan.objects.filter(profile__key=key, family=family, given_up="")
     return plans.exclude(planner="dense").filter(speedup__gte=WORTH_MEASURING).exists()

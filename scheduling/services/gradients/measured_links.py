@@ -1,4 +1,4 @@
-"""The measured link of a placement, as it goes to workers with their plan."""
+"""The measured link of a placement, sent to workers with their plan."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How fast a function would be on other links: measured levels, scaled by what plans predict there and here.
+"""Predicts a function's speed on other links: measured levels, scaled by the ratio of plans' predictions.
 
-For questions alone. No promise is made of it.
+Only for questions; no promise depends on it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from scheduling.selectors.network.link_profiles import known_links
 from scheduling.services.gradients.gradient_choices import question_of
 from scheduling.services.gradients.gradient_plans import shape_of_level
 
-#: So all planners answer within a request: Espresso takes seconds for more tensors.
+#: Limit with which all planners answer within a request: Espresso takes seconds for more tensors.
 MOST_ONE_BY_ONE = 40
 
 
 def levels_on(
     curve: ScalingCurve, function: str, family: str, server_size: int, bytes_per_second: float
 ) -> list[CurveLevel]:
-    """The curve's levels as they would be with so many bytes a second between servers, under the best plan of
-    a family. Levels of which no gradients were measured are left out.
+    """Return the curve's levels at this bandwidth between servers, under the best plan of a family. Levels
+    without measured gradients are left out.
 
     Args:
-        function: the key of the function with its hyperparameters. server_size: GPUs of a server.
+        function: key of the function with its hyperparameters. server_size: GPUs of a server.
     """
     here = known_links(curve.gpu_kind).profile
     there = LinkProfile(LinkRate(here.between.latency_seconds, bytes_per_second), here.within)
@@ -56,7 +56,8 @@ def _question(
 
 
 def _predicted_now(profile: GradientProfile, family: str, asked: PlanQuestion) -> float:
-    """Under the plan that the curve's levels were measured under."""
+    """Return the predicted seconds of an iteration under the plan with which the curve's levels were
+    measured."""
     plans = GradientPlan.objects.filter(
         profile=profile,
         family=family,

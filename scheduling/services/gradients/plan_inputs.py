@@ -1,4 +1,4 @@
-"""What all communication plans of a gradient profile are made of."""
+"""Common inputs of all communication plans of a gradient profile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from moe.lina.shared_link import Rates
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """``digest`` covers all other fields and what was measured. ``rates``: of rows and gradients that overlap
-    on a link. ``expert_bytes``: the most that experts of a worker may take; None where they do not move."""
+    """Inputs of plans. ``digest`` covers all other fields and the measured gradients. ``rates``: shares of
+    a link for rows and gradients that overlap. ``expert_bytes``: the most that a worker's experts may
+    take; None if they do not move."""
 
     shape: PlacementShape
     links: LinkProfile

@@ -1,1 +1,1 @@
-"""What takes minutes: environments, clean-up and the loop of long tasks."""
+"""Work that takes minutes: environments, clean-up and the loop of long tasks."""

@@ -1,7 +1,6 @@
 """Environments: a function's requirements, installed once as an overlay on the runtime's packages.
 
-The installing itself is in `requirement_installer.py`; here are the rows, their lease, and the jobs that
-wait.
+`requirement_installer.py` installs them. This module handles the rows, their lease, and waiting jobs.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ NOT_INSTALLED = "its requirements could not be installed."
 
 
 def build_next_environment() -> bool:
-    """Build the queued environment whose turn it is. Returns whether one was built that can be used now."""
+    """Build the next queued environment. Return whether one was built and can be used now."""
     return BUILDS.work_off_first(
         build_order(), _build, explain=lambda error: None, longest_seconds=BUILD_LIMIT_SECONDS
     )
 
 
 def open_environment(digest: str) -> IO[bytes] | None:
-    """The archive of a built environment, or None."""
+    """Return the archive of a built environment, or None."""
     environment = Environment.objects.filter(pk=digest, state=WorkState.DONE).first()
     if environment is None:
         return None
@@ -65,7 +64,7 @@ def _build(attempt: Attempt[Environment]) -> bool:
             counts = attempt.finish(log=output, uri=uri, size_bytes=size)
         else:
             counts = attempt.fail(NOT_INSTALLED, log=output)
-    # A slower twin's result is thrown away.
+    # The result of a worker that lost its lease is discarded.
     if counts:
         log.info("environment built" if ok else "environment failed", digest=environment.digest)
         _tell_jobs(environment.digest, None if ok else Fail("environment_failed", NOT_INSTALLED, output))
@@ -77,12 +76,12 @@ def _store(attempt: Attempt[Environment], folder: Path, overlay: Path) -> tuple[
     archive = folder / "overlay.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
         for path in sorted(overlay.iterdir()):
-            # torch and numpy of the runtime are not shipped again; the overlay only adds.
+            # The overlay only adds packages; the runtime's torch and numpy are not included.
             packed.add(path, arcname=path.name)
     uri = f"{settings.CHECKPOINT_URL.rstrip('/')}/environments/{digest}.tar.gz"
     filesystem, place = fsspec.core.url_to_fs(uri)
     filesystem.makedirs(place.rsplit("/", 1)[0], exist_ok=True)
-    # A worker that lost its lease may still be storing: two of them must not write one file.
+    # A worker that lost its lease may still be storing: two workers must not write one file.
     part = f"{place}.{attempt.token}.part"
     filesystem.put_file(str(archive), part)
     filesystem.mv(part, place)
@@ -90,7 +89,7 @@ def _store(attempt: Attempt[Environment], folder: Path, overlay: Path) -> tuple[
 
 
 def failure_of(environment: Environment) -> Fail:
-    """How jobs end that wait for an environment that failed or was cancelled."""
+    """Return how jobs end that wait for a failed or cancelled environment."""
     if environment.state == WorkState.CANCELLED:
         return Fail("environment_failed", environment.error)
     causes = [text for text in (environment.log, environment.error) if text and text != NOT_INSTALLED]
@@ -98,13 +97,13 @@ def failure_of(environment: Environment) -> Fail:
 
 
 def fail_waiting_jobs(environment: Environment) -> None:
-    """End the jobs that wait for an environment that failed or was cancelled."""
+    """End the jobs that wait for a failed or cancelled environment."""
     _tell_jobs(environment.digest, failure_of(environment))
 
 
 @transaction.atomic
 def _tell_jobs(digest: str, failure: Fail | None) -> None:
-    """Let the jobs that wait be measured, or end them with ``failure``."""
+    """Let waiting jobs be measured, or end them with ``failure``."""
     jobs = Job.objects.filter(function_version__requirements_digest=digest).exclude(state__in=TERMINAL_STATES)
     for cluster_id in sorted(set(jobs.values_list("cluster", flat=True))):
         cluster = lock_cluster(cluster_id)

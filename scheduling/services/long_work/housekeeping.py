@@ -1,5 +1,4 @@
-"""What is kept for a time only: old snapshots, applied events, samples, logs and checkpoints that nothing
-needs."""
+"""Deletes expired data: old snapshots, applied events, samples, logs and unneeded checkpoints."""
 
 from __future__ import annotations
 
@@ -31,18 +30,18 @@ from scheduling.services.rows.pass_lengths import PASSES_KEPT_FOR
 log = structlog.get_logger(__name__)
 
 KEPT_CHECKPOINTS = 2
-#: How long the last state of a job that failed is kept.
+#: Retention of the last state of a failed job.
 KEPT_AFTER_A_FAILURE = timedelta(days=7)
-#: How long that of a job that ended otherwise is kept.
+#: Retention of the last state of a job that ended otherwise.
 _KEPT_AFTER_AN_END = timedelta(hours=1)
 RECOVERIES_KEPT_FOR = timedelta(days=90)
-#: Of one job.
+#: Limit for each job.
 MOST_RECOVERIES = 500
 TRIMMED = f"[older output is dropped: of a job's log the last {MAXIMUM_LOG_BYTES >> 20} MiB are kept]\n"
 
 
 def keep_house() -> None:
-    """Delete what its time is up for. Each step stands alone and may run twice."""
+    """Delete expired rows. Each step is independent and may run twice."""
     now = timezone.now()
     retention = timedelta(days=settings.SNAPSHOT_RETENTION_DAYS)
     Decision.objects.filter(decided_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
@@ -58,8 +57,8 @@ def keep_house() -> None:
 
 
 def trim_recoveries(now: datetime) -> None:
-    """Keep the recoveries of 90 days, and of a job the last few hundred: one that fails at every start must
-    not fill the table."""
+    """Keep recoveries for 90 days, and of each job the last few hundred: a job that fails at every start
+    must not fill the table."""
     ended = Recovery.objects.exclude(outcome=RecoveryOutcome.OPEN)
     ended.filter(ended_at__lt=now - RECOVERIES_KEPT_FOR).delete()
     many = Recovery.objects.values("job").annotate(count=Count("pk")).filter(count__gt=MOST_RECOVERIES)
@@ -69,9 +68,9 @@ def trim_recoveries(now: datetime) -> None:
 
 
 def trim_logs(now: datetime) -> None:
-    """Drop the oldest chunks of jobs whose logs outgrew their allowance, and say so where the rest begins.
+    """Delete the oldest chunks of logs that exceed their limit, and say so where the rest begins.
 
-    Nothing is added to the log of a job that ended a day ago: it is not read again.
+    The log of a job that ended more than a day ago does not grow, so it is not read again.
     """
     growing = Q(job__finished_at__isnull=True) | Q(job__finished_at__gt=now - timedelta(days=1))
     large = (
@@ -93,14 +92,14 @@ def trim_logs(now: datetime) -> None:
             excess -= length
         LogChunk.objects.filter(pk__in=doomed).delete()
         oldest = LogChunk.objects.filter(job=row["job"]).order_by("id").first()
-        if doomed and oldest is not None:  # what said so before was the oldest: it is gone
+        if doomed and oldest is not None:  # the earlier notice was in the oldest chunk and is deleted
             oldest.text = TRIMMED + oldest.text
             oldest.save(update_fields=["text"])
 
 
 def delete_old_checkpoints(now: datetime) -> None:
-    """Keep a running job's last two complete states and what is being written, the last one of a failed job
-    for a week, and nothing of another finished one after an hour."""
+    """Keep a running job's last two complete states and those being written, a failed job's last state for
+    a week, and any other finished job's states for an hour."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
     for job_id in live.order_by().values_list("job_id", flat=True).distinct():
         job = Job.objects.get(pk=job_id)
@@ -113,7 +112,7 @@ def delete_old_checkpoints(now: datetime) -> None:
         kept = 0 if finished else KEPT_CHECKPOINTS
         stored = job.checkpoints.filter(deleted_at__isnull=True).order_by("-iteration", "-generation")
         complete, incomplete = (stored.filter(complete_at__isnull=missing) for missing in (False, True))
-        # Of the incomplete ones those that were begun last may still become complete.
+        # The latest incomplete checkpoints may still become complete.
         begun = incomplete.order_by("-stored_at")
         for checkpoint in [*complete[kept:], *begun[kept:]]:
             if checkpoint.pk != job.checkpoint_id or not keeps_last:

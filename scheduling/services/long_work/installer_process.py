@@ -1,4 +1,4 @@
-"""Running an installer: in a process group of its own, which ends when the caller says so or dies."""
+"""Runs an installer in a process group of its own, which ends with the caller or when it asks for that."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 0.5
-#: What is shown of the output while it runs.
+#: Characters of the output that are shown while it runs.
 TAIL_CHARACTERS = 2_000
-#: Ends with its parent (PR_SET_PDEATHSIG, SIGKILL): a worker process that is killed cannot end its group.
+#: Ends with its parent (PR_SET_PDEATHSIG, SIGKILL), since a killed worker process cannot end the group.
 _ENDS_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
@@ -54,10 +54,10 @@ def run_installer(
 
 
 def read_tail(log: Path, folder: Path, characters: int) -> str:
-    """The last characters of the output, without the path of the folder; at most so many."""
+    """Return at most the last ``characters`` of the output, without the folder's path."""
     with log.open("rb") as output:
         size = output.seek(0, os.SEEK_END)
-        # A character takes four bytes at most, and paths are left out below.
+        # A character takes at most four bytes, and paths are removed below.
         output.seek(max(0, size - 8 * characters))
         text = output.read().decode(errors="replace")
     # PostgreSQL stores no NUL.

@@ -1,10 +1,9 @@
-"""Long tasks: one loop for all work that a worker does for longer than a message lives.
+"""Long tasks: one loop for all work that takes longer than a message lives.
 
-A row says what is to be done (`cluster.models.LeasedWork`); messages only wake a worker. Who takes it has
-it for as long as it renews its lease, which a thread does beside the work: neither a slow database slows the
-work down, nor does a long step of it let the lease run out. Everything is written under the lease's token, so
-what a worker does that was taken for dead counts for nothing. The sweep finds rows whose worker is gone, and
-sends messages again that were lost.
+A row describes the work (`cluster.models.LeasedWork`); messages only wake a worker. A worker owns a row while
+it renews the lease, which a separate thread does: a slow database does not slow the work down, and a long
+step does not let the lease expire. All writes require the lease's token, so writes of a worker that was taken
+for dead have no effect. The sweep finds rows whose worker is gone and sends lost messages again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from scheduling.services.rows.wakeups import MESSAGE_LASTS, wake
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=30)
-#: Two writes a second: as often as a person looks.
+#: Two writes a second, as often as a person looks.
 BEAT_SECONDS = 0.5
-#: Work whose workers died this often is given up: it would take another one with it.
+#: Work is given up after this many workers died with it.
 MOST_ATTEMPTS = 3
-#: Rows that are told of at once: a long queue must not fill the broker with messages that expire in it.
+#: Limit of outstanding messages: a long queue must not fill the broker with messages that expire there.
 MOST_MESSAGES = 32
 _LONGEST_ERROR = 2000
 
@@ -40,39 +39,38 @@ Row = TypeVar("Row", bound=LeasedWork)
 
 
 class AttemptStopped(Exception):
-    """The work shall not go on."""
+    """The work must not go on."""
 
 
 class CancelledByOperator(AttemptStopped):
-    """Somebody asked for that."""
+    """An operator cancelled the work."""
 
 
 class LeaseLost(AttemptStopped):
-    """The row was given to another worker, ended by somebody, or deleted. Nothing may be written any
-    more."""
+    """The row was given to another worker, ended or deleted. Nothing may be written any more."""
 
 
 class TookTooLong(AttemptStopped):
-    """It ran longer than it may."""
+    """The work exceeded its time limit."""
 
 
 def nothing(row: Any) -> None:
-    """Tell nobody."""
+    """Default callback: do nothing."""
 
 
 @dataclass(frozen=True)
 class LongTask(Generic[Row]):
-    """One kind of long task, and all that is different about it.
+    """One kind of long task.
 
     Attributes:
         rows: the model whose rows are the work.
-        topic: the message that wakes a worker, also the name of the Celery task that calls `work_off`.
-        argument: under which name the message has the row's key.
-        related: what is read together with a row that is taken.
-        progress: columns that say how far an attempt is, with what they begin at.
-        lost: what a row says that was given up; ``{attempts}`` is how many workers it lost.
-        given_up: called with a row that was given up, in the transaction that does so.
-        tell: called when a row was taken, moved on or ended: pages read again.
+        topic: the message that wakes a worker; also the name of the Celery task that calls `work_off`.
+        argument: name of the row's key in the message.
+        related: relations that are read with a taken row.
+        progress: columns of an attempt's progress, with their initial values.
+        lost: error text of a row that was given up; ``{attempts}`` is the number of lost workers.
+        given_up: called with a given-up row, in the same transaction.
+        tell: called when a row was taken, advanced or ended, so that pages are updated.
     """
 
     rows: type[Row]
@@ -91,8 +89,8 @@ class LongTask(Generic[Row]):
         wake(self.topic, **{self.argument: row.pk})
 
     def cancel(self, row: Row) -> Row:
-        """Cancel at once what is queued, and what is under way as soon as its worker looks. What is finished
-        stays as it is. Returns the row as it is now."""
+        """Cancel a queued row at once, and a running one as soon as its worker notices. A finished row
+        stays as it is. Return the present row."""
         with transaction.atomic():
             current = self.rows._default_manager.select_for_update().get(pk=row.pk)
             if current.state in FINAL_WORK_STATES:
@@ -105,7 +103,7 @@ class LongTask(Generic[Row]):
         return current
 
     def attempt(self, key: Any, *, longest_seconds: float | None = None) -> Attempt[Row] | None:
-        """Take a queued row. None where it is not queued, or somebody else takes it at this moment."""
+        """Take a queued row. Return None if it is not queued or is being taken by another worker."""
         with transaction.atomic():
             row = self.rows.lock_queued(key, *self.related)
             if row is None:
@@ -125,11 +123,12 @@ class LongTask(Generic[Row]):
         explain: Callable[[Exception], str | None],
         longest_seconds: float | None = None,
     ) -> bool:
-        """Do the work of a row, if it is queued and nobody else takes it. Returns whether ``work`` did.
+        """Do the work of a row if it is queued and not taken by another worker. Return the result of
+        ``work``, else False.
 
-        ``explain``: a sentence for what is wrong with the work itself; None for what is wrong with us, which
-        is raised when the row says so. Where the database is away the lease runs out, and another attempt
-        follows.
+        ``explain``: a sentence on what is wrong with the work itself; None for a defect of the platform,
+        which is raised after the row records it. If the database is away, the lease expires and another
+        attempt follows.
         """
         return self.work_off_first([key], work, explain=explain, longest_seconds=longest_seconds)
 
@@ -141,7 +140,7 @@ class LongTask(Generic[Row]):
         explain: Callable[[Exception], str | None],
         longest_seconds: float | None = None,
     ) -> bool:
-        """`work_off` for the first of these rows that is queued and that nobody else takes."""
+        """Call `work_off` for the first of these rows that is queued and not taken by another worker."""
         tried = (self.attempt(key, longest_seconds=longest_seconds) for key in keys)
         attempt = next((taken for taken in tried if taken is not None), None)
         if attempt is None:
@@ -169,7 +168,7 @@ class LongTask(Generic[Row]):
         return False
 
     def sweep(self) -> int:
-        """Queue rows again whose worker is gone, and send messages again that were lost. Returns how many."""
+        """Queue rows again whose worker is gone, and send lost messages again. Return their number."""
         with transaction.atomic():
             return self._take_back_lost() + self._wake_queued()
 
@@ -209,7 +208,7 @@ class LongTask(Generic[Row]):
 
 
 class Attempt(Generic[Row]):
-    """A row that this worker has, and the thread that keeps it so while the context is entered."""
+    """A row that this worker owns, and the thread that renews its lease while the context is entered."""
 
     def __init__(
         self, task: LongTask[Row], row: Row, token: str, longest_seconds: float | None = None
@@ -225,34 +224,34 @@ class Attempt(Generic[Row]):
         self._thread = threading.Thread(target=self._beat, name=f"lease-{task.topic}-{row.pk}", daemon=True)
 
     def told(self, **progress: Any) -> None:
-        """Note how far the work is; the thread writes it down.
+        """Set the progress, which the thread stores.
 
         Raises:
-            AttemptStopped: it shall not go on.
+            AttemptStopped: the work must not go on.
         """
         self._progress = progress
         if self._stop is not None:
             raise self._stop
 
     def finish(self, **values: Any) -> bool:
-        """Write the result. False where it does not count: the row is another worker's, or was cancelled."""
+        """Store the result. Return False if the row is another worker's or was cancelled."""
         if self._end(self.row.held(self.token).filter(cancel_requested=False), WorkState.DONE, values):
             return True
         self.cancelled()
         return False
 
     def fail(self, error: str, **values: Any) -> bool:
-        """End the work with a sentence on why. False where the row is another worker's."""
+        """End the work with an error sentence. Return False if the row is another worker's."""
         values["error"] = error[:_LONGEST_ERROR] or "It failed without a word."
         return self._end(self.row.held(self.token), WorkState.FAILED, values)
 
     def cancelled(self) -> bool:
-        """End the work as somebody asked. False where the row is another worker's."""
+        """End the work as cancelled. Return False if the row is another worker's."""
         return self._end(self.row.held(self.token), WorkState.CANCELLED, {})
 
     def renew(self, **progress: Any) -> bool | None:
-        """Keep the lease and say how far the work is. Returns whether it shall stop; None where the lease is
-        lost."""
+        """Renew the lease and store the progress. Return whether the work was cancelled; None if the lease
+        is lost."""
         held = self.row.held(self.token)
         if not held.update(lease_expires_at=timezone.now() + LEASE, **progress):
             return None
@@ -288,7 +287,7 @@ class Attempt(Generic[Row]):
                     )
                     connection.close()
         except Exception:
-            # Nobody renews the lease any more: the work must not go on without.
+            # Without a renewed lease the work must not go on.
             self._stop = LeaseLost()
             raise
         finally:

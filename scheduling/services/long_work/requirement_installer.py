@@ -1,12 +1,12 @@
-"""Installing requirements beside the runtime's PyTorch: what the nodes have already is taken as given.
+"""Installs requirements in addition to the runtime's PyTorch and what the nodes already have.
 
-An installer that is only *constrained* to the runtime's torch looks for that build in the index, where one
-such as ``2.13.0+cpu`` does not lie: nothing that depends on torch could be resolved. So it works in an empty
-environment that knows the runtime's torch and numpy, with all that these depend on, as installed. What it
-adds is the overlay; a second torch never comes.
+An installer that is only *constrained* to the runtime's torch looks for that build in the index, which lacks
+builds such as ``2.13.0+cpu``, so nothing that depends on torch could be resolved. It therefore works in an
+empty environment that declares the runtime's torch, numpy and their dependencies as installed. What it adds
+is the overlay, which never contains a second torch.
 
-Only wheels are installed, by name: unpacking one runs no code of its author, which matters because this
-happens in the platform's own process.
+Only wheels are installed: unpacking one runs no code of its author, which matters because this happens in the
+platform's own process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from packaging.utils import canonicalize_name
 from scheduling.services.long_work.installer_process import read_tail, run_installer
 
 KEPT_LOG_CHARACTERS = 20_000
-#: What the overlay may not replace: the workers have imported both before a person's code is known.
+#: Packages that the overlay may not replace: workers have imported both before they know user code.
 FIXED = ("torch", "numpy")
-#: Of a distribution's metadata, what an installer reads. Its list of files is left out: none of them is
-#: there.
+#: The files of a distribution's metadata that an installer reads. Its list of files is left out, since none
+#: of them exists here.
 _METADATA = ("METADATA", "WHEEL", "INSTALLER")
-#: Handed on to the installer: where packages come from, and how to reach that place. Nothing else of the
-#: platform's environment.
+#: Variables passed to the installer: where packages come from and how to reach that place. Nothing else of
+#: the platform's environment is passed.
 _PASSED_ON = (
     "PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY",
     "NO_PROXY",
@@ -45,16 +45,17 @@ _PASSED_ON = (
 class RequirementInstaller:
     """An installer that works in ``folder``.
 
-    ``report`` is called with the end of its output while it runs; what it raises ends the installation.
+    ``report`` is called with the end of its output while it runs; an exception from it ends the installation.
     """
 
     folder: Path
     report: Callable[[str], None]
 
     def install(self, requirements: str, overlay: Path) -> tuple[bool, str]:
-        """Install beside the runtime's torch and numpy, and theirs, and move what was added to ``overlay``.
+        """Install in addition to the runtime's torch, numpy and dependencies, and move the added packages to
+        ``overlay``.
 
-        Returns success and what the installer printed.
+        Return success and the installer's output.
         """
         if self._run(["venv", "--quiet", "--python", sys.executable, str(self._home)]) != 0:
             return False, self.output()
@@ -74,7 +75,7 @@ class RequirementInstaller:
         return True, self.output()
 
     def output(self) -> str:
-        """What it printed so far."""
+        """Return the output so far."""
         return read_tail(self._log, self.folder, KEPT_LOG_CHARACTERS)
 
     @property
@@ -113,7 +114,7 @@ def _hint(given: dict[str, str]) -> str:
 
 
 def _declare_runtime(site: Path) -> dict[str, str]:
-    """Tell the environment that what the runtime brings is installed; returns its versions by name."""
+    """Declare the runtime's packages as installed in the environment. Return their versions by name."""
     given: dict[str, str] = {}
     for distribution in _with_dependencies(FIXED):
         given[canonicalize_name(distribution.name)] = distribution.version
@@ -127,7 +128,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _with_dependencies(names: tuple[str, ...]) -> Iterator[importlib.metadata.Distribution]:
-    """The installed distributions of these names and all that they depend on here, each once."""
+    """Yield the installed distributions with these names and all their dependencies, each once."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:

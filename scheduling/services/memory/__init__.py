@@ -1,1 +1,1 @@
-"""What workers need of a server's memory and disk."""
+"""Memory and disk that workers need of a server."""

@@ -20,7 +20,7 @@ from scheduling.services.memory.mixture_models import model_sizes
 
 def smallest_disk(cluster: Cluster, kind: str) -> float:
     """Return the bytes that a worker may fill on every server of the cluster's own with GPUs of a kind;
-    infinity where no server reports them."""
+    infinity if no server reports them."""
     own = Server.objects.filter(cluster=cluster, inference_cluster__isnull=True, gpus__kind=kind)
     least = own.known().filter(worker_disk_bytes__gt=0).aggregate(least=Min("worker_disk_bytes"))["least"]
     return inf if least is None else float(least)

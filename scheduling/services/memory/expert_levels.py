@@ -47,7 +47,7 @@ def unfit_workers(cluster: Cluster, curve: ScalingCurve | None) -> int:
 
 
 def worker_memory(cluster: Cluster, kind: str) -> WorkerMemory:
-    """Return what every worker on a kind of GPU is sure of."""
+    """Return the least memory and disk that every worker on a kind of GPU has."""
     known = Gpu.objects.measurable(cluster, kind).filter(memory_bytes__gt=0)
     device = known.aggregate(least=Min("memory_bytes"))["least"]
     return WorkerMemory(

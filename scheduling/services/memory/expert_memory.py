@@ -16,7 +16,7 @@ def bytes_of_experts(
     profile: GradientProfile, level: CurveLevel | None, device_bytes: int | None, step_bytes: int
 ) -> int | None:
     """Return the most bytes that the experts of a worker may take, with gradients and optimizer state; None
-    if they have to stay where they are, or nobody knows how much memory there is.
+    if they have to stay where they are, or the amount of memory is unknown.
 
     Args:
         level: as it was measured without a plan, when each expert had one host; None if it was not.

@@ -1,6 +1,7 @@
 """Host memory of workers: what a server guarantees each of its GPUs, and what is reserved for a level.
 
-The rule is the core's (`scheduling/core/question/host_memory.py`, decision 0017); here are the figures.
+The rule is the core's (`scheduling/core/question/host_memory.py`, decision 0017); this module supplies the
+figures.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from scheduling.core.question.quantities import gpus_text, memory_text
 from scheduling.models import CurveLevel, Generation, Job, JobMetric
 from scheduling.services.rows.records import record
 
-#: Reserved beyond the most that was seen: runs are longer than measurements.
+#: Reserved beyond the observed peak: runs last longer than measurements.
 MARGIN = 0.1
 
 
 def memory_of_worker(server: Server, gpus: int) -> float:
-    """Bytes of host memory for the worker of one of a server's ``gpus``: an equal share of what its in-memory
-    store leaves, and no more than its agent lets a worker have; infinity where nobody said.
+    """Return the bytes of host memory for the worker of one of a server's ``gpus``: an equal share of what
+    its in-memory store leaves, at most the agent's limit for a worker; infinity if unknown.
 
-    What the store may take is set aside whole: copies of states come and go, and workers stay.
+    The store's whole limit is set aside: copies of states come and go, and workers stay.
     """
     known = [float(server.worker_memory_bytes)] if server.worker_memory_bytes > 0 else []
     if gpus and server.memory_bytes > 0:
@@ -36,7 +37,7 @@ def memory_of_worker(server: Server, gpus: int) -> float:
 
 
 def gpus_by_server(server_ids: list[int]) -> dict[int, int]:
-    """How many GPUs of whatever kind each server has."""
+    """Return the number of GPUs of each server, of all kinds."""
     return dict(_COUNTED.ask(server_ids))
 
 
@@ -51,8 +52,8 @@ _COUNTED = PreparedValues(
 
 
 def smallest_share(cluster: Cluster, kind: str) -> float:
-    """What every server of the cluster's own with GPUs of that kind guarantees a worker; infinity where
-    nobody said."""
+    """Return the host memory that every owned server with GPUs of that kind guarantees a worker; infinity
+    if unknown."""
     own = Server.objects.filter(cluster=cluster, inference_cluster__isnull=True, gpus__kind=kind).distinct()
     servers = list(own.known())
     gpus = gpus_by_server([server.pk for server in servers])
@@ -61,8 +62,8 @@ def smallest_share(cluster: Cluster, kind: str) -> float:
 
 
 def memory_of_all(generation: Generation) -> int:
-    """All that a generation's servers have, of hosts and of GPUs: nothing of it is larger, whatever its
-    workers say. Where a host has not said what it has, as much as can be told."""
+    """Return the memory of all hosts and GPUs of a generation's servers, an upper bound for what its
+    workers report. If a host's memory is unknown, return the largest count of the protocol."""
     gpus = Gpu.objects.filter(assignments__generation=generation)
     hosts = dict(gpus.values_list("server_id", "server__memory_bytes"))
     if not all(hosts.values()):
@@ -71,22 +72,22 @@ def memory_of_all(generation: Generation) -> int:
 
 
 def to_reserve(peak_bytes: int) -> int:
-    """What is reserved for a worker that was seen to take so much; 0 where nobody looked."""
+    """Return the bytes to reserve for a worker with this peak; 0 if unmeasured."""
     return ceil(peak_bytes * (1.0 + MARGIN))
 
 
 def raised(level: CurveLevel, peak_bytes: int, share: float) -> int:
-    """What is reserved for each worker of a known level on which one was seen to take ``peak_bytes``.
+    """Return the bytes to reserve for each worker of a known level after a peak of ``peak_bytes``.
 
-    Never less than before. Nor more than the share that everybody is sure of: a job that was let in may not
-    take servers from the others by growing, and beyond its share it is ended.
+    Never less than before, nor more than the guaranteed share because of this peak: a growing job must not
+    take servers from others, and beyond its share it is ended.
     """
     return max(level.reserved_memory_bytes, int(min(float(to_reserve(peak_bytes)), share)))
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A level on which a running job takes more than was seen before."""
+    """A level on which a running job takes more host memory than was seen before."""
 
     level: CurveLevel
     job: Job
@@ -95,7 +96,7 @@ class Growth:
 
 
 def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[Growth]:
-    """Levels whose running jobs have taken more host memory than anybody before, by what they told lately."""
+    """Return levels whose running jobs recently reported more host memory than was seen before."""
     live = Generation.objects.filter(
         job__cluster=cluster,
         job__state=JobState.RUNNING,
@@ -134,7 +135,7 @@ def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[Growth]:
 
 
 def note_growth(grown: list[Growth]) -> bool:
-    """Keep what was seen, and tell the jobs for which more is reserved. Returns whether that is anybody."""
+    """Store the growth, and record it in jobs for which more is reserved. Return whether there are any."""
     any_more = False
     for one in grown:
         more = one.reserved_bytes > one.level.reserved_memory_bytes

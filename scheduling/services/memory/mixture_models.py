@@ -1,4 +1,4 @@
-"""Sizes of models with experts, as curves keep them."""
+"""Sizes of models with experts, as stored in curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moe.planning.memory import ExpertLayer, ModelSizes
 
 
 def model_sizes(mixture: Mapping[str, Any]) -> ModelSizes:
-    """Return the sizes as a curve keeps them."""
+    """Return the sizes stored in a curve."""
     layers = tuple(
         ExpertLayer(
             layer["experts"],

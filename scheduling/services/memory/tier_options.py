@@ -1,4 +1,4 @@
-"""How many GPUs a model with experts needs, with and without tiers, and what an iteration takes there (MoESys
+"""GPUs that a model with experts needs with and without tiers, and seconds of an iteration on them (MoESys
 7.2)."""
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from scheduling.services.memory.mixture_models import model_sizes
 def tier_options(
     cluster: Cluster, curve: ScalingCurve, levels: Iterable[CurveLevel], global_batch_size: int
 ) -> dict[str, Any] | None:
-    """Return what a verdict says of tiers; None if the sizes of the model are not known, or it has no
-    experts."""
+    """Return the tiers for a verdict; None if the model's sizes are unknown or it has no experts."""
     if curve.mixture is None:
         return None
     share = worker_memory(cluster, curve.gpu_kind)

@@ -1,1 +1,1 @@
-"""How rows are read and written in bulk."""
+"""Reading and writing rows, single and in bulk."""

@@ -1,7 +1,7 @@
-"""How far a job is believed to be: what user code says of its progress, as far as its speed allows it.
+"""The plausible progress of a job: what user code reports, limited by what its speed permits.
 
-A job's code reaches the socket on which its worker reports. Who claims to be nearly done would have its GPUs
-promised to others, who would miss their deadlines when it trains on.
+User code can reach the socket on which its worker reports. If a job claimed to be nearly done, its GPUs would
+be promised to other jobs, which would miss their deadlines when it trains on.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from scheduling.core.question.curves import throughput_at
 from scheduling.core.question.snapshot import ScalingCurve
 from scheduling.models import Generation, Job
 
-#: By so much a job may be faster than its curve says: what it reports raises the curve within a minute.
+#: Factor by which a job may be faster than its curve; reports raise the curve within a minute.
 FASTER = 1.25
-#: Reports come about once a second; progress is carried forward from the last one for no longer than this.
+#: Reports come about once a second; progress is extrapolated from the last one for at most this time.
 EXTRAPOLATE_SECONDS = 3.0
-#: Iterations between two reports, and those that a clock's reading is off.
+#: Tolerance in iterations: those between two reports, and errors of reading clocks.
 UNCOUNTED = 10.0
 
 
@@ -31,15 +31,15 @@ def believed_iterations(
     now: datetime,
     attained_gpu_seconds: float,
 ) -> float:
-    """Iterations that a job has done, for planning: what was reported and has been done since; of a promised
-    job no more than it can have done.
+    """Return the iterations that a job has done, for planning: the reported ones and those since, for a
+    promised job at most the possible ones.
 
-    It can have done what the GPU time that it has ever held allows on its most efficient level, and since the
-    ``live`` generation began what its ``gpus`` allow. Jobs without a promise may be as far as they say:
-    nobody is promised what they leave.
+    Possible is what the GPU time that it has ever held permits on its most efficient level, and since the
+    ``live`` generation began what its ``gpus`` permit. A job without a promise is believed: no promise
+    depends on the GPUs that it will leave.
 
     Args:
-        curve: lowered by ``margin``, as promises rest on it.
+        curve: lowered by ``margin``, as promises use it.
     """
     claimed = row.iterations_done + _since_report(row, live, now)
     if not row.promised or not curve.levels.size:

@@ -1,8 +1,7 @@
-"""Servers that training borrows, and how fast jobs are on their kind of GPU (Lyra section 3.2; design section
-4).
+"""Servers that training borrows, and jobs' speed on their kind of GPU (Lyra section 3.2; design section 4).
 
-Borrowed servers join the pool of the cluster's own kind of GPU: the one that has most. They are of one kind
-at a time; where several inference clusters lend different kinds, the kind with most GPUs on loan is used and
+Borrowed servers join the pool of the cluster's most frequent own kind of GPU. All borrowed servers in use are
+of one kind: if several inference clusters lend different kinds, the kind with most GPUs on loan is used and
 the others wait.
 """
 
@@ -23,19 +22,19 @@ from scheduling.models import Job, ScalingCurve
 
 @dataclass(frozen=True)
 class Borrowed:
-    """What is on loan now, servers on their way back included. ``gpus``: by server, in a fixed order."""
+    """Servers on loan now, including those on their way back. ``gpus``: by server, in a fixed order."""
 
     kind: str
     gpus: tuple[tuple[Gpu, ...], ...]
 
     @property
     def total(self) -> int:
-        """GPUs of all these servers."""
+        """Number of GPUs of these servers."""
         return sum(len(server) for server in self.gpus)
 
 
 def borrowing_kind(cluster: Cluster) -> str | None:
-    """The kind of most of the cluster's own GPUs: its pool is the one that borrows. None without any."""
+    """Return the most frequent kind of the cluster's own GPUs, whose pool borrows; None without any."""
     return main_kind(Gpu.objects.known().own(cluster).by_kind())
 
 
@@ -45,7 +44,7 @@ _ON_LOAN = PreparedRows(
 
 
 def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
-    """What the pool of ``kind`` borrows; None where that is nothing."""
+    """Return the servers that the pool of ``kind`` borrows, or None."""
     by_kind: dict[str, dict[int, list[Gpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in _ON_LOAN.ask(cluster.pk):
         by_kind[gpu.kind][gpu.server_id].append(gpu)
@@ -57,20 +56,20 @@ def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
 
 
 def key_on(job: Job, kind: str) -> str:
-    """The key of the job's curve on a kind of GPU: of the same family of runtime plans as its own."""
+    """Return the key of the job's curve on a kind of GPU, of the same plan family as its own curve."""
     family = choose_plan_family() if job.curve is None else job.curve.plan_family
     return key_of_family(function_key_on(job, kind), family)
 
 
 def curve_on(job: Job, kind: str) -> ScalingCurve | None:
-    """The job's curve on a kind of GPU, measured or not; None where nobody ever asked for it."""
+    """Return the job's curve on a kind of GPU, measured or not; None if there is none."""
     if job.curve is None or job.curve.gpu_kind == kind:
         return job.curve
     return ScalingCurve.objects.filter(key=key_on(job, kind)).first()
 
 
 def curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """`curve_on` for many jobs in one query, by job id."""
+    """Return `curve_on` of many jobs in one query, by job id."""
     own = {job.pk: job.curve for job in jobs if job.curve is not None and job.curve.gpu_kind == kind}
     keys = {job.pk: key_on(job, kind) for job in jobs if job.curve is not None and job.pk not in own}
     if not keys:
@@ -80,7 +79,7 @@ def curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
 
 
 def curve_made_on(job: Job, kind: str) -> ScalingCurve:
-    """The job's curve on a kind of GPU, made where there is none yet."""
+    """Return the job's curve on a kind of GPU; create it if needed."""
     assert job.curve is not None
     if job.curve.gpu_kind == kind:
         return job.curve
@@ -97,7 +96,7 @@ def curve_made_on(job: Job, kind: str) -> ScalingCurve:
 
 
 def curves_made_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """`curve_made_on` for many jobs in a few queries, by job id."""
+    """Return `curve_made_on` of many jobs in a few queries, by job id."""
     found = curves_on(jobs, kind)
     missing = {job.pk: key_on(job, kind) for job in jobs if job.pk not in found}
     if not missing:
@@ -114,13 +113,13 @@ def curves_made_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
                 plan_family=job.curve.plan_family,
                 hyperparameters=job.curve.hyperparameters,
             )
-    # Somebody may just submit another job with the same key.
+    # A concurrent submission may create the same key.
     ScalingCurve.objects.bulk_create(made.values(), ignore_conflicts=True)
     return curves_on(jobs, kind)
 
 
 def measured_curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """Curves on a kind of GPU by job id, of those jobs that were measured there."""
+    """Return the curves of jobs that were measured on a kind of GPU, by job id."""
     own = {job.pk: job.curve for job in jobs if job.curve is not None and job.curve.gpu_kind == kind}
     keys = {job.pk: key_on(job, kind) for job in jobs if job.pk not in own}
     known = ScalingCurve.objects.filter(key__in=keys.values(), state=CurveState.READY).prefetch_related(

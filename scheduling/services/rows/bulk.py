@@ -1,4 +1,4 @@
-"""Saving many rows at once."""
+"""Saves many rows at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.db import connection
 from django.db.models import Model
 
 MOST_ROWS = 1_000
-"""Rows of one statement."""
+"""Rows per statement."""
 
 
 def update_rows(rows: Sequence[Model], fields: Sequence[str]) -> None:
-    """Save these fields of rows of one model, a statement for each thousand.
+    """Save these fields of rows of one model, one statement per thousand rows.
 
     `bulk_update` writes a condition for each row and field, which takes ten times as long to build as to run.
-    As with it, nothing is sent to signals, and a row that is not there any more stays away.
+    As with `bulk_update`, no signals are sent, and a row that no longer exists is not created.
     """
     if not rows:
         return
@@ -46,6 +46,6 @@ def update_rows(rows: Sequence[Model], fields: Sequence[str]) -> None:
 
 
 def _type(column: Any) -> str:
-    # The type of a key of its own numbers is not one that a value can be cast to.
+    # A value cannot be cast to the type of an automatic primary key.
     kind: str = column.rel_db_type(connection) if column.primary_key else column.db_type(connection)
     return kind

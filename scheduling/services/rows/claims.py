@@ -1,4 +1,4 @@
-"""Who claims which GPUs of a pool: generations that train or will, and measurements."""
+"""Claims on the GPUs of a pool by training generations and measurements."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _UNRELEASED = PreparedValues(
 
 @dataclass(frozen=True)
 class Claims:
-    """Training generations that are not retired, by job, and what they and measurements claim, by address in
-    the pool.
+    """Unretired training generations by job, and the GPUs that they and measurements claim, by address in the
+    pool.
 
-    ``placement`` and ``flexible``: GPUs of each generation in the order of their ranks, and which of them
-    flexible workers hold. ``job_of``: whose a GPU is. ``waited_for``: who gets it once its present holder has
-    left it; in ``job_of`` it is that job's already. ``servers``: those of each generation.
+    ``placement`` and ``flexible``: GPUs of each generation by rank, and which of them flexible workers hold.
+    ``job_of``: the job that claims a GPU. ``waited_for``: the job that gets a GPU once its present holder has
+    left; ``job_of`` names that job already. ``servers``: servers of each generation.
     """
 
     coming: Mapping[str, Generation]
@@ -77,7 +77,7 @@ class Claims:
         )
 
     def marks(self, shown: Generation | None, placement: tuple[int, ...]) -> tuple[bool, ...]:
-        """Which GPUs of ``placement`` flexible workers hold, where the planner said so; empty where none."""
+        """Return which GPUs of ``placement`` flexible workers hold, as the planner decided; empty if none."""
         if shown is None or not placement:
             return ()
         marked = dict(zip(self.placement[shown.pk], self.flexible[shown.pk], strict=True))

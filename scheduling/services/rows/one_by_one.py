@@ -1,4 +1,4 @@
-"""Work on many things of which one must not stop the others."""
+"""Isolation of failures when many things are processed in turn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ log = structlog.get_logger(__name__)
 
 @contextmanager
 def by_itself(task: str, **about: Any) -> Iterator[None]:
-    """Do all of this or nothing of it. What fails is logged and left for the next look; the caller goes on.
+    """Do all of the body or nothing of it. A failure is logged and left for the next call; the caller
+    continues.
 
     Args:
-        task: what is logged that could not be done, with ``about``.
+        task: what could not be done, for the log, with ``about``.
 
     Raises:
-        OperationalError: others hold the rows, or the database is away, whoever comes next.
+        OperationalError: rows are locked or the database is away, so the others would fail too.
     """
     try:
         with transaction.atomic():

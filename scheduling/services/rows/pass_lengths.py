@@ -1,4 +1,4 @@
-"""How long passes of the planner take as a whole, those that fail among them: what `/metrics` tells."""
+"""Durations of the planner's passes, including failed ones, for `/metrics`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scheduling.models import PlannerPass
 
 log = structlog.get_logger(__name__)
 
-#: A pass that took less and changed nothing only looked.
+#: A pass that took less time and changed nothing is not stored.
 LOOKING_SECONDS = 0.1
 PASSES_KEPT_FOR = timedelta(days=2)
 
 
 @dataclass
 class Pass:
-    """A pass that is under way. ``commits``: how many it made; ``overtaken``: how many of its steps were
-    computed again; ``seconds_by_step``: what its steps took, all attempts together, and ``waiting`` what lay
-    between them: for the lease, and for the cluster's row where a step was overtaken."""
+    """A running pass. ``commits``: number of its commits; ``overtaken``: number of steps that were
+    computed again; ``seconds_by_step``: durations of its steps with all attempts, and under ``waiting``
+    the time between them: for the lease, and for the cluster's row if a step was overtaken."""
 
     commits: int = 0
     overtaken: int = 0
@@ -32,7 +32,7 @@ class Pass:
 
     @contextmanager
     def step(self, name: str, overtaken: int = 0) -> Iterator[None]:
-        """Measure one step, also where facts overtake it. ``overtaken``: how often they did before."""
+        """Measure one step, also if facts overtake it. ``overtaken``: how often they did before."""
         began = time.perf_counter()
         self.overtaken += overtaken
         try:
@@ -44,7 +44,7 @@ class Pass:
 
 @contextmanager
 def measured_pass(cluster_id: int) -> Iterator[Pass]:
-    """Measure a pass from its beginning to its end, whatever ends it."""
+    """Measure a pass from its beginning to its end, however it ends."""
     began = time.perf_counter()
     one, failed = Pass(), True
     try:
@@ -58,7 +58,7 @@ def measured_pass(cluster_id: int) -> Iterator[Pass]:
 
 
 def _note(cluster_id: int, seconds: float, one: Pass, *, failed: bool) -> None:
-    """Never raises: what ended the pass must be heard."""
+    """Store the pass. Never raises, so that an error that ended the pass is not hidden."""
     try:
         with transaction.atomic():
             PlannerPass.objects.create(

@@ -1,4 +1,4 @@
-"""Stored plans as the rows of jobs and offers keep them."""
+"""The JSON form of stored plans in rows of jobs and offers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from scheduling.moments import moment
 
 
 def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
-    """A stored plan as the job's row keeps it."""
+    """Return a stored plan in the form of the job's row."""
     finish = float(plan.finish_at)
     return {
         "start": [float(value) for value in plan.start],
         "end": [_finite(value) for value in plan.end],
         "gpus": [int(value) for value in plan.gpus],
-        # Beyond the calendar is never: whoever reads the row need not know what a date can hold.
+        # A time beyond the calendar is stored as null, so that readers need not know the range of dates.
         "finish_at": finish if moment(finish) is not None else None,
     }
 
 
 def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
-    """The reverse of `plan_to_json`."""
+    """Return the plan stored by `plan_to_json`."""
     if not stored:
         return None
     return StoredPlan(
@@ -37,7 +37,7 @@ def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
 
 
 def same_plan(one: StoredPlan | None, other: StoredPlan | None) -> bool:
-    """Whether two plans say the same."""
+    """Return whether two plans are equal."""
     if one is None or other is None:
         return one is other
     return one is other or (

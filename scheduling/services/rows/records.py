@@ -1,4 +1,4 @@
-"""State changes of a job and the lines they leave in its history."""
+"""State changes of a job and the entries they leave in its history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.services.rows.wakeups import hint, hint_all
 
 
 class ForbiddenTransition(Exception):
-    """A state change that the table of transitions does not know: a defect, never a user's fault."""
+    """A state change that is not in the table of transitions. This is a defect, never a user's fault."""
 
 
 _CLUSTER = PreparedRows(lambda cluster_id: Cluster.objects.filter(pk=cluster_id))
@@ -28,18 +28,18 @@ _LOCKED = PreparedRows(
 
 
 def read_cluster(cluster_id: int) -> Cluster:
-    """The cluster's row as it is now. Raises Cluster.DoesNotExist."""
+    """Return the cluster's present row. Raise Cluster.DoesNotExist if there is none."""
     return _CLUSTER.get(cluster_id)
 
 
 def lock_cluster(cluster_id: int) -> Cluster:
-    """Take the cluster's row: every change of a planning fact happens under it, in commit order. Raises
-    Cluster.DoesNotExist."""
+    """Lock the cluster's row. Every change of a planning fact holds this lock, in commit order. Raise
+    Cluster.DoesNotExist if there is no row."""
     return _LOCKED.get(cluster_id)
 
 
 def planning_fact_changed(cluster: Cluster) -> None:
-    """Say that plans computed from earlier facts must not be committed any more."""
+    """Increment the planning version, so that plans computed from earlier facts are not committed."""
     Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
 
 
@@ -90,7 +90,7 @@ def move(
 
 @dataclass(frozen=True)
 class Move:
-    """One of many jobs to move, with what its history says of it."""
+    """A state change of one of many jobs, with its entry in the history."""
 
     job: Job
     state: JobState
@@ -99,7 +99,7 @@ class Move:
 
 
 def move_all(moves: Sequence[Move], *, fields: Sequence[str], decision: Decision | None = None) -> None:
-    """`move` for many jobs in a few queries. ``fields``: what else of each job is saved.
+    """Call `move` for many jobs in a few queries. ``fields``: further fields to save.
 
     Raises:
         ForbiddenTransition: the table of transitions has no such step.
@@ -121,7 +121,7 @@ def move_all(moves: Sequence[Move], *, fields: Sequence[str], decision: Decision
 
 @dataclass(frozen=True)
 class JobNote:
-    """A line for the history of one of many jobs."""
+    """A history entry of one of many jobs."""
 
     job: Job
     kind: str
@@ -130,7 +130,7 @@ class JobNote:
 
 
 def record_all(notes: Sequence[JobNote], *, decision: Decision | None = None) -> None:
-    """`record` for many jobs in one query."""
+    """Call `record` for many jobs in one query."""
     if not notes:
         return
     JobEvent.objects.bulk_create(
@@ -146,7 +146,7 @@ def record_all(notes: Sequence[JobNote], *, decision: Decision | None = None) ->
 
 
 def _enter(job: Job, state: JobState) -> str:
-    """Set the state, not saved yet; returns the one before."""
+    """Set the state without saving. Return the previous one."""
     if state not in JOB_TRANSITIONS[JobState(job.state)]:
         raise ForbiddenTransition(f"job {job.pk}: {job.state} to {state}")
     before: str = job.state

@@ -1,4 +1,4 @@
-"""What a job's history says when the same thing happens to it again and again: some lines, then a count."""
+"""Limits repeated entries in a job's history: some entries, then a count."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scheduling.models import Job
 from scheduling.services.rows.records import record
 from scheduling.services.rows.wakeups import hint
 
-#: Lines of one kind and cause in a row; what follows is counted on the last of them.
+#: Entries of one kind and cause in a row; later ones are counted on the last of them.
 LINES_IN_A_ROW = 3
-#: So long after the first of these lines everything is told anew.
+#: Time after the first of these entries after which entries are written again.
 _TOLD_ANEW_AFTER = timedelta(hours=6)
 _COUNT = re.compile(r" \(and \d+ more since, .*\)$")
 
 
 def record_or_count(job: Job, kind: str, message: str, **detail: Any) -> None:
-    """Add a line to the job's history, or count it on the last of several that say the same."""
+    """Add an entry to the job's history, or count it on the last of several equal ones."""
     now = timezone.now()
     lines = job.events.filter(kind=kind, happened_at__gt=now - _TOLD_ANEW_AFTER)
     recent = lines.order_by("-id")[:LINES_IN_A_ROW]
@@ -38,5 +38,5 @@ def record_or_count(job: Job, kind: str, message: str, **detail: Any) -> None:
 
 
 def _cause(message: str) -> str:
-    """What a line says apart from numbers, which differ from time to time: generations, ports, iterations."""
+    """Return the text of an entry without numbers such as generations, ports and iterations."""
     return re.sub(r"\d+", "#", _COUNT.sub("", message))

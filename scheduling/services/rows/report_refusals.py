@@ -1,4 +1,4 @@
-"""What becomes of items of a report that cannot be taken: logged, told to the job's people, and never tried
+"""Handles refused items of reports: logs them, records them in the job's history, and never tries them
 again."""
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from scheduling.services.rows.records import record
 
 log = structlog.get_logger(__name__)
 
-#: Notes in one job's history; what is refused beyond is in the log alone.
+#: Limit of such entries in one job's history; further refusals are only logged.
 NOTES_OF_A_JOB = 20
-#: Parts of a report that say what is, not what has happened: of these a job's history tells once.
+#: Parts of a report that describe a state, not an event: a job's history records a refusal once.
 STANDING_PARTS = frozenset({"memory_store", "workers"})
-#: Refused items that an answer names and the log tells one by one.
+#: Limit of refused items in an answer and in the log.
 TOLD_ITEMS = 50
 
 
 class RefusedEvent(Exception):
-    """An event says what cannot be; its text is the reason."""
+    """An event is impossible; the text is the reason."""
 
 
 def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
-    """Log refused items, and write them into the history of jobs that the agent's server was given."""
+    """Log refused items, and record them in the history of jobs of the agent's server."""
     for item in refused[:TOLD_ITEMS]:
         log.warning("item of a report refused", server=agent.server.name, **item.to_json())
     claimed = {item.job for item in refused if item.job is not None and "\0" not in item.job}
@@ -44,7 +44,7 @@ def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
     for (job_id, part), reasons in by_place.items():
         start = f"A part of a report from {agent.server.name} was dropped ({part}: "
         if part in STANDING_PARTS:
-            # The next report says the same again, until the server has obeyed.
+            # The next report repeats the same until the server has applied its desired state.
             first, *_others = reasons
             more = f" and {reasons.total() - 1} more" if reasons.total() > 1 else ""
             note(job_id, f"{start}{first}{more}).", unless=start)
@@ -55,7 +55,7 @@ def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
 
 @transaction.atomic
 def note(job_id: str, message: str, *, unless: str = "") -> None:
-    """Add a line to the job's history, unless it has enough of the kind, or one that starts with `unless`."""
+    """Add an entry to the job's history unless the limit is reached or one starts with `unless`."""
     job = Job.objects.filter(pk=job_id).first()
     known = JobEvent.objects.filter(job=job_id, kind=JobEventKind.REPORT_REFUSED)
     if job is None or known.count() >= NOTES_OF_A_JOB:

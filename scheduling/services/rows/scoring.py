@@ -1,4 +1,4 @@
-"""How a promise ended: met, missed, or void with a reason (contracts 2). Void never counts as met."""
+"""Outcomes of promises: met, missed, or void with a reason (contracts 2). Void never counts as met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from scheduling.choices import PromiseOutcome, RecoveryKind, VoidReason
 from scheduling.models import CurveLevel, Job, JobMetric, Recovery
 
-#: `train()` must be slower than profiled by more than this before it is to blame for a miss.
+#: `train()` is to blame for a miss only if it is slower than profiled by more than this factor.
 SLOWER_FACTOR = 1.1
 
 
@@ -28,8 +28,8 @@ def score_promise(job: Job, stored_at: datetime) -> None:
 
 
 def score_late(job: Job) -> None:
-    """Set the outcome of an open promise whose deadline has passed, through no fault of its function. The
-    caller saves it."""
+    """Set the outcome of an open promise that was missed through no fault of its function. The caller
+    saves it."""
     if lost_beyond_reserve(job):
         void_promise(job, VoidReason.FAILURES)
     else:
@@ -37,15 +37,14 @@ def score_late(job: Job) -> None:
 
 
 def void_promise(job: Job, reason: VoidReason) -> None:
-    """End an open promise that nobody is to be blamed for. The caller saves ``promise_outcome`` and
-    ``void_reason``."""
+    """End an open promise without blame. The caller saves ``promise_outcome`` and ``void_reason``."""
     if job.promise_outcome == PromiseOutcome.OPEN:
         job.promise_outcome, job.void_reason = PromiseOutcome.VOID, reason
 
 
 def lost_beyond_reserve(job: Job) -> bool:
-    """Whether the job lost more servers since its promise than that counts on (contracts 6). Servers that
-    said before that they would leave were planned for."""
+    """Return whether the job lost more servers than its promise covers (contracts 6). Announced ends of
+    servers do not count, since they were planned for."""
     failures = Recovery.objects.filter(job=job, kind=RecoveryKind.HARDWARE)
     if job.decided_at is not None:
         failures = failures.filter(detected_at__gte=job.decided_at)
@@ -54,8 +53,7 @@ def lost_beyond_reserve(job: Job) -> bool:
 
 
 def function_slower_than_profile(job: Job) -> bool:
-    """Whether ``train()`` alone was slower than profiled at every level that the job ran at long enough to
-    tell."""
+    """Return whether ``train()`` alone was slower than profiled at every level with enough samples."""
     profiled = dict(
         CurveLevel.objects.filter(curve=job.curve_id, profiled_train_seconds__gt=0).values_list(
             "gpus", "profiled_train_seconds"

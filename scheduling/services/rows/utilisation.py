@@ -1,4 +1,4 @@
-"""One sample of how GPUs are used, for the chart of utilisation over time."""
+"""Samples of GPU use, for the chart of utilisation over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.selectors.cluster.gpu_uses import count_uses
 
 
 def take_sample(cluster: Cluster) -> UtilisationSample:
-    """Count every GPU that training may use once, by what it is used for now."""
+    """Count each GPU that training may use once, by its present use."""
     counts = count_uses(Gpu.objects.for_training().filter(server__cluster=cluster))
     jobs = Job.objects.filter(cluster=cluster)
     return UtilisationSample.objects.create(

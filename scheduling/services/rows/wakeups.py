@@ -1,8 +1,8 @@
-"""Messages that follow from committed rows: written with them, sent on commit, swept up when lost.
+"""Messages that follow from committed rows: stored with them, sent on commit, sent again when lost.
 
-Topics: those in ``TASK_TOPICS`` start the Celery task of that name; ``agent:<server id>``, ``job:<job id>``,
-``cluster:<cluster id>`` and ``session:<digest of its key>`` are published on Redis for whoever listens.
-Nothing depends on any of them: every receiver also looks at the rows by itself after a while.
+Topics in ``TASK_TOPICS`` start the Celery task of that name. ``agent:<server id>``, ``job:<job id>``,
+``cluster:<cluster id>`` and ``session:<digest of its key>`` are published on Redis. Nothing depends on
+delivery: every receiver also polls the rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from scheduling.models import OutboxMessage
 
 log = structlog.get_logger(__name__)
 
-#: How long the sender of a message has before the sweeper takes it over.
+#: Time that the sender of a message has before the sweeper sends it.
 SWEEP_AFTER = timedelta(seconds=3)
-#: A wake-up older than this has been overtaken by the periodic ticks.
+#: Age at which a wake-up has been overtaken by the periodic ticks.
 FORGET_AFTER = timedelta(minutes=5)
-#: The broker drops a message to a worker that nobody took for so long.
+#: The broker drops a message to a worker after this time.
 MESSAGE_SECONDS = 60
-#: When one counts as lost.
+#: Age at which a message counts as lost.
 MESSAGE_LASTS = timedelta(seconds=MESSAGE_SECONDS + 5)
 TASK_TOPICS = (
     "plan", "reconcile", "build_environment", "simulate_run", "compare_runs", "orchestrate",
@@ -44,10 +44,10 @@ _PLANNER_WOKEN = "punctual:planner-woken"
 
 
 def wake(topic: str, **payload: Any) -> None:
-    """Record a message and send it when the present transaction commits.
+    """Store a message and send it when the present transaction commits.
 
-    A wake-up of the planner is not recorded: it looks by itself every second, sooner than a lost message
-    would be found.
+    A wake-up of the planner is not stored: the planner polls every second, sooner than a lost message would
+    be found.
     """
     if topic == "plan":
         transaction.on_commit(lambda: _wake_planner(payload))
@@ -57,8 +57,8 @@ def wake(topic: str, **payload: Any) -> None:
 
 
 def _wake_planner(payload: dict[str, Any]) -> None:
-    """Send the message, unless one is in the queue that the planner has not begun to work off: its pass reads
-    the rows of this transaction too."""
+    """Send the message unless one is queued that the planner has not taken yet: its pass will read this
+    transaction's rows too."""
     lasts = timedelta(seconds=settings.PLANNER_LOOKS_EVERY_SECONDS)
     try:
         first = redis_client().set(_PLANNER_WOKEN, 1, nx=True, px=lasts)
@@ -70,7 +70,7 @@ def _wake_planner(payload: dict[str, Any]) -> None:
 
 
 def planner_begins() -> None:
-    """Whoever commits from now on wakes the planner again. Called before a pass reads anything."""
+    """Let later commits wake the planner again. Called before a pass reads anything."""
     try:
         redis_client().delete(_PLANNER_WOKEN)
     except (RedisError, OSError) as error:
@@ -79,8 +79,8 @@ def planner_begins() -> None:
 
 
 def wake_agents(versions: Mapping[int, int]) -> None:
-    """`wake` the agents of servers, with the desired version of each: one row and one message each, in one
-    round trip."""
+    """Wake the agents of servers with their desired versions: one row and one message each, in one round
+    trip."""
     if not versions:
         return
     due_at = timezone.now() + SWEEP_AFTER
@@ -97,12 +97,12 @@ def _send_all(messages: Sequence[OutboxMessage]) -> None:
 
 
 def hint(topic: str, **payload: Any) -> None:
-    """Publish on commit without a row: for pages and followers, which lose nothing but a little time."""
+    """Publish on commit without a row: for pages and followers, which only lose a little time."""
     transaction.on_commit(lambda: _deliver_or_log(topic, payload))
 
 
 def hint_all(hints: Sequence[tuple[str, str]]) -> None:
-    """`hint` for many topics, each with its kind, in one round trip."""
+    """Call `hint` for many topics, each with its kind, in one round trip."""
     if hints:
         told = [(topic, {"kind": kind}) for topic, kind in hints]
         transaction.on_commit(lambda: _publish_all(told))
@@ -121,21 +121,22 @@ def _publish_all(told: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
 
 
 def session_ended(instance: BrowserSession, **_: Any) -> None:
-    """Tell the stream process that somebody logged out, so that the session's streams end at once."""
+    """Tell the stream process that a session ended, so that its streams end at once."""
     hint(f"session:{instance.key_digest}")
 
 
 def account_changed(
     instance: User, created: bool, update_fields: Collection[str] | None = None, **_: Any
 ) -> None:
-    """Tell the stream process that somebody was disabled, or has another password, so that streams which
-    that closes end at once."""
+    """Tell the stream process that a user was disabled or has a new password, so that affected streams end
+    at once."""
     if not created and set(update_fields or ()) != {"last_login"}:
         hint(f"session:user:{instance.pk}")
 
 
 def sweep_outbox() -> int:
-    """Send what its own process did not (it died, or the broker was away). Returns how many were sent."""
+    """Send messages whose own process did not, because it died or the broker was away. Return their
+    number."""
     now = timezone.now()
     OutboxMessage.objects.filter(created_at__lt=now - FORGET_AFTER).delete()
     sent = 0

@@ -1,1 +1,1 @@
-"""What a pass sees."""
+"""The planner's input."""

@@ -1,4 +1,4 @@
-"""The promises that would break if a server were another: the planner's question, asked twice."""
+"""Finds promises that a change of a server would break, by planning with and without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.services.snapshots.snapshots import Pool, cluster_policy, pool_k
 
 
 def jobs_newly_at_risk(server: Server, change: Callable[[ServerSnapshot], ServerSnapshot]) -> set[str]:
-    """Ids of the jobs whose promises would break if the server were as ``change`` says.
+    """Return the ids of jobs whose promises would break if the server were as ``change`` says.
 
     Raises:
         Unavailable: no plan can be computed at present.

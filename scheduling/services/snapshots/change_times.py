@@ -1,9 +1,9 @@
-"""How much later than plans say do jobs really begin on new GPUs? What new promises keep as slack for that
-(decision 0010).
+"""Measures how much later than planned jobs begin on new GPUs; new promises reserve this as slack (decision
+0010).
 
-A plan charges a start with the pause of its level: from when its GPUs are there to the first iteration, as it
-usually is. Not in it: until the planner has acted; until those who had the GPUs have left them, whoever must
-move for that first included; and whatever is slower than usual.
+A plan charges a start with the pause of its level: the usual time from when its GPUs are held to the first
+iteration. The pause does not include the planner's delay, the time until previous holders have left the GPUs
+(and other jobs have moved for that), and anything slower than usual.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from projects.prepared import PreparedValues, time_hole
 from scheduling.choices import Purpose
 from scheduling.models import CurveLevel, Generation, PlannerPass
 
-#: Starts and passes that are looked at: so many of the newest, as far as they are of the last ten minutes.
+#: Number of the newest starts and passes considered, if they are within the window.
 MOST_LOOKED_AT = 500
 WINDOW = timedelta(minutes=10)
-#: As many of them were no later than the slack.
+#: Quantile of lateness that the slack covers.
 SHARE = 0.99
-#: When a plan's moment comes a pass may be under way, and the next one has to compute before anybody moves.
+#: A pass may be under way when a planned change is due, and the next one has to compute before it is made.
 PASSES = 2
-#: Neither one project's starts nor the planner's lateness make promises to the others impossible.
+#: Limits, so that neither one project's slow starts nor a slow planner prevent promises to others.
 MOST_SECONDS = 60.0
 MOST_PASS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Start:
-    """A start as it went. ``waited_seconds``: until its GPUs were free; ``beyond_seconds``: how much longer
-    than charged it took from then on, negative where it was quicker."""
+    """A measured start. ``waited_seconds``: until its GPUs were free; ``beyond_seconds``: further seconds
+    beyond the charged pause, negative if it was faster."""
 
     project: int
     waited_seconds: float
@@ -44,8 +44,8 @@ class Start:
 
 
 def change_slack_seconds(cluster: Cluster, now: datetime) -> float:
-    """By how much changes lately came later than charged, 0 where there were none: the planner's acting, the
-    wait for GPUs and the start itself, each as late as one in a hundred was."""
+    """Return by how many seconds recent changes exceeded their charge, 0 without any: the planner's delay,
+    the wait for GPUs and the start itself, each at the 99 % quantile."""
     starts = list(_starts(cluster, now))
     waits = _late([one.waited_seconds for one in starts])
     slack = min(MOST_SECONDS, max(0.0, waits + _usual_lateness(starts)))
@@ -53,7 +53,7 @@ def change_slack_seconds(cluster: Cluster, now: datetime) -> float:
 
 
 def pass_seconds(cluster: Cluster, now: datetime) -> float:
-    """How long the planner's passes lately took, at most `MOST_PASS_SECONDS`."""
+    """Return the seconds that recent planner passes took, at most `MOST_PASS_SECONDS`."""
     newest = _NEWEST_PASSES.ask(cluster.pk, now - WINDOW)
     return min(MOST_PASS_SECONDS, _late([seconds for (seconds,) in newest]))
 
@@ -68,8 +68,8 @@ _NEWEST_PASSES = PreparedValues(
 
 
 def _usual_lateness(starts: Sequence[Start]) -> float:
-    """How late starts are once their GPUs are free, in the project in the middle: how long a function takes
-    until it begins is its owner's doing, and nobody else's promise."""
+    """Return the lateness of starts once their GPUs are free, in the median project: a function's start
+    time depends on its owner and must not affect other promises."""
     by_project: dict[int, list[float]] = defaultdict(list)
     for one in starts:
         by_project[one.project].append(one.beyond_seconds)
@@ -83,7 +83,7 @@ def _late(seconds: Sequence[float]) -> float:
 
 
 def _quantile(seconds: Sequence[float], share: float) -> float:
-    """The least of the values that at least so many of the others do not exceed."""
+    """Return the smallest value such that at least this share of the others does not exceed it."""
     return sorted(seconds)[ceil(share * (len(seconds) - 1))]
 
 
@@ -101,7 +101,7 @@ def _starts(cluster: Cluster, now: datetime) -> Iterator[Start]:
         for cluster_id, project, purpose, curve, gpus, created_at, held_at, live_at, start in _NEWEST.ask()
         if cluster_id == cluster.pk and purpose == Purpose.TRAINING
         and live_at is not None and live_at > now - WINDOW
-        # While a job hands over to itself it trains on.
+        # A job trains on while it hands over to itself.
         and start != "handover"
     ]  # fmt: skip
     curves = {curve for _, (curve, _), *_ in found if curve is not None}

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def held_offer_id(job_id: str) -> str:
-    """The name of a job's offer in a snapshot."""
+    """Return the id of a job's offer in a snapshot."""
     return f"offer-{job_id}"
 
 
@@ -42,8 +42,8 @@ _OPEN = PreparedRows(
 def held_offers(
     cluster: Cluster, kind: str, now: datetime, charges: FailureCharges, *, total: int
 ) -> list[HeldOffer]:
-    """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over
-    promises."""
+    """Return open offers, each with the job as it would be accepted, so that forecasts protect it like a
+    promise."""
     held = []
     for offer in _OPEN.ask(cluster.pk, kind, now):
         try:

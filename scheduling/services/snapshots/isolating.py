@@ -1,4 +1,4 @@
-"""Computing a decision although some job breaks it: find the job, set it aside at once, and ask again without
+"""Computes a decision although some job breaks it: finds the job, sets it aside and computes again without
 it."""
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from scheduling.services.snapshots.snapshots import Pool
 
 log = structlog.get_logger(__name__)
 
-#: Jobs on the culprit's curve that are asked about beside it: most often all of them break what it breaks.
+#: Jobs with the culprit's curve that are also tested; most often all of them fail as it does.
 MOST_COMPANIONS = 50
-#: How a computation fails on figures that it was not made for. Everything else (time limits, the database) is
-#: no job's doing.
+#: How a computation fails on unexpected figures. Other failures (time limits, the database) are not caused by
+#: a job.
 FAILURES = (
     ArithmeticError,
     AssertionError,
     AttributeError,
     LookupError,
     MemoryError,
-    RuntimeError,  # of it RecursionError
+    RuntimeError,  # includes RecursionError
     SystemError,
     TypeError,
     ValueError,
@@ -44,12 +44,12 @@ Answer = TypeVar("Answer")
 
 
 def answered(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
-    """The answer to the pool's question.
+    """Return the answer to the pool's question.
 
     Raises:
-        SetAside: a job breaks every answer. That is written down whatever else the pass comes to, and from
-            now on snapshots leave the job out and block what it holds.
-        Exception: as ``ask`` does where no job is to blame.
+        SetAside: a job breaks every answer. This is stored whatever else the pass does; from now on snapshots
+            leave the job out and block its GPUs.
+        Exception: as ``ask`` raises, if no job causes it.
     """
     try:
         return ask(pool)
@@ -64,10 +64,10 @@ def answered(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Ans
 
 
 def answered_now(pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
-    """The answer, for somebody who waits for it. Whom the planner will set aside is not for a request to say.
+    """Return the answer for a waiting request, which sets no job aside.
 
     Raises:
-        Unavailable: none can be computed.
+        Unavailable: no answer can be computed.
     """
     try:
         return ask(pool)
@@ -79,18 +79,20 @@ def answered_now(pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
 
 
 def words_on(error: BaseException) -> str:
-    """What failed, in at most 400 characters that the database takes."""
+    """Return the error's type and text, at most 400 characters and without NUL, which the database
+    refuses."""
     return f"{type(error).__name__}: {error}"[:400].replace("\0", "")
 
 
 def set_aside(cluster: Cluster, pool: Pool, now: datetime) -> None:
-    """Write down whom a snapshot leaves out, and who takes part again. The caller holds the cluster's row."""
+    """Store which jobs a snapshot leaves out, and which take part again. The caller holds the cluster's
+    row."""
     planned = {job.id for job in pool.snapshot.jobs}
     note_set_aside(cluster, pool.unplannable, pool.breaking, planned, now)
 
 
 def _write_down(cluster: Cluster, epoch: int, breaking: dict[str, str], question: Snapshot) -> None:
-    """In a transaction of its own: the plan that is being computed will never be committed."""
+    """Set jobs aside in a transaction of its own, since the plan being computed will never be committed."""
     with transaction.atomic():
         current = lock_cluster(cluster.pk)
         if current.epoch != epoch:
@@ -101,9 +103,10 @@ def _write_down(cluster: Cluster, epoch: int, breaking: dict[str, str], question
 
 
 def _breaking(pool: Pool, ask: Callable[[Pool], object]) -> list[str]:
-    """The job with which answers begin to fail, and those on its curve that break one by themselves.
+    """Return the first job with which answers fail, and jobs with its curve that break an answer by
+    themselves.
 
-    Empty where an answer fails without any job.
+    Empty if the answer fails without any job.
     """
     culprit = _first_breaking(pool, ask)
     if culprit is None:
@@ -120,10 +123,9 @@ def _companions(jobs: Sequence[JobSnapshot], culprit: JobSnapshot) -> Iterator[J
 
 
 def _first_breaking(pool: Pool, ask: Callable[[Pool], object]) -> JobSnapshot | None:
-    """The job with which answers begin to fail, taking jobs in one by one: running ones first, newcomers
-    last.
+    """Return the job with which answers begin to fail as jobs are added: running ones first, newcomers last.
 
-    None where an answer fails without any job.
+    None if the answer fails without any job.
     """
     jobs = sorted(pool.snapshot.jobs, key=lambda job: (job.newcomer, job.submitted_at, job.id))
     if not _works(pool, ask, []):
@@ -136,7 +138,7 @@ def _first_breaking(pool: Pool, ask: Callable[[Pool], object]) -> JobSnapshot | 
 
 
 def _works(pool: Pool, ask: Callable[[Pool], object], jobs: Sequence[JobSnapshot]) -> bool:
-    """Whether there is an answer with these jobs alone. What the others hold is blocked."""
+    """Return whether there is an answer with only these jobs. The GPUs of the others are blocked."""
     snapshot = pool.snapshot
     taking_part = {job.id for job in jobs}
     held = {address for job in snapshot.jobs if job.id not in taking_part for address in job.placement}

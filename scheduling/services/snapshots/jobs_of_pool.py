@@ -1,4 +1,4 @@
-"""The jobs of one pool as the planner sees them, read from rows."""
+"""The jobs of one pool in the planner's form, read from rows."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from scheduling.services.rows.borrowed import Borrowed, measured_curves_on
 from scheduling.services.rows.claims import Claims
 from scheduling.services.rows.plan_json import plan_from_json
 
-#: What reading rows raises that say what cannot be.
+#: Errors while reading rows with impossible content.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_CURVE = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
 
-#: Columns of a job that plans depend on, and those that only its curves on other kinds of GPU are found by. A
-#: burst reads thousands of rows in each pass.
+#: Columns of a job that plans depend on, and further ones that only its curves on other kinds of GPU need.
+#: During a burst each pass reads thousands of rows.
 _PLANNED_BY = (
     "state", "service_class", "submitted_at", "deadline_at", "max_iterations", "global_batch_size", "project",
     "curve", "iterations_done", "iterations_reported_at", "iterations_per_second", "promised", "at_risk",
@@ -52,18 +52,18 @@ _NAMES_CURVES = ("hyperparameters", "data", "function_version")
 
 @dataclass(frozen=True)
 class JobsOfPool:
-    """The jobs that can be planned, and what was found on the way."""
+    """The jobs that can be planned, and findings about the others."""
 
     planned: tuple[JobSnapshot, ...]
-    #: Job id -> why its rows cannot be planned.
+    #: Why a job's rows cannot be planned, by job id.
     unplannable: Mapping[str, str]
-    #: Job id -> on what its promise counts.
+    #: What a job's promise assumes, by job id.
     counts_on: Mapping[str, CountsOn]
 
 
 @dataclass
 class PoolReading:
-    """The pool whose jobs are read, and what is read for all of them alike."""
+    """Reads the jobs of a pool; facts of all jobs are read once."""
 
     cluster: Cluster
     #: The pool's kind of GPU.
@@ -77,10 +77,10 @@ class PoolReading:
     _curves: dict[tuple[int | None, int], ScalingCurve | None] = field(default_factory=dict)
 
     def jobs(self, *, left_out: Collection[str], awaiting_levels: bool, most_newcomers: int) -> JobsOfPool:
-        """The jobs but those ``left_out``, which are not looked at.
+        """Return the jobs except those ``left_out``.
 
-        ``awaiting_levels``: with newcomers that wait for more of their curve, after all others.
-        ``most_newcomers``: how many undecided jobs are read, the longest waiting first.
+        ``awaiting_levels``: include newcomers that wait for more levels of their curve, after all others.
+        ``most_newcomers``: limit of undecided jobs, the longest waiting first.
         """
         rows = self._rows(left_out, awaiting_levels, most_newcomers)
         facts = self._facts(rows)
@@ -102,7 +102,7 @@ class PoolReading:
         unpaused = unpaused.exclude(pk__in=left_out)
         newcomers = list(_newcomers(unpaused, awaiting_levels)[:most_newcomers])
         found = unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=newcomers))
-        # Many jobs share a curve: it is read once.
+        # Many jobs share a curve, which is read once.
         found = found.order_by("submitted_at", "id").prefetch_related("curve")
         if self.borrowed is None:
             return list(found.only(*_PLANNED_BY))
@@ -139,7 +139,7 @@ class PoolReading:
             pooled = self.total + (self.borrowed.total if self.borrowed else 0)
             lent_curve = core_curve(on_loan, batch=row.global_batch_size, total=pooled, margin=margin)
         if lent_curve is not None and self.borrowed:
-            # No promise rests on borrowed servers, so no slack pays for their failures.
+            # No promise rests on borrowed servers, so no slack covers their failures.
             largest = max(map(len, self.borrowed.gpus), default=0)
             lent_curve = lowered(lent_curve, self.charges.shares(lent_curve, counts_on, inf, largest))
         return job_snapshot(
@@ -159,20 +159,20 @@ class PoolReading:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is read for many jobs at once."""
+    """Facts read for many jobs at once."""
 
-    #: Curve's key -> its measured levels.
+    #: Measured levels by the curve's primary key.
     levels: Mapping[int, list[CurveLevel]]
-    #: Job id -> its curve on the borrowed kind of GPU.
+    #: The job's curve on the borrowed kind of GPU, by job id.
     lent: Mapping[str, MeasuredCurve]
-    #: Servers that are not heard of.
+    #: Ids of suspect servers.
     suspect: frozenset[int]
-    #: Job id -> GPU seconds that it has held.
+    #: GPU seconds that the job has held, by job id.
     attained: Mapping[str, float]
 
 
 def _newcomers(unpaused: QuerySet[Job], awaiting_levels: bool) -> QuerySet[Job, str]:
-    """Ids of undecided jobs whose curve is known, the longest waiting first."""
+    """Return ids of undecided jobs with a measured curve, the longest waiting first."""
     undecided = unpaused.filter(
         state__in=UNDECIDED_STATES, awaits_levels__in=[False, True] if awaiting_levels else [False]
     )
@@ -181,7 +181,7 @@ def _newcomers(unpaused: QuerySet[Job], awaiting_levels: bool) -> QuerySet[Job, 
 
 
 def _faults(jobs: Sequence[JobSnapshot]) -> dict[str, str]:
-    """What is wrong with jobs that cannot be planned, by id."""
+    """Return why jobs cannot be planned, by id."""
     faults = {}
     for suspected in suspects(jobs):
         try:
@@ -198,13 +198,12 @@ def _unreadable(error: Exception) -> str:
 
 
 def noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ...]:
-    """What a policy noted; nothing where it was another one that did."""
+    """Return what this policy stored; nothing if another policy stored it."""
     return tuple(memory.get(part, ())) if memory.get("policy") == policy else ()
 
 
 def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
-    """GPU time that each unfinished job has held so far; none of what it was given since the pass began at
-    ``now``."""
+    """Return the GPU seconds that each unfinished job has held until ``now``, when the pass began."""
     return {job_id: held.total_seconds() for job_id, held in _HELD.ask(cluster.pk, now)}
 
 
@@ -224,8 +223,8 @@ _SUSPECT = PreparedValues(
 
 
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
-    """Measured levels as the core takes them, by the GPUs that they hold and lowered by the promise margin.
-    None when no level can be used."""
+    """Return measured levels in the core's form, by held GPUs and lowered by the promise margin. None if
+    no level can be used."""
     by_workers = {level.gpus: level for level in levels}
     workers = workers_by_gpus(by_workers, batch)
     by_gpus = {gpus: by_workers[count] for gpus, count in workers.items()}
@@ -242,7 +241,8 @@ def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: 
 
 
 def _lent_curves(rows: Sequence[Job], borrowed: Borrowed | None) -> dict[str, MeasuredCurve]:
-    """Curves on the borrowed kind of GPU. A promise keeps a job off servers of another kind than its own."""
+    """Return curves on the borrowed kind of GPU. A promised job is kept off servers of another kind than
+    its own."""
     if borrowed is None:
         return {}
     able = [row for row in rows if not row.promised or _measured_on(row, borrowed.kind)]
@@ -267,9 +267,9 @@ def job_snapshot(
     measured: ScalingCurve,
     margin: float,
 ) -> JobSnapshot:
-    """One job as the planner sees it. ``suspect``: servers that are. ``measured``: the curve before expected
-    failures lower it. ``margin``: that promises keep, by which both curves are lowered. The others: as in the
-    snapshot."""
+    """Return one job in the planner's form. ``suspect``: ids of suspect servers. ``measured``: the curve
+    before expected failures lower it. ``margin``: the promise margin by which both curves are lowered.
+    Other arguments: as in the snapshot."""
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
@@ -278,9 +278,8 @@ def job_snapshot(
     silent = shown is not None and not claims.servers.get(shown.pk, frozenset()).isdisjoint(suspect)
     locked = coming is not None or suspending or silent
     if suspending:
-        # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those
-        # that another waits for are counted there, and as long as it will have them: here they would be taken
-        # twice, and for a slot alone.
+        # Its GPUs become free once its state is stored; until then nothing else can be planned for it. GPUs
+        # that another job waits for count as that job's: here they would count twice, and for one slot only.
         placement = tuple(
             address for address in placement if claims.waited_for.get(address, row.pk) == row.pk
         )
@@ -325,5 +324,5 @@ def job_snapshot(
 
 
 def finishing_seconds(job: Job) -> float:
-    """Time to store the final weights and to hear of it, as measured for the job's curve."""
+    """Return the seconds until the final weights are stored and reported, as measured for the job's curve."""
     return (job.curve.finishing_seconds if job.curve else 0.0) + REPORTING_SECONDS

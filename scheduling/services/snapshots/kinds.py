@@ -1,5 +1,5 @@
-"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.question.kinds`): on which it is
-asked for now, and what others said."""
+"""The cluster's own kinds of GPU, tried in turn for a job (`scheduling.core.question.kinds`): the present
+one, and the refusals of others."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class KindRefusal:
     reason: str
 
     def as_json(self) -> dict[str, str]:
-        """As a job's row keeps it under the kind's name."""
+        """Return the form in which a job's row stores it under the kind's name."""
         return {"reason_code": self.code, "reason": self.reason}
 
     @classmethod
     def from_json(cls, kind: str, kept: Mapping[str, str]) -> KindRefusal:
-        """The reverse of `as_json`."""
+        """Return the refusal stored by `as_json`."""
         return cls(kind, kept["reason_code"], kept["reason"])
 
 
 def refusals_of(job: Job) -> dict[str, KindRefusal]:
-    """The kinds that cannot take a job while others are asked, in turn."""
+    """Return the refusals of kinds that were tried before the present one."""
     return {kind: KindRefusal.from_json(kind, kept) for kind, kept in job.refused_kinds.items()}
 
 
 def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
-    """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do
-    not count."""
+    """Return the present kinds in the order in which they are tried for the class. Borrowed GPUs do not
+    count."""
     return _in_order(cluster.pk, Gpu.objects.own(cluster).working().by_kind(), service_class)
 
 
@@ -62,7 +62,7 @@ def _in_order(cluster_id: int, counts: Mapping[str, int], service_class: str) ->
 
 
 def first_kind(cluster: Cluster, service_class: str) -> str:
-    """The kind on which a new job is asked for first.
+    """Return the kind that is tried first for a new job.
 
     Raises:
         Unavailable: no GPU is connected.
@@ -74,7 +74,7 @@ def first_kind(cluster: Cluster, service_class: str) -> str:
 
 
 def _working_gpus() -> QuerySet[Gpu, tuple[int, str, int]]:
-    """Of the cluster that jobs go to: its id with each kind of its own GPUs and how many work."""
+    """Return the default cluster's id with each kind of its own GPUs and the number of working ones."""
     default = Cluster.objects.order_by("pk").values("pk")[:1]
     own = Gpu.objects.own(default).working().order_by().values_list("server__cluster", "kind")
     return own.annotate(count=Count("pk"))
@@ -84,8 +84,8 @@ _WORKING_GPUS = PreparedValues(_working_gpus)
 
 
 def newcomers_kind(service_class: str) -> tuple[int, str] | None:
-    """The id of the cluster that jobs go to, and the kind of GPU on which a new one is asked for there first;
-    None without any. One question, as every submission asks it."""
+    """Return the default cluster's id and the kind of GPU tried first for a new job; None without any. One
+    query, since every submission needs it."""
     rows = _WORKING_GPUS.ask()
     if not rows:
         return None
@@ -100,10 +100,10 @@ def kind_left(
     measured: bool,
     curve_of: Callable[[Job, str], ScalingCurve | None] = curve_on,
 ) -> str | None:
-    """The next kind of an order to ask, after the one that has just refused.
+    """Return the next kind to try after the one that has just refused, or None.
 
-    ``measured``: only one on which the job's speed is known. ``curve_of``: where its curve on a kind is
-    found.
+    ``measured``: only a kind on which the job's speed is known. ``curve_of``: how to find the job's curve on
+    a kind.
     """
     refused = {*job.refused_kinds, *([job.curve.gpu_kind] if job.curve else [])}
     while True:
@@ -117,7 +117,7 @@ def kind_left(
 
 
 def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
-    """Ask for undecided jobs on other kinds of GPU, each with the kind to ask and why the other refused it.
+    """Move undecided jobs to other kinds of GPU. Each entry has the kind to try and the last refusal.
 
     The caller holds the cluster's row.
     """
@@ -142,7 +142,7 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
 
 
 def all_reasons(job: Job, reason: str) -> str:
-    """The last kind's refusal with those of the kinds before it; alone where there is one kind."""
+    """Return the last kind's refusal with those of earlier kinds; unchanged if there is one kind only."""
     kind = job.curve.gpu_kind if job.curve is not None else ""
     others = {name: said.reason for name, said in refusals_of(job).items() if name != kind}
     if not others:
@@ -151,5 +151,5 @@ def all_reasons(job: Job, reason: str) -> str:
 
 
 def in_turn(said: Sequence[tuple[str, str]]) -> str:
-    """What each kind of GPU said, in one sentence."""
+    """Return the texts of all kinds of GPU as one sentence."""
     return "; ".join(f"on {name} GPUs: {text.rstrip('.')}" for name, text in said)

@@ -1,8 +1,8 @@
-"""One planner at a time, fenced (contracts 4).
+"""The planner's lease: one planner at a time, fenced (contracts 4).
 
-A session advisory lock keeps two planners apart and is gone the moment its holder's connection is. The epoch
-grows whenever another process takes over; it travels with every generation to the agents, which refuse an
-older one, and a commit checks that the epoch is still its own.
+A session advisory lock keeps two planners apart and ends with its holder's connection. The epoch grows
+whenever another process takes over. Every generation carries it to the agents, which refuse an older one, and
+a commit checks that the epoch is still its own.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Moved(Exception):
 
 
 class SetAside(Moved):
-    """Jobs with which no plan could be computed were set aside: the question is another one now."""
+    """Jobs that broke every plan were set aside, so the question has changed."""
 
 
 Answer = TypeVar("Answer")
 LEASE = timedelta(seconds=30)
-#: A lease is made longer by passes that find it as old; those between write nothing.
+#: A pass renews a lease of this age; passes in between write nothing.
 RENEWED_AFTER = timedelta(seconds=10)
-_LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
+_LOCK_CLASS = 0x50554E43  # "PUNC": separates these advisory locks from others in a shared database
 _process_token = ""
 _process_id = 0
 
 
 def process_token() -> str:
-    """Names this process; a forked child gets its own."""
+    """Return a token of this process; a forked child gets its own."""
     global _process_token, _process_id
     if _process_id != os.getpid():
         _process_id = os.getpid()
@@ -52,7 +52,7 @@ def process_token() -> str:
 
 @contextmanager
 def planner_lease(cluster_id: int) -> Iterator[int | None]:
-    """Be the planner of the cluster: yields the epoch, or None while another process is."""
+    """Yield the epoch as the cluster's planner, or None while another process is the planner."""
     with connection.cursor() as cursor:
         cursor.execute("select pg_try_advisory_lock(%s, %s)", [_LOCK_CLASS, cluster_id])
         (held,) = cursor.fetchone()
@@ -80,7 +80,7 @@ def _take_over(cluster_id: int) -> int:
     row = Cluster.objects.filter(pk=cluster_id)
     ((epoch, owner_token, expires_at),) = _LEASE.ask(cluster_id)
     mine = owner_token == token
-    # Writing the row waits for whoever holds it, and every report does.
+    # Writing waits for the row's lock, which every report takes.
     if mine and expires_at is not None and now + LEASE - RENEWED_AFTER < expires_at <= now + LEASE:
         return int(epoch)
     if mine and row.filter(planner_token=token).update(planner_lease_expires_at=now + LEASE):
@@ -96,7 +96,7 @@ def _take_over(cluster_id: int) -> int:
 
 @contextmanager
 def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
-    """A transaction that commits only if the facts and the planner are those that were computed with.
+    """Open a transaction that commits only if facts and planner are those of the computation.
 
     Raises:
         Moved: they are not; nothing is written.
@@ -111,10 +111,10 @@ def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
 
 @contextmanager
 def undisturbed(cluster_id: int) -> Iterator[None]:
-    """A transaction during which no planning fact changes: whoever changes one waits for the cluster's row.
+    """Open a transaction during which no planning fact changes: changes wait for the cluster's row.
 
     Raises:
-        SetAside: as the body does; that somebody was set aside stays written.
+        SetAside: as the body raises; what it stored about the job is committed.
     """
     aside = None
     with transaction.atomic():
@@ -128,15 +128,15 @@ def undisturbed(cluster_id: int) -> Iterator[None]:
 
 
 def waited_for(cluster_id: int, attempt: Callable[[int], Answer]) -> Answer:
-    """Attempt something outside any transaction; once facts have overtaken it, again while they wait
-    (decision 0005). On a busy cluster something changes during every look.
+    """Attempt something outside any transaction. If facts change meanwhile, attempt it again while changes
+    wait (decision 0005): on a busy cluster some fact changes during every attempt.
 
     Args:
-        attempt: takes how often it was overtaken, 0 or 1.
+        attempt: takes the number of times that facts overtook it, 0 or 1.
 
     Raises:
-        Moved: as the second attempt does; another planner took over.
-        SetAside: as either does.
+        Moved: as the second attempt raises; another planner took over.
+        SetAside: as either attempt raises.
     """
     try:
         return attempt(0)

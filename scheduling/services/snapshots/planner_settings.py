@@ -1,4 +1,4 @@
-"""The operator's choices, as the core takes them."""
+"""The operator's settings in the core's form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.services.snapshots.change_times import change_slack_seconds
 
 
 def planner_settings(cluster: Cluster) -> PlannerSettings:
-    """The operator's choices as the core takes them. What failures cost is each job's (failure_charges)."""
+    """Return the operator's settings. What failures cost differs between jobs (failure_charges)."""
     return PlannerSettings(
         slot_seconds=cluster.slot_seconds,
         fill=Fill(cluster.fill),

@@ -1,4 +1,4 @@
-"""The servers of a pool as the planner sees them, and in which order."""
+"""The servers of a pool in the planner's form and order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scheduling.services.rows.borrowed import Borrowed
 
 
 def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
-    """When nobody may be planned any more on a server that is there until then, in seconds; infinity where
-    it stays.
+    """Return until when work may be planned on a server with this end, in Unix seconds; infinity without an
+    end.
 
-    Early enough for whatever has to leave: a successor prepares, takes over or the job is suspended, and the
-    agent confirms that its workers are gone.
+    This leaves time for its work to move: a successor prepares and takes over, or the job is suspended, and
+    the agent confirms that its workers are gone.
     """
     if available_until is None:
         return inf
@@ -33,10 +33,11 @@ def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
 
 
 def holders_first(racks: Mapping[int, str], held_bytes: Mapping[int, int]) -> list[int]:
-    """Servers in topology order, rack by rack, save that those that hold more come first: so do their racks.
+    """Return servers in topology order, rack by rack, but servers with more held bytes first, and racks
+    likewise.
 
     Args:
-        racks: of each server, by its key.
+        racks: rack of each server, by primary key.
     """
     in_rack = Counter[str]()
     for server, rack in racks.items():
@@ -51,7 +52,7 @@ def holders_first(racks: Mapping[int, str], held_bytes: Mapping[int, int]) -> li
 
 @dataclass(frozen=True)
 class ServerOfPool:
-    """A server as the planner sees it, its row, and the addresses of its GPUs."""
+    """A server in the planner's form, its row, and the addresses of its GPUs."""
 
     snapshot: ServerSnapshot
     row: Server
@@ -66,11 +67,11 @@ _OWN = PreparedRows(
 def servers_of_pool(
     cluster: Cluster, kind: str, borrowed: Borrowed | None
 ) -> tuple[list[ServerOfPool], list[Gpu], dict[int, int]]:
-    """Servers in the order in which the planner looks at them, borrowed ones last, their GPUs, and the
-    address of each GPU's row.
+    """Return the servers in the planner's order, borrowed ones last; their GPUs; and the address of each GPU
+    by primary key.
 
-    Of places that are equally good the planner takes the first. So what has the state of a job that waits for
-    GPUs in its memory comes first; else they are in topology order.
+    Among equally good places the planner takes the first. So servers whose memory holds the state of a job
+    that waits for GPUs come first; otherwise the order is topological.
     """
     by_server: dict[int, list[Gpu]] = defaultdict(list)
     for gpu in _OWN.ask(cluster.pk, kind):
@@ -88,7 +89,8 @@ def servers_of_pool(
         for gpu in sorted(gpus, key=lambda gpu: gpu.index):
             addresses[gpu.pk] = len(flat)
             flat.append(gpu)
-        # A suspect server keeps its work and gets none: its free GPUs are blocked, not its jobs moved.
+        # A suspect server keeps its work but gets no new work: its free GPUs are blocked, its jobs are not
+        # moved.
         usable = row.usable() or (row.state == ServerState.SUSPECT and row.open_to_training())
         snapshot = ServerSnapshot(
             id=row.name,

@@ -1,9 +1,9 @@
-"""Sets jobs aside so that planning goes on for all others, and notes what no plan could be computed with.
+"""Sets jobs aside so that planning proceeds for all others, and records what broke planning.
 
-A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one
-can without it. It keeps what it holds (its GPUs are blocked) and takes part again later: rows are read again
-in every pass, a job that broke a plan waits for `TRY_AGAIN_AFTER`. A newcomer is declined instead, with the
-reason: it would wait for ever.
+A job is set aside if its rows cannot be planned, or if no plan can be computed with it but one can without
+it. It keeps its GPUs, which are blocked, and takes part again later: rows are read again in every pass, and a
+job that broke a plan waits for `TRY_AGAIN_AFTER`. A newcomer is declined instead, with the reason, since it
+would wait forever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduling.stored_verdict import AnswerCode
 
 log = structlog.get_logger(__name__)
 
-#: Being planned does not put these right.
+#: Incidents that are not resolved by planning the job.
 NOT_OF_PLANNING = (
     Incident.Kind.NO_QUOTA,
     Incident.Kind.NO_PORT,
@@ -55,10 +55,10 @@ def note_set_aside(
     now: datetime,
     questions: Mapping[str, Snapshot] = NO_QUESTIONS,
 ) -> None:
-    """Write down who was set aside in a pass and why, and who takes part again. The caller holds the
-    cluster's row.
+    """Store which jobs a pass set aside and why, and which take part again. The caller holds the cluster's
+    row.
 
-    ``planned``: all jobs that took part. ``questions``: what had no answer with a breaking job.
+    ``planned``: all jobs that took part. ``questions``: by job id, the snapshot that had no answer with it.
     """
     reasons = {**dict.fromkeys(unplannable, Incident.Kind.UNPLANNABLE)}
     reasons |= dict.fromkeys(breaking, Incident.Kind.BREAKS_PLANS)
@@ -66,13 +66,13 @@ def note_set_aside(
     messages = {**unplannable, **breaking}
     for job in Job.objects.filter(pk__in=reasons).select_related("cluster") if reasons else ():
         if job.finished():
-            continue  # since the question was read
+            continue  # it has finished since the snapshot was read
         kind, message = reasons[job.pk], messages[job.pk]
         if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
-            continue  # left out by what was found before: not seen anew
+            continue  # left out because of the earlier incident: not a new one
         if saw(cluster, kind, message, job=job, snapshot=_packed(questions.get(job.pk)), now=now):
             _set_aside(job, message, now)
-    # Few are open, and thousands may take part: the database need not be told of all of these.
+    # Few incidents are open, while thousands of jobs may take part, so these are not part of the query.
     for incident in _OPEN.ask(cluster.pk):
         taking_part = incident.job_id in planned and incident.kind not in NOT_OF_PLANNING
         ended = incident.job is not None and incident.job.finished()
@@ -87,7 +87,7 @@ def note_set_aside(
 def note_not_measured(
     cluster: Cluster, job: Job, error: BaseException, question: Snapshot, now: datetime
 ) -> None:
-    """Write down that no plan could be computed beside a measurement of the job's function."""
+    """Store that no plan could be computed beside a measurement of the job's function."""
     detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
     message = f"{type(error).__name__}: {error}"[:500].replace("\0", "")
     kind = Incident.Kind.NOT_MEASURED

@@ -27,33 +27,33 @@ from scheduling.services.verdicts.incidents import breaking_jobs
 
 log = structlog.get_logger(__name__)
 
-#: Undecided jobs that one pass reads, the longest waiting: more than it decides.
+#: Longest-waiting undecided jobs that one pass reads; more than it decides.
 MOST_NEWCOMERS = 300
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A snapshot with what its addresses and names stand for."""
+    """A snapshot and what its addresses and ids refer to."""
 
     kind: str
     snapshot: Snapshot
     gpus: tuple[Gpu, ...]
-    #: GPU addresses that no generation has a claim on.
+    #: GPU addresses without a claim of any generation.
     free: frozenset[int]
-    #: Address -> job id of the unretired claim.
+    #: Job id of the unretired claim, by address.
     claims: Mapping[int, str]
-    #: What the failures that the reserve covers may cost.
+    #: Costs of the failures that the reserve covers.
     charges: FailureCharges
-    #: Jobs left out because their rows say what cannot be planned, and why.
+    #: Jobs left out because their rows cannot be planned, with the reason.
     unplannable: Mapping[str, str] = field(default_factory=dict)
-    #: Jobs left out because no plan could be computed with them a short while ago, and what was seen.
+    #: Jobs left out because they recently broke a plan, with the error.
     breaking: Mapping[str, str] = field(default_factory=dict)
-    #: On what the promise of each of these jobs counts.
+    #: What the promise of each job assumes.
     counts_on: Mapping[str, CountsOn] = field(default_factory=dict)
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
-    """The cluster's own kinds of GPU in a fixed order. Borrowed servers join one of these pools."""
+    """Return the cluster's own kinds of GPU in a fixed order. Borrowed servers join one of these pools."""
     return [kind for (kind,) in _KINDS.ask(cluster.pk)]
 
 
@@ -70,9 +70,10 @@ def pool_snapshot(
     reallocate_at: datetime | None = None,
     awaiting_levels: bool = False,
 ) -> Pool:
-    """The pool of one kind of GPU. ``reallocate_at``: the slot boundary from which allocations may change.
+    """Return the pool of one kind of GPU. ``reallocate_at``: the slot boundary from which allocations may
+    change.
 
-    ``awaiting_levels``: with the newcomers that wait until more of their curve is measured, after all others.
+    ``awaiting_levels``: include newcomers that wait for more levels of their curve, after all others.
     """
     moment = now.timestamp()
     borrowed = borrowed_by(cluster, kind)
@@ -108,13 +109,13 @@ def pool_snapshot(
 
 
 def _largest_own(servers: Iterable[ServerSnapshot]) -> int:
-    """GPUs of the largest server that is not on loan: a level needs no fewer servers than of that size."""
+    """Return the GPUs of the largest owned server; levels are assumed to use servers of that size."""
     return max((server.gpus for server in servers if not server.on_loan), default=0)
 
 
 def cluster_policy(cluster: Cluster) -> Policy:
-    """The policy that the operator chose; the default one, and an error in the log, where there is none of
-    that name."""
+    """Return the policy that the operator chose; if there is none of that name, log an error and return
+    the default."""
     try:
         return policy_named(cluster.policy)
     except ValueError as error:
@@ -123,7 +124,7 @@ def cluster_policy(cluster: Cluster) -> Policy:
 
 
 def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -> JobSnapshot | None:
-    """A declined job as it asks for an offer of the pool; None where it cannot run on any level."""
+    """Return a declined job as it asks the pool for an offer; None if no level can run it."""
     total = sum(server.gpus for server in pool.snapshot.servers if not server.on_loan)
     levels = levels_with_room(measured.levels.all(), measured, row.cluster)
     curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)

@@ -1,1 +1,1 @@
-"""What is answered: verdicts, offers, quotas and incidents."""
+"""Answers to jobs: verdicts, offers, quotas and incidents."""

@@ -1,4 +1,4 @@
-"""Declining a job that the planner never decided: its speed or its rows did not let it."""
+"""Declines jobs without a decision of the planner, because of their speed or their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.stored_verdict import AnswerCode, declined
 
 
 def decline(job: Job, code: AnswerCode, reason: str, now: datetime) -> None:
-    """Tell an undecided job a no that is final. The caller holds the cluster's row."""
+    """Decline an undecided job for good. The caller holds the cluster's row."""
     job.verdict = declined(code, reason).as_json()
     job.decided_at = now
     let_go(job, "declined")
@@ -30,8 +30,8 @@ def decline_all(
     now: datetime,
     tiers: Mapping[str, Mapping[str, Any] | None] = MappingProxyType({}),
 ) -> None:
-    """`decline` for many jobs, each with its reason: in a few statements those of which nothing runs.
-    ``tiers``: what the verdict of a job says of tiers, by its id."""
+    """Call `decline` for many jobs with reasons, in a few statements for those without workers. ``tiers``:
+    the tiers of the job's verdict, by job id."""
     jobs = [job.pk for job, _ in refusals]
     begun = Generation.objects.filter(job__in=jobs).exclude(state=GenerationState.RETIRED)
     running = set(begun.values_list("job_id", flat=True)) if jobs else set()

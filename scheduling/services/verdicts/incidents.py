@@ -1,4 +1,4 @@
-"""Incidents: what is wrong with a job or with the cluster, open until it is over. Operators see them."""
+"""Incidents: problems of a job or the cluster, open until they are over, shown to operators."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from scheduling.services.rows.wakeups import hint
 
 log = structlog.get_logger(__name__)
 
-#: After so long a job that broke a plan takes part again: the others, or the code, may be different ones.
+#: Time after which a job that broke a plan takes part again: other jobs, or the code, may have changed.
 TRY_AGAIN_AFTER = timedelta(minutes=10)
-#: After so long a job is measured again for which a server had no port.
+#: Time after which a job without a free port is measured again.
 PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
 
 
 def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
-    """Jobs that broke a plan a short while ago, with what was said then."""
+    """Return jobs that broke a plan recently, with the error."""
     recent = _BREAKING.ask(cluster.pk, now - TRY_AGAIN_AFTER)
     return {job_id: message for job_id, message in recent if job_id}
 
@@ -44,7 +44,7 @@ _BREAKING = PreparedValues(
 
 
 def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> None:
-    """Write down that a job was not started or moved because a server has no port left for its workers.
+    """Record that a job was not started or moved because a server has no free port for its workers.
 
     The caller holds the cluster's row.
     """
@@ -54,7 +54,7 @@ def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> Non
 
 
 def jobs_without_port(cluster: Cluster, now: datetime) -> set[str]:
-    """Jobs that lacked a port a short while ago: others go first."""
+    """Return jobs that recently lacked a port; others go first."""
     recent = Incident.objects.filter(
         cluster=cluster,
         kind=Incident.Kind.NO_PORT,
@@ -65,15 +65,14 @@ def jobs_without_port(cluster: Cluster, now: datetime) -> set[str]:
 
 
 def note_ports(cluster: Cluster, job_ids: Collection[str], now: datetime) -> None:
-    """Jobs that lacked a port have what they need now."""
+    """Resolve incidents of missing ports for these jobs."""
     Incident.objects.filter(
         cluster=cluster, kind=Incident.Kind.NO_PORT, job__in=job_ids, resolved_at__isnull=True
     ).update(resolved_at=now)
 
 
 def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job | None, now: datetime) -> None:
-    """Write down what is wrong with a job, or with the cluster, unless that is known. Of two who see it at
-    once one fails."""
+    """Record a problem of a job or the cluster unless it is known. Of two concurrent calls one fails."""
     open_ones = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True)
     if not open_ones.exists():
         log.error(kind, job=None if job is None else job.pk, reason=message)
@@ -81,8 +80,8 @@ def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job | None, now:
 
 
 def resolve(cluster: Cluster, but: Mapping[str, Collection[str]], now: datetime) -> None:
-    """Incidents of these kinds are over, but those of the jobs that are named with each. Most looks find none
-    open, and write nothing."""
+    """Resolve incidents of these kinds, except for the jobs named with each. Most calls find none open and
+    write nothing."""
     open_ones = Incident.objects.filter(cluster=cluster, kind__in=but, resolved_at__isnull=True)
     rows = open_ones.values_list("pk", "kind", "job_id")
     over = [incident_id for incident_id, kind, job_id in rows if job_id not in but[kind]]
@@ -91,8 +90,8 @@ def resolve(cluster: Cluster, but: Mapping[str, Collection[str]], now: datetime)
 
 
 def note_failed_pass(cluster_id: int, error: BaseException) -> None:
-    """Write down that a pass failed, in a transaction of its own. Never raises: the failure itself must be
-    heard."""
+    """Record a failed pass in a transaction of its own. Never raises, so that the error itself is not
+    hidden."""
     log.error("planning_failed", cluster=cluster_id, exc_info=error)
     try:
         with transaction.atomic():
@@ -105,7 +104,7 @@ def note_failed_pass(cluster_id: int, error: BaseException) -> None:
 
 
 def note_good_pass(cluster_id: int) -> None:
-    """Planning works: what failed before is over."""
+    """Resolve incidents of failed passes."""
     open_ones = Incident.objects.filter(
         cluster_id=cluster_id, kind=Incident.Kind.PASS_FAILED, resolved_at__isnull=True
     )
@@ -122,8 +121,8 @@ def saw(
     detail: str = "",
     snapshot: bytes | None = None,
 ) -> bool:
-    """Note one thing that is wrong. Returns whether it is new. ``snapshot``: the question without an answer,
-    packed; of several the first is kept."""
+    """Record a problem. Return whether it is new. ``snapshot``: the question without an answer, packed;
+    the first one is kept."""
     seen = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True).update(
         message=message, detail=detail, last_at=now, count=F("count") + 1
     )

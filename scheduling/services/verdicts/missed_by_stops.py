@@ -1,5 +1,5 @@
-"""Promises that were missed because the platform was stopped: their histories say so, and operators get one
-incident for each outage."""
+"""Records promises that were missed because the platform was stopped: in jobs' histories, and one incident
+for each outage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scheduling.moments import moment
 from scheduling.services.rows.wakeups import hint
 from scheduling.services.verdicts.incidents import MOST_DETAIL_CHARACTERS
 
-#: An outage is known before it is noted, and its beginning is then by another look at the clock.
+#: Tolerance for the beginning of an outage, which is read at different times.
 _SAME_OUTAGE = timedelta(seconds=1)
 
 
 def stops_to_blame(cluster: Cluster, overdue: Sequence[Job], now: datetime) -> dict[str, Stopped]:
-    """Return the last outage of each job that would have met its deadline but for outages.
+    """Return the last outage of each job that would have met its deadline without outages.
 
     Its plan is late by no more than the platform was stopped between promise and deadline.
 
@@ -54,8 +54,7 @@ def _promised_at(job: Job) -> datetime:
 
 
 def note_stops(cluster: Cluster, missed: Mapping[Stopped, Sequence[Job]], now: datetime) -> None:
-    """Write down which promises an outage broke, all of them in one incident, which is over as the outage
-    is."""
+    """Record the promises that each outage broke in one incident, resolved at the outage's end."""
     for outage, jobs in missed.items():
         lines = "".join(f"{job.pk} {job.name}\n" for job in jobs)
         known = Incident.objects.filter(

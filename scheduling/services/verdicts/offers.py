@@ -1,4 +1,4 @@
-"""Offers: a deadline that can be promised, held for a short time for a project whose job was declined."""
+"""Offers: a deadline that can be promised, held for a short time for the project of a declined job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduling.services.verdicts.quotas import PromiseQuotas
 
 
 def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
-    """The snapshot as it stands once the decision's verdicts and plans hold: what an offer is searched in."""
+    """Return the snapshot after the decision's verdicts and plans, in which offers are searched."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in snapshot.jobs:
@@ -38,12 +38,12 @@ def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
 
 
 def within_horizon(deadline_at: float, now: float) -> bool:
-    """Whether a deadline in Unix seconds is near enough to be asked for, and so to be offered."""
+    """Return whether a deadline in Unix seconds is near enough to be requested, and so to be offered."""
     return deadline_at - now <= LONGEST_DEADLINE.total_seconds()
 
 
 def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
-    """Of these declined jobs, in order, the first of each project that has no open offer."""
+    """Return for each project without an open offer the first of these declined jobs, in order."""
     projects = dict(Job.objects.filter(pk__in=job_ids).values_list("pk", "project_id"))
     taken = set(
         Offer.objects.filter(project_id__in=projects.values(), state=OfferState.OPEN).values_list(
@@ -59,17 +59,17 @@ def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
 
 
 def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str, Any] | None:
-    """Hold the found capacity for the job's project. Returns the offer as the verdict shows it; None where
-    the project may not hold so much, which the job's history says."""
+    """Hold the found capacity for the job's project. Return the offer as the verdict shows it; None if the
+    quota forbids it, which is recorded in the job's history."""
     refusal = quotas.refusal(job.project, found.plan)
     if refusal is not None:
         record(job, JobEventKind.NO_OFFER, f"A later deadline could be kept, but is not offered: {refusal}")
         return None
     valid_until = timezone.now() + timedelta(seconds=job.cluster.offer_hold_seconds)
     if (starts_at := moment(found.starts_at)) is not None:
-        # Computing took a moment: nobody accepts when the plan should have begun already.
+        # Computing takes time: an offer must not be accepted after its plan should have begun.
         valid_until = min(valid_until, starts_at)
-    # Rounded up to the millisecond: never earlier than what was verified.
+    # Rounded up to the millisecond, so never earlier than verified.
     deadline_at = datetime.fromtimestamp(math.ceil(found.deadline_at * 1000) / 1000, tz=UTC)
     Offer.objects.create(
         job=job,
@@ -95,13 +95,13 @@ def offer_create(job: Job, found: FoundOffer, quotas: PromiseQuotas) -> dict[str
 
 
 def seconds_from_acceptance(deadline_at: float, starts_at: float, slot_seconds: float) -> float:
-    """The deadline counted from acceptance: what the work takes that the offer plans from ``starts_at`` on,
-    and the wait for a slot."""
+    """Return the deadline in seconds from acceptance: the time of the work that is planned from
+    ``starts_at``, plus the wait for a slot."""
     return float(math.ceil(deadline_at - starts_at + slot_seconds))
 
 
 def expire_offers(cluster: Cluster, now: datetime) -> int:
-    """End the offers whose time is up; the held capacity is free again."""
+    """Expire offers whose time is up, which frees the held capacity. Return their number."""
     expired = [offer_id for (offer_id,) in _EXPIRED.ask(cluster.pk, now)]
     return Offer.objects.filter(pk__in=expired).update(state=OfferState.EXPIRED) if expired else 0
 

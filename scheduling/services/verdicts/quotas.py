@@ -1,4 +1,5 @@
-"""Limits of projects, each by itself and a person's in sum: checked just before something becomes final."""
+"""Limits of single projects, and of all projects of a person in sum, checked just before something becomes
+final."""
 
 from __future__ import annotations
 
@@ -22,32 +23,32 @@ from scheduling.models import Bundle, Environment, Generation, Job, Offer
 from scheduling.selectors.jobs.environments import UNBUILT_STATES
 from scheduling.stored_verdict import DECLINED, AnswerCode, StoredVerdict
 
-#: Environments that the projects of one person may have queued or under way: a build may hold the worker of
-#: all projects for 25 minutes.
+#: Limit of queued or running builds of one person's projects: a build may occupy the worker of all projects
+#: for 25 minutes.
 MOST_UNBUILT_ENVIRONMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much some projects may use together, and how to say whose it is."""
+    """A limit on the use of some projects together, and whose it is."""
 
     whose: str
     amount: float
     project_id: int
-    #: Who created the projects, where it is on all of theirs and not on one alone.
+    #: Creator of the projects if the limit covers all of them, else None.
     creator_id: int | None = None
 
     @property
     def project_ids(self) -> Any:
-        """The ids of the projects, for a filter."""
+        """Return the ids of the projects, for a filter."""
         if self.creator_id is None:
             return [self.project_id]
         return Project.objects.filter(created_by=self.creator_id).values("pk")
 
 
 def limits_on(project: Project, name: str) -> Iterator[Limit]:
-    """The project's own limit of that name, and the one of all projects that its creator opened. Operators
-    have none."""
+    """Yield the project's own limit of that name, and that of all projects of its creator. Operators have
+    none."""
     own = getattr(project_quota(project), name)
     if own is not None:
         yield Limit(f"Project {project.name}", own, project.pk)
@@ -69,11 +70,11 @@ _UNFINISHED_OF_CREATOR = PreparedValues(lambda creator: _unfinished_jobs(project
 
 
 def check_active_jobs(project: Project) -> None:
-    """Let one more job in. Locks the project and its creator until the transaction ends, so that the counts
+    """Permit one more job. Locks the project and its creator until the transaction ends, so that the counts
     hold.
 
     Raises:
-        QuotaExceeded: there are as many unfinished jobs as there may be.
+        QuotaExceeded: the number of unfinished jobs has reached a limit.
         Conflict: the project is archived.
     """
     limits = list(limits_on(lock_open_project(project, and_its_creator=True), "active_jobs"))
@@ -93,10 +94,10 @@ def check_active_jobs(project: Project) -> None:
 
 
 def check_bundle_bytes(project: Project, digest: str, size_bytes: int) -> None:
-    """Let one more bundle in; the same bytes count once.
+    """Permit one more bundle; the same bytes count once.
 
     Raises:
-        QuotaExceeded: the bundles would take more bytes than they may.
+        QuotaExceeded: the bundles would exceed a limit of bytes.
     """
     for limit in limits_on(project, "stored_bundle_bytes"):
         own = Bundle.objects.filter(functionversion__function__project__in=limit.project_ids).distinct()
@@ -112,10 +113,10 @@ def check_bundle_bytes(project: Project, digest: str, size_bytes: int) -> None:
 
 
 def check_unbuilt_environments(project: Project, digest: str) -> None:
-    """Let one more environment into the queue. The caller holds the rows of the project and its creator.
+    """Permit one more environment in the queue. The caller holds the rows of the project and its creator.
 
     Raises:
-        QuotaExceeded: as many others as there may be are not built yet.
+        QuotaExceeded: the number of other unbuilt environments has reached the limit.
     """
     creator = project.created_by
     whose = f"Project {project.name} waits"
@@ -134,15 +135,15 @@ def check_unbuilt_environments(project: Project, digest: str) -> None:
 
 
 def profiling_refusal(project: Project, now: datetime) -> str | None:
-    """Why the project may measure no more today, by its own limit or that of its creator's projects in sum;
-    None where it may.
+    """Return why the project may not measure any more today, by its own limit or by that of its creator's
+    projects; None if it may.
 
-    What counts is the time in which measurements held GPUs while the platform ran.
+    Measurements count while they held GPUs and the platform ran.
     """
     since = now - timedelta(days=1)
     for limit in limits_on(project, "profiling_seconds_per_day"):
         runs = Generation.objects.filter(
-            # A measurement that began earlier counts from a day ago on.
+            # An earlier measurement counts from a day ago on.
             Q(retired_at__isnull=True) | Q(retired_at__gt=since),
             job__project__in=limit.project_ids,
             purpose=Purpose.PROFILING,
@@ -165,10 +166,10 @@ def profiling_refusal(project: Project, now: datetime) -> str | None:
 
 
 class PromiseQuotas:
-    """What may still be promised, as one decision's verdicts are told: what is held under a limit, by open
-    promises and by open offers, is summed up once.
+    """Remaining quotas of promises for one decision's verdicts. GPU hours of open promises and offers are
+    summed once.
 
-    ``in_place_of``: the id of a job whose own promise and offer do not count, as it asks for another.
+    ``in_place_of``: id of a job whose own promise and offer do not count, since it asks for another.
     """
 
     def __init__(self, now: datetime, *, in_place_of: str = "") -> None:
@@ -178,7 +179,8 @@ class PromiseQuotas:
         self._held: dict[str, float] = {}
 
     def refusal(self, project: Project, plan: StoredPlan) -> str | None:
-        """Why the project may not be promised this plan; None when it may, and then it holds it."""
+        """Return why the project may not be promised this plan; None if it may, and then the plan counts
+        as held."""
         if project.pk not in self._limits:
             self._limits[project.pk] = list(limits_on(project, "promised_gpu_hours"))
         limits = self._limits[project.pk]
@@ -201,7 +203,7 @@ class PromiseQuotas:
     def _held_under(self, limit: Limit) -> float:
         promises = Job.objects.filter(project__in=limit.project_ids, promised=True)
         promises = promises.exclude(state__in=TERMINAL_STATES).exclude(pk=self._asking)
-        # Accepting one asks for no quota again.
+        # Accepting an offer does not check the quota again.
         offers = Offer.objects.filter(project__in=limit.project_ids, state=OfferState.OPEN)
         offers = offers.filter(valid_until__gt=self._now).exclude(job=self._asking)
         held = (*promises.values_list("plan", flat=True), *offers.values_list("plan", flat=True))
@@ -211,8 +213,8 @@ class PromiseQuotas:
 def refused_by_quota(
     answer: StoredVerdict, refusal: str, service_class: str, code: AnswerCode = AnswerCode.QUOTA
 ) -> StoredVerdict:
-    """The answer to who could be promised a deadline but for the quota (or another ``code``): a hard deadline
-    is declined, any other job runs without a promise."""
+    """Return the answer to a job that only the quota (or another ``code``) keeps from a promise: a firm
+    deadline is declined, any other job runs without a promise."""
     unpromised = replace(answer, reason_code=code, minimum_satisfactory_share=(), counts_on="")
     if service_class != ServiceClass.SLO:
         return replace(unpromised, reason=f"It runs without a promise: {refusal}")
@@ -229,20 +231,20 @@ def refused_by_quota(
 def without_copies(
     answer: StoredVerdict, shortfall: str, service_class: str, *, promised: bool
 ) -> StoredVerdict:
-    """The answer to a job that cannot have the copies in memory that it asks for: no deadline is promised
-    with fewer; without a promise it runs with as many as have room."""
+    """Return the answer to a job whose requested copies in memory have no room: no deadline is promised
+    with fewer copies; without a promise it runs with those that have room."""
     if promised:
         return refused_by_quota(answer, f"{shortfall}.", service_class, AnswerCode.PROTECTION)
     return replace(answer, reason=f"{answer.reason} {shortfall}: it runs with fewer.")
 
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:
-    """GPU hours that the plan still holds after ``since``, up to its finish."""
+    """Return the GPU hours that the plan holds after ``since``, up to its finish."""
     return _gpu_hours(zip(plan.start, plan.end, plan.gpus, strict=True), plan.finish_at, since)
 
 
 def _stored_gpu_hours(stored: Mapping[str, Any], since: float) -> float:
-    """The same of a plan as its row has it (`plan_json.plan_to_json`)."""
+    """Return the same for a plan as stored in a row (`plan_json.plan_to_json`)."""
     pieces = zip(stored["start"], stored["end"], stored["gpus"], strict=True)
     return _gpu_hours(pieces, stored["finish_at"], since)
 
@@ -250,7 +252,7 @@ def _stored_gpu_hours(stored: Mapping[str, Any], since: float) -> float:
 def _gpu_hours(
     pieces: Iterable[tuple[float, float | None, int]], finish_at: float | None, since: float
 ) -> float:
-    """``pieces``: start, end and GPUs of each; None is never."""
+    """Return the GPU hours after ``since``. ``pieces``: start, end (None: never) and GPUs of each."""
     finish = math.inf if finish_at is None else float(finish_at)
     hours = 0.0
     for start, end, gpus in pieces:

@@ -1,5 +1,4 @@
-"""Telling newcomers their verdicts, all of a decision at once: a burst of thousands must not take a query
-each."""
+"""Stores the verdicts of a decision in bulk, since a burst of thousands must not take a query each."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ def apply_verdicts(
     row: Decision | None,
     counts_on: Mapping[str, CountsOn],
 ) -> set[str]:
-    """Tell the newcomers their verdicts, and keep with each what its promises count on. Returns the ids of
-    those who were declined (by the plan, or by the project's quota)."""
+    """Store the newcomers' verdicts and what their promises assume. Return the ids of declined jobs, by
+    plan or by quota."""
     quotas = PromiseQuotas(timezone.now())
     tiers = _tiers(jobs, decision)
     awaited = set(offers_awaited)
@@ -57,7 +56,7 @@ def apply_verdicts(
         answer = replace(_answer(job, verdict, plan, quotas, row, told), tiers=tiers.get(job.pk))
         job.decided_at = timezone.now()
         over_quota = answer.reason_code == AnswerCode.QUOTA
-        # No later deadline helps where there is no room for the copies.
+        # A later deadline does not help if there is no room for the copies.
         may_be_offered = not over_quota and not (told is not None and told.shortfall)
         if answer.declined:
             refused.add(job.pk)
@@ -77,7 +76,7 @@ def apply_verdicts(
 
 
 def _tiers(jobs: Mapping[str, Job], decision: CoreDecision) -> dict[str, dict[str, Any] | None]:
-    """Return what verdicts say of tiers, by job id; nothing of jobs whose function uses none."""
+    """Return the tiers for verdicts, by job id; jobs whose function uses none are left out."""
     asked = [jobs[verdict.job_id] for verdict in decision.verdicts]
     curves = ScalingCurve.objects.filter(
         pk__in={job.curve_id for job in asked}, mixture__layers__contains=[{"is_tiered": True}]
@@ -98,7 +97,7 @@ def _answer(
     row: Decision | None,
     counts_on: CountsOn | None,
 ) -> StoredVerdict:
-    """The verdict as it is stored, after the operator's hook."""
+    """Return the verdict to store, after checking quotas and copies."""
     sentence = "" if counts_on is None else counts_on.sentence()
     answer = answered(verdict, plan, job.deadline_at, row.pk if row else None, counts_on=sentence)
     if counts_on is not None and counts_on.shortfall and verdict.admitted:
