@@ -1,1 +1,1 @@
-"""Queries that read: every one that serves a person is scoped to what that person may see."""
+"""Read queries. Every query that serves a person is limited to what that person may see."""

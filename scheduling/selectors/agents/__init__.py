@@ -1,1 +1,1 @@
-"""What agents fetch."""
+"""Answers to agents."""

@@ -1,4 +1,4 @@
-"""What should be true on one server: the generations whose GPUs its agent holds for them."""
+"""The desired state of one server: the generations for which its agent holds GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.selectors.agents.peers import peers_of
 from scheduling.selectors.network.link_probes import link_probe_of
 from scheduling.selectors.recovery.memory_points import jobs_to_remember
 
-#: What is read of a generation, its job and its function: each agent asks whenever anything has changed.
+#: Columns of a generation, its job and its function that agents need. Each agent asks after every change.
 _TOLD = (
     "number", "epoch", "purpose", "goal", "start", "world_size", "master_port", "profile", "runtime_plan",
     "master_server__address", "job__hyperparameters", "job__max_iterations", "job__target", "job__seed",
@@ -62,8 +62,8 @@ _HOMES = PreparedValues(
 
 
 def desired_state(server_id: int) -> dict[str, Any]:
-    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after
-    is at least as new."""
+    """Return the answer to `GET desired` (docs/protocols.md 2.3). The version is read first, so that
+    everything else is at least as new."""
     server = _SERVER.get(server_id)
     cluster = _CLUSTER.get(server.cluster_id)
     members: dict[int, list[dict[str, int | None]]] = {}
@@ -88,7 +88,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
         ]
         + [dict(entry) for work in registered() for entry in work.desired(server)],
         "remembered": remembered.needed,
-        # Whoever starts here reads what is spare: until then nobody else gets its memory.
+        # A generation that starts here reads the spare state, so its memory must not be given away.
         "spare": [job for job in remembered.spare if job not in secrets],
         "link_probe": link_probe_of(server),
         "memory": peers_of(
@@ -98,8 +98,8 @@ def desired_state(server_id: int) -> dict[str, Any]:
 
 
 def _places(generation_ids: Iterable[int]) -> dict[int, dict[str, list[int]]]:
-    """Where all ranks of each generation are: numbers of their servers, and of these servers' racks. The
-    names are not the workers' business."""
+    """Return the places of all ranks of each generation: numbers of their servers and racks. Workers do
+    not get the names."""
     homes: dict[int, list[tuple[int, str]]] = {}
     for generation_id, server_id, rack in _HOMES.ask(list(generation_ids)):
         homes.setdefault(generation_id, []).append((server_id, rack))
@@ -113,7 +113,7 @@ def _places(generation_ids: Iterable[int]) -> dict[int, dict[str, list[int]]]:
 
 
 def _numbered(values: Sequence[int | str]) -> list[int]:
-    """Each value by its number in order of appearance."""
+    """Return the number of each value in order of appearance."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     return [numbers[value] for value in values]
 
@@ -151,8 +151,8 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
 
 
 def _job_secrets(job_ids: Collection[str]) -> dict[str, str]:
-    """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor
-    with it."""
+    """Return one secret for all generations of a job (that of its first): a successor authenticates to its
+    predecessor with it."""
     return dict(_SECRETS.ask(list(job_ids))) if job_ids else {}
 
 

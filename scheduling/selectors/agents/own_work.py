@@ -1,4 +1,4 @@
-"""Which work was given to a server: what its agent may speak of."""
+"""The work that was given to a server, about which its agent may report."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GIVEN = PreparedValues(
 
 
 class OwnWork:
-    """The places (job, generation, rank) that a server was ever given, of the jobs that are asked for.
+    """The places (job, generation, rank) of some jobs that a server was ever given.
 
-    Also those that it gave back: what happened there may be told late.
+    Released places are included, since their events may be reported late.
     """
 
     def __init__(self, server_id: int, jobs: Iterable[str]) -> None:
@@ -32,15 +32,16 @@ class OwnWork:
         self._jobs = {job for job, _, _ in self._gpu_of}
 
     def knows(self, job: str | None) -> bool:
-        """Whether the server was ever given a part of the job."""
+        """Return whether the server was ever given a part of the job."""
         return job in self._jobs
 
     def problem(self, item: Mapping[str, Any], *, rank: int | None = None) -> str | None:
-        """Why the server may not speak of this item's place; None where it may.
+        """Return why the server may not report about this item's place; None if it may.
 
         Args:
-            item: has `job`, `generation` and, unless it is given apart, `rank`; `gpu_index` is checked where
-                there is one. rank: the rank whose business it is.
+            item: has `job`, `generation` and, unless it is given separately, `rank`; `gpu_index` is checked
+                if present.
+            rank: the rank that may report such items.
         """
         wanted = item["rank"] if rank is None else rank
         gpu = self._gpu_of.get((item["job"], item["generation"], wanted))

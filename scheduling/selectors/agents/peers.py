@@ -1,4 +1,4 @@
-"""What a server's in-memory store has to do with those of other servers (docs/protocols.md 2.7)."""
+"""The exchange of a server's in-memory store with the stores of other servers (docs/protocols.md 2.7)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _Key = tuple[str, int]
 
 
 def peers_of(server: Server, ranks_here: Mapping[Generation, Sequence[int]]) -> dict[str, Any]:
-    """Where the server's store listens, and for each generation that concerns it whose copies it keeps, who
-    keeps its own, and what it fetches. The secrets are the stores' alone.
+    """Return the address of the server's store and, for each of its generations, which copies it keeps, which
+    servers keep its own, and what it fetches. Only stores get the secrets.
 
     Args:
-        ranks_here: of the generations whose workers are on it.
+        ranks_here: ranks on the server, by generation.
     """
     kept = {
         (generation.job_id, generation.number): generation
@@ -63,7 +63,8 @@ def peers_of(server: Server, ranks_here: Mapping[Generation, Sequence[int]]) -> 
 def _copies(
     generation: Generation | None, server: Server, stores: Mapping[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Who keeps copies of what is here, and of what copies are kept here."""
+    """Return the servers that keep copies of local shards, and the ranks of which this server keeps
+    copies."""
     holders = [] if generation is None else generation.protection["holders"]
     return {
         "send": [
@@ -78,7 +79,7 @@ def _copies(
 def _fetches(
     shards: Iterable[Mapping[str, Any]], stores: Mapping[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """From whom each of these may be had, the nearest first."""
+    """Return the servers that hold each of these shards, the nearest first."""
     found = [
         (shard["id"], [stores[one["server"]] for one in shard["holders"] if one["server"] in stores])
         for shard in shards
@@ -87,7 +88,7 @@ def _fetches(
 
 
 def _shards_read(ranks_here: Mapping[Generation, Sequence[int]]) -> dict[_Key, list[dict[str, Any]]]:
-    """The shards of earlier generations that ranks here are to read from memory."""
+    """Return the shards of earlier generations that local ranks are to read from memory."""
     return {
         (generation.job_id, generation.start["generation"]): [
             shard for shard in generation.start["shards"] if shard["reader"] in ranks
@@ -98,7 +99,7 @@ def _shards_read(ranks_here: Mapping[Generation, Sequence[int]]) -> dict[_Key, l
 
 
 def _secrets(keys: Iterable[_Key]) -> dict[_Key, str]:
-    """What the stores of these generations prove themselves with."""
+    """Return the secrets with which the stores of these generations authenticate."""
     wanted = Q()
     for job_id, number in keys:
         wanted |= Q(job_id=job_id, number=number)
@@ -109,7 +110,7 @@ def _secrets(keys: Iterable[_Key]) -> dict[_Key, str]:
 
 
 def _stores(server_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Where the stores of these servers are reached, without those that were given up."""
+    """Return the addresses of these servers' stores, without servers that were given up."""
     ids = set(server_ids)
     if not ids:
         return {}

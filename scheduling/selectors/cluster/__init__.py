@@ -1,1 +1,1 @@
-"""What the cluster is and does now."""
+"""Present state of the cluster."""

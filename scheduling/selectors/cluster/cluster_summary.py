@@ -1,4 +1,4 @@
-"""The cluster in numbers, for the API's summary and the monitoring system. Counts name nobody."""
+"""Figures of the cluster, for the API's summary and the monitoring system. They identify no person."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class GpuCounts:
 
 
 def gpu_counts() -> GpuCounts:
-    """Count every GPU that training may use once, by what it is used for now. Inference servers at home do
-    not count."""
+    """Count each GPU that training may use once, by its present use. Inference servers at home do not
+    count."""
     gpus = Gpu.objects.for_training()
     by_use = count_uses(gpus)
     by_kind = gpus.order_by("kind", "emulated").values("kind", "emulated").annotate(gpus=Count("pk"))
@@ -36,7 +36,7 @@ def gpu_counts() -> GpuCounts:
 
 
 def jobs_by_state() -> dict[str, int]:
-    """All jobs ever, by their present state."""
+    """Return the number of all jobs by their present state."""
     counts = dict(Job.objects.values_list("state").annotate(count=Count("pk")).order_by())
     return {state: counts.get(state, 0) for state in JobState.values}
 
@@ -47,7 +47,7 @@ def jobs_by_class_and_state() -> list[tuple[str, str, int]]:
 
 
 def promises_by_outcome() -> dict[str, int]:
-    """How promises ended, and how many are open."""
+    """Return the number of promises by outcome."""
     counts = dict(Job.objects.values_list("promise_outcome").annotate(count=Count("pk")).order_by())
     return {
         outcome: counts.get(outcome, 0) for outcome in PromiseOutcome.values if outcome != PromiseOutcome.NONE
@@ -55,7 +55,7 @@ def promises_by_outcome() -> dict[str, int]:
 
 
 def promises_in_danger() -> dict[str, int]:
-    """Open promises that no plan keeps, and missed ones of jobs that still run."""
+    """Return the number of open promises that no plan keeps, and of missed ones whose jobs still run."""
     return {
         "at_risk": Job.objects.filter(promises.AT_RISK).count(),
         "late": Job.objects.filter(promises.LATE).count(),
@@ -63,7 +63,8 @@ def promises_in_danger() -> dict[str, int]:
 
 
 def servers_by_state() -> dict[str, int]:
-    """Servers that training may use by state; those being emptied count as draining beside it."""
+    """Return the number of servers that training may use by state; draining ones are also counted
+    separately."""
     servers = Server.objects.known().filter(whitelist=Whitelist.TRAINING)
     counts = dict(servers.values_list("state").annotate(count=Count("pk")).order_by())
     known = {state: counts.get(state, 0) for state in ServerState.values if state != ServerState.REMOVED}
@@ -71,14 +72,14 @@ def servers_by_state() -> dict[str, int]:
 
 
 def agents_silent_seconds(now: datetime) -> list[tuple[str, float]]:
-    """(server, seconds since the last report) of the agents that are not revoked."""
+    """Return (server, seconds since the last report) of agents that are not revoked."""
     agents = Agent.objects.filter(revoked_at__isnull=True).exclude(server__state=ServerState.REMOVED)
     return [(agent.server.name, agent.silent_seconds(now)) for agent in agents.select_related("server")]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerFacts:
-    """How the planner is: what it has planned, whether somebody holds its lease, what waits to be sent."""
+    """State of the planner: its versions, whether its lease is held, and waiting messages."""
 
     epoch: int
     planning_version: int

@@ -1,4 +1,4 @@
-"""What each GPU that training may use is used for now: each counts once."""
+"""The present use of each GPU that training may use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scheduling.models import Assignment
 
 
 def count_uses(gpus: GpuQuerySet) -> Counter[str]:
-    """How many of the GPUs are used for what, by `cluster.selectors.utilisation.USES`.
+    """Count the GPUs by use (`cluster.selectors.utilisation.USES`), each once.
 
-    Those of a server that was given up, broken ones, and idle ones of a server that is emptied or stands by
-    are unavailable.
+    GPUs of a server that was given up, broken ones, and idle ones of a draining or standby server are
+    unavailable.
     """
     uses = _held()
     counts: Counter[str] = Counter()
@@ -28,7 +28,7 @@ def count_uses(gpus: GpuQuerySet) -> Counter[str]:
 
 
 def _held() -> dict[int, str]:
-    """What GPUs are held for, where they are; the newest generation counts."""
+    """Return the use of each held GPU by its primary key; the newest generation counts."""
     return {gpu_id: _use(*what) for gpu_id, *what in _HOLDERS.ask()}
 
 
@@ -44,7 +44,7 @@ _HOLDERS = PreparedValues(
 
 
 def _use(purpose: str, state: str, promised: bool, service_class: str) -> str:
-    """What an assignment's GPU is used for, by its generation's purpose and state and its job."""
+    """Return the use of an assignment's GPU, from its generation's purpose and state and its job."""
     if purpose == Purpose.PROFILING:
         return "profiling"
     if state != GenerationState.LIVE:

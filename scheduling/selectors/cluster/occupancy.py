@@ -1,4 +1,4 @@
-"""Which job is on which GPU, as one person may see it: other projects' jobs are merely "busy"."""
+"""The job on each GPU, for one person: other projects' jobs are shown as "busy"."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from scheduling.selectors.scope.visibility import visible_project_ids
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """What holds a GPU. ``job_id`` and ``job_name`` are None for a job of somebody else's project."""
+    """What holds a GPU. ``job_id`` and ``job_name`` are None for a job of another project."""
 
     job_id: str | None
     job_name: str | None
-    #: "training", "profiling", "preparing" (a successor gets ready) or "leaving" (told to go, not yet gone).
+    #: "training", "profiling", "preparing" (a successor prepares) or "leaving" (told to leave, not
+    #: confirmed).
     phase: str
     promised: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GpuCell:
-    """One GPU with its occupant, or None while it is free."""
+    """One GPU with its occupant, or None if it is free."""
 
     index: int
     kind: str
@@ -46,7 +47,7 @@ class ServerCells:
 
 
 def occupants(user: User) -> dict[int, Occupant]:
-    """Occupants by GPU id. Where an old and a new generation of a job share a GPU, the live one counts."""
+    """Return occupants by GPU id. If two generations of a job share a GPU, the live one counts."""
     seen = visible_project_ids(user)
     found: dict[int, Occupant] = {}
     assignments = (
@@ -80,7 +81,7 @@ def _phase(assignment: Assignment) -> str:
 
 
 def servers_with_occupants(user: User) -> list[ServerCells]:
-    """Every server that is part of the cluster, by name, with its GPUs."""
+    """Return every server of the cluster by name, with its GPUs."""
     held = occupants(user)
     servers = Server.objects.known().prefetch_related("gpus").order_by("name")
     return [

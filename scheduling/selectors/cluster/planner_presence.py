@@ -1,4 +1,4 @@
-"""Whether anybody plans: what pages say while the decision core is compiled, or when the planner is gone."""
+"""Whether a planner is active: shown while the decision core is compiled, or when the planner is gone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from django.conf import settings
 
 from cluster.models import Cluster
 
-#: The supervisor keeps this file below the data folder's `run` while it compiles the decision core.
+#: The supervisor keeps this file in the data folder's `run` while it compiles the decision core.
 COMPILING_FILE = "compiling"
 
 
 @dataclass(frozen=True)
 class PlannerAbsence:
-    """Nobody plans at present. ``compiling``: somebody will as soon as the decision core is compiled.
+    """No planner is active. ``compiling``: one starts once the decision core is compiled.
 
-    ``since``: until when a planner was sure to be there; None where none ever was.
+    ``since``: until when a planner held the lease; None if none ever did.
     """
 
     compiling: bool
@@ -26,7 +26,7 @@ class PlannerAbsence:
 
 
 def planner_absence(now: datetime) -> PlannerAbsence | None:
-    """Why nobody plans; None while somebody does, or where nothing is to be planned yet."""
+    """Return why no planner is active; None if one is, or if there is nothing to plan yet."""
     cluster = Cluster.objects.order_by("id").only("planner_lease_expires_at").first()
     expires_at = cluster.planner_lease_expires_at if cluster else None
     if expires_at is not None and expires_at > now:

@@ -1,4 +1,4 @@
-"""Servers with their agents' leases and what runs on them."""
+"""Servers with their agents' leases and their work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.selectors.cluster.occupancy import GpuCell, occupants
 
 @dataclass(frozen=True, slots=True)
 class ServerCard:
-    """One server. ``silent_seconds`` is None when no agent ever enrolled."""
+    """One server. ``silent_seconds``: None if no agent ever enrolled."""
 
     server: Server
     silent_seconds: float | None
@@ -29,9 +29,9 @@ class ServerCard:
     emulated: bool
     busy_gpus: int
     links: tuple[LinkView, ...]
-    #: It was there until a time that is over.
+    #: Its announced end has passed.
     gone: bool
-    #: Host memory that is reserved for the workers on it, where it was measured.
+    #: Host memory reserved for its workers, where it was measured.
     reserved_bytes: int
 
     @property
@@ -40,7 +40,7 @@ class ServerCard:
 
 
 def server_cards(user: User, now: datetime) -> list[ServerCard]:
-    """All servers that are part of the cluster, by name."""
+    """Return all servers of the cluster, by name."""
     held = occupants(user)
     servers = (
         Server.objects.known().select_related("agent", "cluster").prefetch_related("gpus").order_by("name")
@@ -73,7 +73,7 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
 
 
 def _reserved_bytes() -> dict[int, int]:
-    """By server: what is reserved for the workers of jobs that hold GPUs there, each GPU counted once."""
+    """Return by server the bytes reserved for workers that hold GPUs there, each GPU counted once."""
     held = Assignment.objects.filter(
         state=AssignmentState.HELD, generation__curve__isnull=False, rank__lt=F("generation__world_size")
     )

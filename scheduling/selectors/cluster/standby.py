@@ -1,4 +1,4 @@
-"""Standby servers: which there are, which are ready, and how many the rule asks for."""
+"""Standby servers: which exist, which are ready, and how many the rule suggests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from scheduling.models import Assignment
 class StandbyPool:
     """The standby servers for one kind of GPU.
 
-    ``servers``: the cluster's own of this kind, standby servers among them. ``ready``: names of those that
-    can take a lost server's place now; ``away``: of those that belong to the pool and cannot. ``advised``:
-    how many the rule asks for. ``note``: what is amiss; empty where nothing is.
+    ``servers``: number of the cluster's own servers of this kind, including standby servers. ``ready``: names
+    of those that can replace a lost server now; ``away``: names of those in the pool that cannot.
+    ``advised``: the rule's number. ``note``: what is wrong; empty if nothing is.
     """
 
     gpu_kind: str
@@ -35,7 +35,7 @@ class StandbyPool:
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """The pools of a cluster, and what the rule goes by."""
+    """The pools of a cluster, and the rule's inputs."""
 
     standby_servers: int
     failures_per_server_day: float
@@ -45,7 +45,7 @@ class Standby:
 
 
 def pool_servers(cluster: Cluster) -> list[PoolServer]:
-    """The cluster's own servers with GPUs, as the choice of standby servers knows them."""
+    """Return the cluster's own servers with GPUs, in the form in which standby servers are chosen."""
     own = Server.objects.filter(cluster=cluster, inference_cluster__isnull=True)
     servers = list(own.known().order_by("name"))
     kinds: defaultdict[int, list[str]] = defaultdict(list)
@@ -74,7 +74,7 @@ def pool_servers(cluster: Cluster) -> list[PoolServer]:
 
 
 def standby_of(cluster: Cluster) -> Standby:
-    """The pools of the cluster as they are now."""
+    """Return the present pools of the cluster."""
     servers = pool_servers(cluster)
     kinds = sorted({server.kind for server in servers})
     return Standby(
@@ -127,12 +127,13 @@ def _stays(server: Server) -> bool:
 
 
 def _lost(server: Server, busy_gpus: int) -> bool:
-    """Whether another may take its place: it was given up, or it is silent and nobody holds its GPUs."""
+    """Return whether another server may replace it: it was given up, or it is silent and its GPUs are not
+    held."""
     return server.state == ServerState.DOWN or (server.state == ServerState.SUSPECT and not busy_gpus)
 
 
 def _held(cluster: Cluster) -> tuple[Counter[int], Counter[int]]:
-    """GPUs by server that promised jobs hold, and that any job does."""
+    """Return the numbers of GPUs by server that promised jobs hold, and that any job holds."""
     held = Assignment.objects.filter(job__cluster=cluster).exclude(state=AssignmentState.RELEASED)
     rows = held.order_by().values_list("gpu__server_id")
     counted = rows.annotate(

@@ -1,1 +1,1 @@
-"""What the planner decided."""
+"""Decisions of the planner."""

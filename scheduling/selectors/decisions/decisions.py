@@ -1,4 +1,4 @@
-"""Decisions as the API shows them: what concerns other projects' jobs is left out."""
+"""Decisions in the API, without the parts about other projects' jobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from scheduling.models import Decision, JobEvent
 from scheduling.selectors.scope.hiding import Mask
 from scheduling.selectors.scope.visibility import visible_jobs
 
-#: Parts of a summary that say nothing about single jobs.
+#: Parts of a summary that do not concern single jobs.
 HARMLESS = ("gpu_kind", "used_stored_plans")
 
 
 def decisions_shown_to(user: User) -> QuerySet[Decision]:
-    """All for an operator, else those about jobs that the person may see. Snapshots stay in the database."""
+    """Return all decisions for an operator, else those about jobs that the person may see. Snapshots are
+    not read."""
     has_snapshot = Case(
         When(Q(snapshot__isnull=False), then=Value(True)), default=Value(False), output_field=BooleanField()
     )
@@ -31,7 +32,7 @@ def decisions_shown_to(user: User) -> QuerySet[Decision]:
 
 
 def decision_get(user: User, decision_id: int) -> Decision:
-    """One decision.
+    """Return one decision.
 
     Raises:
         NotFound: there is none, or it concerns no job that the person may see.
@@ -43,12 +44,12 @@ def decision_get(user: User, decision_id: int) -> Decision:
 
 
 def decision_events(user: User, decision: Decision) -> QuerySet[JobEvent]:
-    """What the decision meant for jobs that the person may see."""
+    """Return the decision's events of jobs that the person may see."""
     return JobEvent.objects.filter(decision=decision, job__in=visible_jobs(user)).order_by("pk")
 
 
 def jobs_to_show(user: User, decisions: Iterable[Decision]) -> set[str] | None:
-    """Ids of the jobs named by the decisions that the person may see; None: all of them."""
+    """Return ids of the named jobs that the person may see; None: all."""
     if user.operates():
         return None
     named = {job_id for decision in decisions for job_id in _named(decision.summary)}
@@ -63,13 +64,14 @@ def _named(summary: dict[str, Any]) -> set[str]:
 
 
 def sentences(decision: Decision) -> list[str]:
-    """Everything in a decision that may name a job in words."""
+    """Return all texts of a decision that may name a job."""
     entries = [*(decision.summary.get("verdicts") or ()), *(decision.summary.get("changes") or ())]
     return [decision.trigger, *(str(entry.get("reason") or "") for entry in entries)]
 
 
 def summary_shown(summary: dict[str, Any], seen: set[str] | None, mask: Mask) -> dict[str, Any]:
-    """The summary without what concerns jobs outside ``seen``. Notes may name any job, so they go as well."""
+    """Return the summary without jobs outside ``seen``. Notes may name any job, so they are removed as
+    well."""
     if seen is None:
         return summary
     shown: dict[str, Any] = {name: summary[name] for name in HARMLESS if name in summary}

@@ -1,4 +1,4 @@
-"""The planner's decisions as one person may see them: lines about other projects' jobs are left out."""
+"""The decisions page for one person, without lines about other projects' jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.selectors.scope.visibility import visible_jobs
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """One job's part of a decision. ``outcome`` is a word for the badge, ``text`` the reason."""
+    """One job's part of a decision. ``outcome``: a word for the badge; ``text``: the reason."""
 
     job: Job
     outcome: str
@@ -27,7 +27,7 @@ class DecisionLine:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A decision with the lines that may be seen; ``hidden`` counts the others."""
+    """A decision with its visible lines; ``hidden``: the number of others."""
 
     decision: Decision
     trigger: str
@@ -41,7 +41,7 @@ class DecisionRow:
 def decisions_page(
     user: User, number: int, kind: str = "", job_id: str = "", page_size: int = 25
 ) -> tuple[list[DecisionRow], Page[Decision]]:
-    """Decisions about jobs that the person may see, newest first; operators see all of them."""
+    """Return decisions about jobs that the person may see, newest first; operators see all."""
     decisions = decisions_shown_to(user).order_by("-id")
     if kind in Decision.Kind.values:
         decisions = decisions.filter(kind=kind)
@@ -92,7 +92,7 @@ def _row(decision: Decision, jobs: dict[str, Job], mask: Mask, *, operator: bool
         verdicts=verdicts,
         changes=changes,
         at_risk=at_risk,
-        # Notes may name any job, so they are the operators'.
+        # Notes may name any job, so only operators see them.
         notes=[str(note) for note in summary.get("notes") or ()] if operator else [],
         hidden=len(_named_jobs(summary) - set(jobs)),
     )

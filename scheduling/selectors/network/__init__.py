@@ -1,1 +1,1 @@
-"""What is known of links, and how gradients travel."""
+"""Links between servers, and the communication of gradients."""

@@ -1,4 +1,4 @@
-"""What codecs take on each kind of device: as workers measured it, else as the library has it."""
+"""Times of codecs on each kind of device: measured by workers, else the library's defaults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from scheduling.models import GradientProfile
 if TYPE_CHECKING:
     from communication.profiles.codec import CodecProfile
 
-#: Sizes of gradients at which times are told where nobody measured any.
+#: Sizes of gradients for default times.
 DEFAULT_SIZES = (1 << 12, 1 << 16, 1 << 19)
 
 
 @dataclass(frozen=True)
 class CodecTime:
     """A codec on a kind of GPU. ``source``: `measured` or `default`. ``since``: when it was measured, and
-    ``confirmed_at``: last found to hold; None for defaults. Times are of one gradient and one payload."""
+    ``confirmed_at``: when this was last confirmed; None for defaults. Times are those of one gradient and
+    one payload."""
 
     gpu_kind: str
     emulated: bool
@@ -35,12 +36,12 @@ class CodecTime:
 
     @property
     def largest(self) -> tuple[int, float, float]:
-        """The largest size that is told, with its times."""
+        """The largest size, with its times."""
         return self.elements[-1], self.encode_seconds[-1], self.decode_seconds[-1]
 
 
 def codec_times() -> list[CodecTime]:
-    """All codecs that lose something, on all kinds of GPU that there are."""
+    """Return all lossy codecs on all kinds of GPU of known servers."""
     kinds: dict[str, bool] = {}
     for kind, emulated in Gpu.objects.known().order_by("kind").values_list("kind", "emulated").distinct():
         kinds[kind] = kinds.get(kind, False) or emulated
@@ -48,7 +49,7 @@ def codec_times() -> list[CodecTime]:
 
 
 def _of_kind(kind: str, emulated: bool) -> Iterable[CodecTime]:
-    # Imported here: tables of times are arrays, and few people look at them.
+    # Imported here: tables of times are arrays, and few requests need them.
     from communication.library.codecs import gpu_codec
     from scheduling.gradient_records import codecs_of
 

@@ -1,4 +1,4 @@
-"""How a job's gradients are sent: its plan, what that predicts and beat, and what was measured."""
+"""Communication of a job's gradients: its plan, the plan's prediction and rivals, and measurements."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scheduling.selectors.network.link_profiles import known_links
 
 
 def communication_of(job: Job) -> dict[str, Any]:
-    """What a job's page and `GET /jobs/{id}/communication/` tell.
+    """Return what a job's page and `GET /jobs/{id}/communication/` show.
 
-    Predictions choose a plan; promises rest on the measured levels of the family's curve alone.
+    Predictions only choose a plan; promises depend on the measured levels of the family's curve.
     """
     family = job.curve.plan_family if job.curve else PlanFamily.DENSE.value
     kind = job.curve.gpu_kind if job.curve else ""
@@ -71,7 +71,7 @@ def _codecs(job: Job) -> list[str]:
 
 
 def _shown_generation(job: Job) -> Generation | None:
-    """The one that trains, else the newest."""
+    """Return the live training generation, else the newest."""
     training = job.generations.filter(purpose=Purpose.TRAINING)
     live = training.filter(state=GenerationState.LIVE).first()
     return live or training.order_by("-number").first()
@@ -82,21 +82,22 @@ def _of_generation(generation: Generation | None, name: str) -> Any:
 
 
 def _predicted_spans(generation: Generation | None, plan: GradientPlan | None) -> list[dict[str, Any]]:
-    """Of the plan that the generation follows; none where another one was made since."""
+    """Return the predicted spans of the plan that the generation follows; empty if a newer plan has
+    replaced it."""
     if plan is None or plan.made_at.isoformat() != _of_generation(generation, "made_at"):
         return []
     return list(plan.spans)
 
 
 def _measured_seconds(generation: Generation | None, plan: GradientPlan | None) -> float | None:
-    """Of an iteration: of the last window that was told, else as running jobs showed it."""
+    """Return the seconds of an iteration from the last reported window, else from running jobs."""
     if generation is not None and generation.communication_window:
         return float(median(generation.communication_window["iteration_seconds"]))
     return None if plan is None else plan.measured_seconds
 
 
 def _seconds_without(key: str, gpus: int) -> float | None:
-    """Of an iteration without a plan, as it was measured on so many GPUs; None where it was not."""
+    """Return the seconds of an iteration without a plan, measured on as many GPUs; None if not measured."""
     level = CurveLevel.objects.filter(curve__key__in=keys_without_plan(key), gpus=gpus).first()
     return None if level is None else 1.0 / level.iterations_per_second
 

@@ -13,7 +13,7 @@ from scheduling.selectors.network.network import DEFAULT_RATE, KnownRate, networ
 
 @dataclass(frozen=True)
 class MatrixLink:
-    """The link between two servers by name. ``problem``: why the last measurement was not kept."""
+    """The link between two servers by name. ``problem``: why the last measurement was discarded."""
 
     first: str
     second: str
@@ -45,7 +45,7 @@ class MatrixLink:
 
 @dataclass(frozen=True)
 class LinkMatrix:
-    """Servers by name, and the links between them that are measured or are to be."""
+    """Servers by name, and the links between them that are or will be measured."""
 
     servers: tuple[str, ...]
     links: tuple[MatrixLink, ...]
@@ -53,7 +53,7 @@ class LinkMatrix:
 
     @property
     def default(self) -> dict[str, Any]:
-        """What a link is taken for of which nobody said anything."""
+        """The rates assumed for an unmeasured link."""
         return {
             "latency_seconds": DEFAULT_RATE.latency_seconds,
             "bytes_per_second": DEFAULT_RATE.bytes_per_second,
@@ -61,7 +61,7 @@ class LinkMatrix:
 
 
 def link_matrix(now: datetime) -> LinkMatrix:
-    """All servers of the cluster in order of their names' rows; pairs of one kind of GPU alone."""
+    """Return all servers by name and their links, only for pairs with a common kind of GPU."""
     servers = list(Server.objects.known().prefetch_related("gpus").order_by("name"))
     names = {server.pk: server.name for server in servers}
     kinds: dict[str, list[int]] = {}

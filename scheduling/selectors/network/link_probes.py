@@ -1,4 +1,4 @@
-"""Which link a server's agent is to measure now (docs/protocols.md 2.9)."""
+"""The link that a server's agent is to measure now (docs/protocols.md 2.9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBE = PreparedRows(
 
 
 def link_probe_of(server: Server) -> dict[str, Any] | None:
-    """The measurement that the server takes part in, as its agent is told; None for none."""
+    """Return the measurement in which the server takes part, in the agent's form, or None."""
     link = _PROBE.first(server.pk)
     if link is None:
         return None

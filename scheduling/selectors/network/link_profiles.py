@@ -1,4 +1,4 @@
-"""Links as plans are made with: what was measured or told, else the library's defaults."""
+"""Links for communication plans: measured or reported, else the library's defaults."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from communication.profiles.link import LinkProfile, LinkRate
 from moe.lina.shared_link import Rates
 from scheduling.selectors.network.network import DEFAULT_RATE, network_of
 
-#: Where nobody said anything: PCIe within a server (Espresso 4.3, its slower platform).
+#: Default: PCIe within a server (Espresso 4.3, its slower platform).
 DEFAULT_LINKS = LinkProfile(DEFAULT_RATE, LinkRate(150e-6, 2.5e9))
 
 
 @dataclass(frozen=True)
 class KnownLinks:
-    """The links of servers with a kind of GPU. ``source``, ``emulated``, ``since``: of those between servers,
-    as `network.KnownRate` has them. Within a server links are told or the default: nobody measures them."""
+    """The links of servers with a kind of GPU. ``source``, ``emulated`` and ``since`` describe those
+    between servers, as in `network.KnownRate`. Links within a server are reported or the default, never
+    measured."""
 
     profile: LinkProfile
     source: str
@@ -28,7 +29,7 @@ class KnownLinks:
 
 
 def known_links(gpu_kind: str) -> KnownLinks:
-    """The slowest of these servers': it holds up all that exchange with it."""
+    """Return the slowest of these servers' links, which limits every exchange."""
     servers = list(Server.objects.known().filter(gpus__kind=gpu_kind).distinct())
     between = network_of(servers).slowest(server.pk for server in servers)
     within = _slowest([server.links["within_server"] for server in servers if server.links])
@@ -37,15 +38,15 @@ def known_links(gpu_kind: str) -> KnownLinks:
 
 
 def known_rates(gpu_kind: str) -> Rates:
-    """Shares of a link that rows of experts and gradients get beside each other, on the server where they are
-    least; half each where nobody told them."""
+    """Return the shares of a link that rows of experts and gradients get when they overlap, on the server
+    where they are least; half each if unknown."""
     servers = Server.objects.known().filter(gpus__kind=gpu_kind, links__isnull=False).distinct()
     found = [_rates((server.links or {}).get("shares", {})) for server in servers]
     return min(found, key=lambda rates: rates.all_to_all + rates.all_reduce, default=Rates())
 
 
 def _rates(shares: Mapping[str, float]) -> Rates:
-    """The links scale shares that sum to more than 1 down to 1 (docs/decisions/0020)."""
+    """Return the shares; the links scale shares that sum to more than 1 down to 1 (docs/decisions/0020)."""
     rows, gradients = float(shares.get("experts", 0.5)), float(shares.get("gradients", 0.5))
     scale = max(1.0, rows + gradients)
     return Rates(rows / scale, gradients / scale)

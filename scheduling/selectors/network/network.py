@@ -1,4 +1,4 @@
-"""The network between servers as it is known: measured, else told of emulated links, else the library's."""
+"""The network between servers: measured, else reported for emulated links, else the library's defaults."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from communication.profiles.link import LinkRate
 
 #: Source of a measured link.
 MEASURED = "measured"
-#: Where nobody said anything: 25 Gbps, a call takes 150 microseconds (Espresso 4.3, its slower platform).
+#: Default: 25 Gbps, a call takes 150 microseconds (Espresso 4.3, its slower platform).
 DEFAULT_RATE = LinkRate(150e-6, 3.125e9)
 
 
 @dataclass(frozen=True)
 class KnownRate:
-    """A link between servers. ``source``: `measured`, `emulated` as its rates are told, or `default`.
+    """A link between servers. ``source``: `measured`, `emulated` (its rates were reported), or `default`.
 
-    ``emulated``: what was measured or told is of emulated links. ``since``: when that was; None for defaults.
+    ``emulated``: whether the link is emulated. ``since``: when it was measured or reported; None for
+    defaults.
     """
 
     rate: LinkRate
@@ -34,16 +35,16 @@ class KnownRate:
 
 @dataclass(frozen=True)
 class Network:
-    """What is known of the links between some servers."""
+    """Known links between some servers."""
 
     servers: tuple[int, ...]
     measured: Mapping[Pair, KnownRate]
     told: Mapping[int, KnownRate]
-    #: Of each server with measured links the median of them: what those that were not measured are taken for.
+    #: For each server with measured links their median, which is assumed for its unmeasured links.
     usual: Mapping[int, KnownRate] = field(default_factory=dict)
 
     def rate(self, one: int, other: int) -> KnownRate:
-        """The link between two servers."""
+        """Return the link between two servers."""
         pair = pair_of(one, other)
         if pair in self.measured:
             return self.measured[pair]
@@ -53,7 +54,7 @@ class Network:
         return KnownRate(DEFAULT_RATE, "default")
 
     def slowest(self, servers: Iterable[int]) -> KnownRate:
-        """The slowest link among these servers: it holds up all that exchange with each other."""
+        """Return the slowest link among these servers, which limits every exchange between them."""
         among = sorted(set(servers))
         if len(among) < 2:
             known = [self.told[one] for one in among if one in self.told]
@@ -62,7 +63,7 @@ class Network:
 
 
 def slowest(known: Iterable[KnownRate]) -> KnownRate:
-    """The longest latency and the lowest rate of all; told by whoever told the lowest rate."""
+    """Return the longest latency and the lowest rate; source and time are those of the lowest rate."""
     everything = list(known)
     worst = min(everything, key=lambda one: one.rate.bytes_per_second)
     latency = max(one.rate.latency_seconds for one in everything)
@@ -72,7 +73,7 @@ def slowest(known: Iterable[KnownRate]) -> KnownRate:
 
 
 def network_of(servers: Iterable[Server]) -> Network:
-    """All that is known of the links between these servers."""
+    """Return the known links between these servers."""
     known = {server.pk: server for server in servers}
     measured = {
         (link.first_id, link.second_id): KnownRate(

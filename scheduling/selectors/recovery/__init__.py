@@ -1,1 +1,1 @@
-"""How states are kept and found again."""
+"""Recovery points and recoveries."""

@@ -1,4 +1,4 @@
-"""Recovery points in the memory of servers, as their agents report them."""
+"""Recovery points in servers' memory, as agents report them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from projects.prepared import PreparedRows, PreparedValues
 from scheduling.choices import GenerationState, JobState, Purpose, RetireReason
 from scheduling.models import Generation, Job
 
-#: Ends of a generation that began to read a point and did not get as far as an iteration.
+#: How a generation ends that read a point and did not complete an iteration.
 _FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP)
-#: How long a state stays in memory that is durable as well, where its job does not run.
+#: Retention of a state in memory that is durable as well, while its job does not run.
 SPARE_FOR = timedelta(minutes=15)
-#: A server that dies while a point is read says nothing about the point; at some time it is enough.
+#: A server's death during a start says nothing about the point, but after this many the point is given up.
 _MOST_LOST_STARTS = 3
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the store of a server is reached; no port where it cannot be."""
+    """A server's store and its address; no port if it cannot be reached."""
 
     server: int
     rack: str
@@ -36,11 +36,12 @@ class Place:
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """A state of which every shard is in the memory of some server.
+    """A state with every shard in the memory of some server.
 
     Attributes:
-        iteration: at least so far; stores go on while nobody reports. holders: the servers that have each
-            shard, that with the newest version first. bytes: size of each shard.
+        iteration: lower bound, since stores advance between reports.
+        holders: servers that have each shard, the newest version first.
+        bytes: size of each shard.
     """
 
     generation: Generation
@@ -57,7 +58,7 @@ class _Copy:
 
 
 class PointsInMemory:
-    """What the stores of these jobs' clusters held when their agents last reported."""
+    """Contents of the stores of these jobs' clusters at their agents' last reports."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         jobs = list(jobs)
@@ -77,8 +78,8 @@ class PointsInMemory:
                     shards[entry["rank"]].append(_Copy(entry["iteration"], entry["bytes"], place))
 
     def newest(self, job: Job, servers: Collection[int]) -> MemoryPoint | None:
-        """The job's newest state that is whole in memory within reach of these servers, and not older than
-        the durable one; None where there is none."""
+        """Return the job's newest state that is complete in memory, reachable from these servers and not
+        older than the durable one; None if there is none."""
         found = self._copies.get(job.pk)
         if not found:
             return None
@@ -97,10 +98,10 @@ class PointsInMemory:
         return newest
 
     def state_bytes(self, job: Job) -> int:
-        """What the job's state takes, as far as anybody has seen it: 0 where nobody has.
+        """Return the size of the job's state as far as known; 0 if unknown.
 
-        Before its own was seen, the most that a state of a job with the same curve took: they train the same
-        function with the same settings, so memory is set aside for the very first generation.
+        Before its own state was measured, this is the largest state of a job with the same curve, which
+        trains the same function with the same settings. So memory is reserved for the first generation too.
         """
         known = [
             sum(max(copy.bytes for copy in copies) for copies in shards.values())
@@ -122,8 +123,8 @@ _WAITING_FOR_GPUS = PreparedValues(_waiting_for_gpus)
 
 
 def waiting_bytes(cluster: Cluster) -> dict[int, int]:
-    """How much of the state of jobs that wait for GPUs each server has in its memory, by the server's key."""
-    # Until it has GPUs again, a job that has trained is suspended; once it has been given some, it is placed.
+    """Return how many bytes of waiting jobs' states each server holds in memory, by primary key."""
+    # A job that has trained is suspended until it gets GPUs again.
     waiting = {job_id for (job_id,) in _WAITING_FOR_GPUS.ask(cluster.pk)}
     if not waiting:
         return {}
@@ -147,7 +148,7 @@ def waiting_bytes(cluster: Cluster) -> dict[int, int]:
 
 
 def _answering(agents: QuerySet[Agent]) -> QuerySet[Agent]:
-    """Those whose stores answer, as far as anybody knows."""
+    """Filter agents whose stores answer, as far as known."""
     return agents.filter(server__state=ServerState.UP, fenced_at=None, revoked_at=None).exclude(
         memory_store={}
     )
@@ -155,10 +156,10 @@ def _answering(agents: QuerySet[Agent]) -> QuerySet[Agent]:
 
 @dataclass(frozen=True)
 class Remembered:
-    """Jobs of which a server is to keep the state in memory, whether or not they run there.
+    """Jobs whose state a server is to keep in memory, whether or not they run there.
 
-    ``needed``: what is durable is older. ``spare``: as new a state is durable, so this one only saves time;
-    it stays for a while, as long as nobody else wants the memory.
+    ``needed``: the durable state is older. ``spare``: the durable state is as new, so this one only saves
+    time; it stays for a while unless the memory is needed.
     """
 
     needed: list[str]
@@ -169,7 +170,7 @@ _STORE = PreparedRows(lambda server_id: Agent.objects.filter(server=server_id).o
 
 
 def jobs_to_remember(server_id: int, now: datetime) -> Remembered:
-    """What a server has in memory that may be wanted yet."""
+    """Return the jobs whose state in a server's memory may still be needed."""
     agent = _STORE.first(server_id)
     held = () if agent is None else agent.memory_store.get("holdings", ())
     newest: dict[str, tuple[int, int]] = {}
@@ -191,8 +192,8 @@ def jobs_to_remember(server_id: int, now: datetime) -> Remembered:
 
 
 def _just_stored(job: Job, generation: int, now: datetime) -> bool:
-    """Whether the workers that left a state here have just stored it as well, as those of a job that is
-    suspended do. The last report may be older than that."""
+    """Return whether the workers that left a state here have also just stored it, as a suspended job's
+    workers do. The last report may be older than that."""
     point = job.checkpoint
     if point is None or point.stored_at is None or point.generation != generation:
         return False
@@ -200,7 +201,7 @@ def _just_stored(job: Job, generation: int, now: datetime) -> bool:
 
 
 def _durable(job: Job) -> tuple[int, int]:
-    """Iteration and generation of the job's newest durable state."""
+    """Return iteration and generation of the job's newest durable state."""
     point = job.checkpoint
     return (0, 0) if point is None else (int(point.iteration), int(point.generation))
 
@@ -216,12 +217,12 @@ def _point(generation: Generation, shards: Mapping[int, Sequence[_Copy]]) -> Mem
 
 
 def _within_reach(place: Place, generation: Generation, servers: Collection[int]) -> bool:
-    """Whether one of these servers has it, or may fetch it: no store sends anything without a secret."""
+    """Return whether one of these servers has it or can fetch it: stores send nothing without a secret."""
     return place.server in servers or (place.port is not None and generation.store_secret != "")
 
 
 def _failed_before(job: Job, number: int) -> bool:
-    """Whether a start from what that generation left was tried in vain: the next one takes the durable
+    """Return whether a start from that generation's state has failed; then the next start uses the durable
     state."""
     ends = list(
         job.generations.filter(

@@ -1,6 +1,6 @@
-"""Where jobs' recovery points are, how well they are kept, and what the loss of each server would cost.
+"""Jobs' recovery points, how well they are protected, and what the loss of each server would cost.
 
-From what agents last reported of their servers' in-memory stores; stores may be ahead of that.
+Based on agents' last reports about their servers' in-memory stores; the stores may be ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.models import Agent
 from scheduling.choices import GenerationState, ProtectionState, Purpose, StateSource
 from scheduling.models import Assignment, Generation, Job
 
-#: What is kept is reported so much later.
+#: Delay until agents report what is kept.
 REPORTS_SECONDS = 10.0
 
 
@@ -30,26 +30,27 @@ class Shard:
     iteration: int
     bytes: int
     completed_at: datetime
-    #: Copies that there are and that there are to be; 0 where nobody said.
+    #: Existing and intended copies; 0 if not reported.
     copies: int
     wanted_copies: int
 
 
 @dataclass(frozen=True)
 class Point:
-    """A state from which the job could go on. ``stored_at``: when its last part was there; None for none."""
+    """A state from which the job could continue. ``stored_at``: when its last part was stored; None
+    without any."""
 
     iteration: int
     stored_at: datetime | None
 
     def age_seconds(self, now: datetime) -> float | None:
-        """How old it is."""
+        """Return its age."""
         return None if self.stored_at is None else max(0.0, (now - self.stored_at).total_seconds())
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What a server keeps of a job: ``ranks`` whose shards, their bytes, the oldest iteration among them."""
+    """A server's part of a job: the ``ranks`` of its shards, their bytes, and their oldest iteration."""
 
     server: int
     name: str
@@ -60,8 +61,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Loss:
-    """What the job would lose if a server died now. ``seconds``: of training; None where its pace is
-    unknown."""
+    """The job's loss if a server died now. ``seconds``: of training; None if its speed is unknown."""
 
     server: int
     name: str
@@ -72,7 +72,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class CopyTraffic:
-    """How a job sends copies of its points, as its rank 0 plans and measures it (docs/protocols.md 2.7)."""
+    """How a job sends copies of its points, as its rank 0 plans and measures (docs/protocols.md 2.7)."""
 
     every: int
     iterations: int
@@ -86,21 +86,21 @@ class CopyTraffic:
 
     @property
     def cost(self) -> float | None:
-        """By which share iterations with copies on their way are longer; None while that is not measured."""
+        """Return the relative slowdown of iterations with copies under way; None until measured."""
         if self.with_seconds is None or not self.without_seconds:
             return None
         return self.with_seconds / self.without_seconds - 1.0
 
     @property
     def idle_share_used(self) -> float | None:
-        """The share of the network's idle time that copies take by the plan, above 1 where they lengthen
-        iterations; None where it is never idle."""
+        """Return the share of the network's idle time that copies take by the plan, above 1 if they
+        lengthen iterations; None if the network is never idle."""
         idle = self.every * self.idle_seconds
         return self.copy_seconds / idle if idle > 0.0 else None
 
 
 def copy_traffic(job: Job) -> CopyTraffic | None:
-    """Of the generation that trains; None while it has not said."""
+    """Return the live generation's copy traffic; None until reported."""
     found = (
         job.generations.filter(purpose=Purpose.TRAINING, state=GenerationState.LIVE)
         .order_by("-number")
@@ -111,7 +111,7 @@ def copy_traffic(job: Job) -> CopyTraffic | None:
 
 
 def copy_traffics(jobs: Collection[str]) -> dict[str, CopyTraffic]:
-    """The same of those of many jobs that have said."""
+    """Return the same for many jobs, without those that have not reported."""
     live = Generation.objects.filter(
         job__in=jobs, purpose=Purpose.TRAINING, state=GenerationState.LIVE
     ).order_by("number")
@@ -127,29 +127,29 @@ class MemoryState:
     """A job's newest recovery points, in memory and durable."""
 
     job: Job
-    #: Number and ranks of the generation that trains.
+    #: Number and ranks of the live generation.
     generation: int
     ranks: int
-    #: Servers of its ranks, with names of all that matter here.
+    #: Names of all relevant servers, by id; ids of the servers of its ranks.
     servers: Mapping[int, str]
     on: tuple[int, ...]
     shards: Sequence[Shard]
     durable: Point
-    #: Why there are fewer copies than there should be, in words; empty where there are not.
+    #: Why there are fewer copies than ordered; empty if there are not.
     reason: str = ""
-    #: Copies of each shard that were ordered, its own server's among them; 0 where memory keeps none.
+    #: Ordered copies of each shard, including the local one; 0 if memory keeps none.
     ordered: int = 0
-    #: Servers from which nothing is heard now, or nothing of their stores: what they hold may be gone.
+    #: Servers that do not report, or whose stores do not answer: their copies may be gone.
     silent: frozenset[int] = frozenset()
 
     @cached_property
     def in_memory(self) -> Point | None:
-        """The newest state that is whole in memory; None where there is none."""
+        """The newest state that is complete in memory, or None."""
         return self._whole(set())
 
     @property
     def reached(self) -> int:
-        """Iterations that are done, as far as anybody told."""
+        """Completed iterations, as far as reported."""
         return max(self.job.iterations_done, self.durable.iteration, *(one.iteration for one in self.shards))
 
     @property
@@ -159,9 +159,9 @@ class MemoryState:
 
     @property
     def protection(self) -> ProtectionState:
-        """Full: all copies that were ordered are there, and no single server's loss costs the point. None: no
-        state is whole in memory, or only one that is worth less than the durable one. Stores that do not
-        answer do not count."""
+        """Full: all ordered copies exist, and no single server's loss costs the point. None: no state is
+        complete in memory, or only one worth less than the durable one. Stores that do not answer do not
+        count."""
         if self._whole(self.silent) is None or self.is_stale:
             return ProtectionState.NONE
         alone = any(self._whole({server, *self.silent}) is None for server in self._concerned())
@@ -169,19 +169,20 @@ class MemoryState:
 
     @property
     def is_stale(self) -> bool:
-        """Whether training has gone on for longer than from one durable state to the next without a point in
-        memory, so that the durable one is newer. Those in memory are to be no rarer."""
+        """Whether the durable state is newer than the one in memory, and training has continued without a
+        new point in memory for longer than the interval of durable states. Points in memory must not be
+        rarer."""
         point, pace = self._whole(self.silent), self.job.iterations_per_second or 0.0
         if point is None or pace <= 0.0 or point.iteration >= self.durable.iteration:
             return False
         return (self.reached - point.iteration) / pace > self.job.checkpoint_seconds + REPORTS_SECONDS
 
     def committed_lag(self) -> int | None:
-        """Iterations by which the newest point in memory is behind training."""
+        """Return the iterations by which the newest point in memory is behind training."""
         return None if self.in_memory is None else self.reached - self.in_memory.iteration
 
     def holders(self) -> list[Holder]:
-        """What each server keeps."""
+        """Return what each server holds."""
         kept: dict[int, list[Shard]] = defaultdict(list)
         for shard in self.shards:
             kept[shard.server].append(shard)
@@ -197,7 +198,7 @@ class MemoryState:
         ]
 
     def losses(self) -> list[Loss]:
-        """What the death of each server that has to do with the job would cost it."""
+        """Return what the loss of each server of the job would cost."""
         found = []
         for server in self._concerned():
             left = self._whole({server})
@@ -216,7 +217,7 @@ class MemoryState:
         return sorted({*self.on, *(one.server for one in self.shards)})
 
     def _whole(self, without: Collection[int]) -> Point | None:
-        """The newest state of which each shard is on a server that is left."""
+        """Return the newest state with every shard on a remaining server."""
         best: dict[int, Shard] = {}
         for shard in self.shards:
             known = best.get(shard.rank)
@@ -230,7 +231,8 @@ class MemoryState:
 
 
 def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
-    """The states of those jobs that train, in a few queries. The jobs come with their checkpoints."""
+    """Return the states of the training jobs among these, in a few queries. The jobs come with their
+    checkpoints."""
     by_id = {job.pk: job for job in jobs}
     generations = Generation.objects.filter(
         job__in=by_id, purpose=Purpose.TRAINING, state=GenerationState.LIVE
@@ -284,13 +286,13 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
 
 
 def _reason(generation: Generation, problems: Sequence[str]) -> str:
-    """What was refused when copies were placed, else what is in the way of them on its servers."""
+    """Return why copies were refused at placement, else what prevents them on its servers."""
     refused = str(generation.protection.get("reason", ""))
     return refused or next((problem for problem in problems if problem), "")
 
 
 def memory_state(job: Job) -> MemoryState | None:
-    """`memory_states` of one job; None where it does not train."""
+    """Return the job's `memory_states`; None if it does not train."""
     return memory_states([job]).get(job.pk)
 
 
@@ -307,7 +309,7 @@ def _shard(server: int, entry: Mapping[str, Any]) -> Shard:
 
 
 def durable_point(job: Job) -> Point:
-    """Its newest durable state; before there is one, the beginning."""
+    """Return the newest durable state; before the first one, the beginning."""
     checkpoint = job.checkpoint
     if checkpoint is None:
         return Point(0, None)

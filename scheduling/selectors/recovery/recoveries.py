@@ -1,4 +1,4 @@
-"""Recoveries as pages, the API and the monitoring system show them. Counts name nobody."""
+"""Recoveries for pages, the API and the monitoring system. Counts identify no person."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduling.choices import ProtectionState, RecoveryKind, RecoveryOutcome, S
 from scheduling.models import Job, JobProtection, Recovery
 from scheduling.selectors.scope.visibility import visible_jobs
 
-#: How much of the past the cluster's figures are about.
+#: Period of the cluster's figures.
 SUMMARY_WINDOW = timedelta(hours=24)
 
 
@@ -29,16 +29,16 @@ class PhaseSpan:
     end: datetime | None
 
     def seconds(self, now: datetime) -> float:
-        """How long it took, or has taken."""
+        """Return its duration so far."""
         return max(0.0, ((self.end or now) - self.start).total_seconds())
 
 
 @dataclass(frozen=True)
 class RecoverySummary:
-    """A cluster's failures since a while ago, and how its jobs are protected now.
+    """A cluster's recent failures, and how its jobs are protected now.
 
     ``recovered``: by the farthest source of a rank. ``time_lost_seconds``: from detection until jobs trained
-    again, with the work that was done twice. Announced moves count as no failures and lose nothing.
+    again, plus work that was done twice. Announced moves count neither as failures nor as lost time.
     """
 
     window_seconds: float
@@ -54,24 +54,24 @@ class RecoverySummary:
         return self.down_seconds + self.lost_work_seconds
 
     def total_failures(self) -> int:
-        """Of software and hardware."""
+        """Return the number of software and hardware failures."""
         return self.failures[RecoveryKind.SOFTWARE] + self.failures[RecoveryKind.HARDWARE]
 
 
 def recoveries_of(job: Job) -> QuerySet[Recovery]:
-    """A job's recoveries, newest first."""
+    """Return a job's recoveries, newest first."""
     return Recovery.objects.filter(job=job).order_by("-pk")
 
 
 def visible_recovery(user: User, job_id: str, failed_generation: int) -> Recovery | None:
-    """One recovery of a job that the person may see."""
+    """Return one recovery of a job that the person may see."""
     found = Recovery.objects.select_related("job__project").filter(job__in=visible_jobs(user))
     return found.filter(job=job_id, failed_generation=failed_generation).first()
 
 
 def phase_spans(found: Recovery) -> list[PhaseSpan]:
-    """The phases that were seen, in order: each lasts until the next one that was. `running` is left out: it
-    has no end, and is no part of the recovery."""
+    """Return the observed phases in order; each lasts until the next observed one. `running` is left out:
+    it has no end and is not part of the recovery."""
     starts = [(phase, found.time_of(phase)) for phase in PHASES]
     known = [(phase, start) for phase, start in starts if start is not None]
     ends = [start for _, start in known[1:]] + [found.ended_at]
@@ -83,20 +83,20 @@ def phase_spans(found: Recovery) -> list[PhaseSpan]:
 
 
 def names_of_servers(found: Sequence[Recovery]) -> dict[int, str]:
-    """Names of the servers that these recoveries' sources speak of, in one query."""
+    """Return the names of servers in these recoveries' sources, in one query."""
     servers = {one["server"] for each in found for one in each.sources}
     servers |= {holder for each in found for one in each.sources for holder in one["holders"]}
     return dict(Server.objects.filter(pk__in=servers).values_list("pk", "name"))
 
 
 def protection_counts() -> dict[str, int]:
-    """Jobs that train, by how their state in memory is protected."""
+    """Return the number of training jobs by the protection of their state in memory."""
     counts = dict(JobProtection.objects.values_list("state").annotate(count=Count("pk")).order_by())
     return {state: counts.get(state, 0) for state in ProtectionState.values}
 
 
 def recovery_summary(now: datetime, window: timedelta = SUMMARY_WINDOW) -> RecoverySummary:
-    """What failed of late and what it cost."""
+    """Return recent failures and their cost."""
     recent = list(
         Recovery.objects.filter(detected_at__gt=now - window).only(
             "kind", "outcome", "source", "detected_at", "ended_at", "iteration_reached", "iteration_resumed",
@@ -118,7 +118,7 @@ def recovery_summary(now: datetime, window: timedelta = SUMMARY_WINDOW) -> Recov
 
 
 def phase_seconds(now: datetime, window: timedelta = SUMMARY_WINDOW) -> dict[str, list[float]]:
-    """How long each phase took in the recoveries of late that ended well."""
+    """Return the seconds of each phase in recent successful recoveries."""
     recent = Recovery.objects.filter(detected_at__gt=now - window, outcome=RecoveryOutcome.RECOVERED)
     found: dict[str, list[float]] = {phase.value: [] for phase in PHASES[:-1]}
     for one in recent.exclude(kind=RecoveryKind.ANNOUNCED):

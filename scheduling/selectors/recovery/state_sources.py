@@ -1,4 +1,4 @@
-"""From where the ranks of a generation take their state, by the order that they were given to start."""
+"""Sources of the state of a generation's ranks, from its start order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COME_FROM = {
 
 
 def sources_of_shards(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[StateSource]:
-    """Where each shard is read from; empty for a start from nothing. Arguments as of `sources_of`."""
+    """Return the source of each shard; empty for a start from nothing. Arguments as in `sources_of`."""
     order: Mapping[str, Any] = start or {}
     come_from = _COME_FROM.get(order.get("from", ""), StateSource.NONE)
     if come_from == StateSource.NONE:
@@ -29,12 +29,13 @@ def sources_of_shards(start: Mapping[str, Any] | None, servers: Sequence[int]) -
 
 
 def sources_of(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[dict[str, Any]]:
-    """Each rank's server, where its state comes from, and the servers that hold what it reads.
+    """Return each rank's server, the source of its state, and the servers that hold what it reads.
 
     Args:
-        start: the order to start; its shards name their holders, nearest first. servers: those of the ranks.
+        start: the start order; its shards name their holders, nearest first.
+        servers: the server of each rank.
 
-    A rank that reads no shard itself gets what the others have read.
+    A rank that reads no shard itself receives what the others have read.
     """
     read: dict[int, list[Mapping[str, Any]]] = {rank: [] for rank in range(len(servers))}
     for shard in (start or {}).get("shards", ()):

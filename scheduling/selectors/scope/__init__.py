@@ -1,1 +1,1 @@
-"""Who may see what."""
+"""Permissions to see things."""

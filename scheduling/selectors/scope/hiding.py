@@ -1,4 +1,4 @@
-"""Sentences of the planner name jobs by id. Those of other people's projects are not for everyone's eyes."""
+"""Hides ids of other projects' jobs in the planner's sentences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PLACEHOLDER = "of another project"
 
 
 def mask_for(user: User, texts: Iterable[str | None]) -> Mask:
-    """A function that hides in any of ``texts`` the ids of jobs that the person may not see; two queries at
-    most."""
+    """Return a function that hides in ``texts`` the ids of jobs that the person may not see, in at most
+    two queries."""
     named = {job_id for text in texts for job_id in _JOB_ID.findall(text or "")}
     if not named or user.operates():
         return str
@@ -28,5 +28,5 @@ def mask_for(user: User, texts: Iterable[str | None]) -> Mask:
 
 
 def _all_jobs(candidates: set[str]) -> set[str]:
-    """Those candidates that really are jobs: an ordinary word of twelve letters stays."""
+    """Return the candidates that are ids of jobs: an ordinary word of twelve letters stays visible."""
     return set(Job.objects.filter(pk__in=candidates).values_list("pk", flat=True)) if candidates else set()

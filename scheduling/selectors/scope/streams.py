@@ -1,4 +1,4 @@
-"""What the event streams ask the database: who is calling, and what was missed."""
+"""Queries of the event streams: the caller's identity, and missed messages."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from scheduling.selectors.scope.visibility import visible_jobs
 
 
 def user_of_token(secret: str) -> User | None:
-    """The person whose token this is, within its limits; None if it is worthless or not made for reading."""
+    """Return the person whose token this is, within its limits; None if it is invalid or lacks the scope
+    `read`."""
     token = token_bearer(secret)
     return token.user if token is not None and Scope.READ in token.scopes else None
 
 
 def agent_of_credential(credential: str) -> Agent | None:
-    """The agent with this credential, unless it was revoked."""
+    """Return the agent with this credential, or None if it is unknown or revoked."""
     return Agent.objects.filter(credential_digest=token_digest(credential), revoked_at__isnull=True).first()
 
 
 def desired_version(server_id: int) -> int:
-    """Version of the desired state that a server's agent should know of."""
+    """Return the version of the desired state for a server's agent."""
     return Server.objects.values_list("desired_version", flat=True).get(pk=server_id)
 
 
 def job_is_visible(user: User, job_id: str) -> bool:
-    """Whether the person may follow the job."""
+    """Return whether the person may follow the job."""
     return visible_jobs(user).filter(pk=job_id).exists()
 
 
 def job_state(job_id: str) -> str | None:
-    """The job's present state, or None when it no longer exists."""
+    """Return the job's present state, or None if it no longer exists."""
     return Job.objects.filter(pk=job_id).values_list("state", flat=True).first()
 
 
 def log_chunks_after(job_id: str, chunk_id: int, limit: int, rank: int | None = None) -> list[LogChunk]:
-    """Pieces of a job's log after one that is known, in order."""
+    """Return the pieces of a job's log after a known one, in order."""
     chunks = LogChunk.objects.filter(job_id=job_id, id__gt=chunk_id).order_by("id")
     return list(chunks.filter(rank=rank)[:limit] if rank is not None else chunks[:limit])

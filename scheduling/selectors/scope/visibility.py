@@ -1,4 +1,4 @@
-"""Who sees which job: the one place where pages and streams ask."""
+"""Which jobs a person may see: the only implementation, used by pages and streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduling.models import Job
 
 
 def visible_projects(user: User) -> QuerySet[Project]:
-    """Projects whose jobs `user` may see: all of them for an operator, else those with a membership."""
+    """Return the projects whose jobs `user` may see: all for an operator, else those with a membership."""
     projects = Project.objects.order_by("name")
     return (
         projects
@@ -19,19 +19,20 @@ def visible_projects(user: User) -> QuerySet[Project]:
 
 
 def visible_project_ids(user: User) -> set[int] | None:
-    """Their ids, or None for an operator, who sees all."""
+    """Return their ids, or None for an operator, who sees all."""
     return None if user.operates() else set(user.reachable_memberships().values_list("project_id", flat=True))
 
 
 def visible_jobs(user: User) -> QuerySet[Job]:
-    """Jobs that `user` may see. A job outside does not exist for that person."""
+    """Return the jobs that `user` may see."""
     if user.operates():
         return Job.objects.all()
     return Job.objects.filter(project__in=user.reachable_memberships().values("project_id"))
 
 
 def steerable_project_ids(user: User) -> set[int] | None:
-    """Projects whose jobs `user` may cancel, pause or move; None for an operator, who may steer all."""
+    """Return ids of projects whose jobs `user` may cancel, pause or move; None for an operator, who may do
+    so for all."""
     if user.operates():
         return None
     roles = (Role.MEMBER, Role.OWNER)

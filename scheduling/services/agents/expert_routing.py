@@ -1,4 +1,4 @@
-"""Records of mixture-of-experts layers that workers report, stored for each job. No decision depends on them."""
+"""Records of mixture-of-experts layers that workers report, stored per job. No decision depends on them."""
 
 from __future__ import annotations
 

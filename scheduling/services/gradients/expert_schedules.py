@@ -24,13 +24,13 @@ def schedule_of(
 ) -> CandidatePlan | None:
     """Return the best schedule, or None if there is nothing to schedule.
 
-    Planners predict with engines of their own. So the schedule's iteration is the one that is predicted
+    Planners predict with engines of their own. The schedule's iteration time is therefore the one predicted
     without a plan, times the simulator's ratio.
 
     Args:
         experts: of the gradients' record; None for a model without spread experts.
-        rates: of rows and gradients that overlap on a link.
-        expert_bytes: the most that experts of a worker may take; None where they have to stay.
+        rates: shares of a link for rows and gradients that overlap.
+        expert_bytes: the most that a worker's experts may take; None if they have to stay.
     """
     # Rows of sparse embeddings are not all-reduced.
     if experts is None or question.rows or question.placement.workers == 1:

@@ -218,7 +218,7 @@ class _Known:
 
 
 def give_chances(found: Mapping[str, Chance]) -> None:
-    """Write down who has another chance. The caller holds the cluster's row."""
+    """Store the other chances of jobs. The caller holds the cluster's row."""
     if not found:
         return
     rows = list(

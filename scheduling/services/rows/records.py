@@ -68,8 +68,8 @@ def move(
     decision: Decision | None = None,
     **detail: Any,
 ) -> None:
-    """Move the job to ``state`` and say why. The caller holds the cluster's row and saves nothing else of the
-    job.
+    """Move the job to ``state`` and record why. The caller holds the cluster's row and saves other fields
+    itself.
 
     Raises:
         ForbiddenTransition: the table of transitions has no such step.

@@ -74,7 +74,7 @@ def planner_begins() -> None:
     try:
         redis_client().delete(_PLANNER_WOKEN)
     except (RedisError, OSError) as error:
-        # It ends by itself before the planner's next look.
+        # The key expires before the planner's next poll.
         log.warning("the planner's wake-ups are held back", error=str(error))
 
 
