@@ -1,4 +1,4 @@
-"""What is promised: functions, curves, jobs, generations, decisions, and what was seen of them."""
+"""Functions, curves, jobs, generations, decisions, and what was observed of them."""
 
 from scheduling.models.communication import GradientPlan, GradientProfile
 from scheduling.models.decisions import Decision, Offer, OutboxMessage, PlannerPass

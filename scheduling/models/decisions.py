@@ -1,5 +1,4 @@
-"""Decisions with their reasons and snapshots, passes, offers, and messages that follow from committed
-rows."""
+"""Decisions with their reasons and snapshots, passes, offers, and outbox messages."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ class Decision(models.Model):
     summary = models.JSONField(default=dict)
     snapshot = models.BinaryField(null=True, blank=True)
     compute_seconds = models.FloatField(default=0.0)
-    #: Of its pass, from reading the rows to the commit; unknown until that is done.
+    #: Duration of its pass, from reading the rows to the commit; null until the commit.
     pass_seconds = models.FloatField(null=True, blank=True)
     code_version = models.CharField(max_length=64, blank=True)
     jobs = models.ManyToManyField(Job, related_name="decisions")
@@ -41,17 +40,17 @@ class Decision(models.Model):
 
 
 class PlannerPass(models.Model):
-    """How long one pass of the planner took as a whole, deciding or not: while one runs, nobody else gets a
-    verdict. Passes that found nothing to do are not kept."""
+    """Duration of one pass of the planner, with or without decisions; no verdict is given meanwhile.
+    Passes that found nothing to do are not stored."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="planner_passes")
     ended_at = models.DateTimeField(default=timezone.now, db_index=True)
     seconds = models.FloatField()
-    #: How many of its steps were computed again, as facts had changed before they were done.
+    #: Number of its steps that were computed again because facts had changed.
     overtaken = models.PositiveSmallIntegerField(default=0)
-    #: What each of its steps took, all attempts together.
+    #: Duration of each step, all attempts together.
     seconds_by_step = models.JSONField(default=dict)
-    #: It ended by an error: no plan, a time limit, the database.
+    #: It ended with an error: no plan, a time limit, the database.
     failed = models.BooleanField(default=False)
 
 
@@ -78,7 +77,7 @@ class Offer(models.Model):
 
 
 class OutboxMessage(models.Model):
-    """A wake-up that follows from committed rows. Sent on commit; a sweeper takes what was left behind."""
+    """A wake-up that follows from committed rows. Sent on commit; a sweeper sends what is left."""
 
     topic = models.CharField(
         max_length=100, help_text="plan, reconcile, agent:<server id>, job:<id>, cluster:<id>"

@@ -39,7 +39,7 @@ class Function(models.Model):
 
 
 class FunctionVersion(models.Model):
-    """One immutable version of a function. Entry, class and ``speed_neutral`` are read from the syntax
+    """An immutable version of a function. Entry, class and ``speed_neutral`` are read from the syntax
     tree."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
@@ -47,13 +47,14 @@ class FunctionVersion(models.Model):
     bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT)
     entry = models.CharField(max_length=200, help_text="module:Class")
     speed_neutral = models.JSONField(default=list)
-    #: Numbers of workers on which it runs; empty: powers of two.
+    #: Permitted numbers of workers; empty: powers of two.
     worker_counts = models.JSONField(default=list)
-    #: Numbers of experts of its layers, as its source says; empty where it does not say, null without layers.
+    #: Numbers of experts of its layers, from its source; empty if the source does not say, null without
+    #: layers.
     experts = models.JSONField(null=True, default=None)
     description = models.TextField(blank=True)
     requirements_digest = models.CharField(max_length=64, blank=True)
-    #: Of the bundle, up to a thousand with long paths: whoever reads many rows defers it.
+    #: Files of the bundle, up to a thousand with long paths: queries for many rows defer this column.
     files = models.JSONField(default=list)
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -65,23 +66,23 @@ class FunctionVersion(models.Model):
         ]
 
 
-#: What many jobs are read without where their function's version is joined to them.
+#: Column to defer if many jobs are joined with their function's version.
 UNREAD_OF_VERSION = "function_version__files"
 
 
 def versions_of_many() -> models.Prefetch[str]:
-    """The versions of many jobs in one query, without what is unread of them."""
+    """Return a prefetch of many jobs' versions in one query, without their files."""
     return models.Prefetch("function_version", FunctionVersion.objects.defer("files"))
 
 
 class Environment(LeasedWork):
     """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's
-    text. ``project`` is the one that asked for its build."""
+    text. ``project``: the one that requested the build."""
 
     digest = models.CharField(max_length=64, primary_key=True)
     requirements = models.TextField()
     project = models.ForeignKey(Project, on_delete=models.SET_NULL, null=True, related_name="+")
-    #: What the installer printed: its end while it runs.
+    #: The installer's output; its end while it runs.
     log = models.TextField(blank=True)
     uri = models.CharField(max_length=500, blank=True)
     size_bytes = models.BigIntegerField(default=0)
@@ -93,15 +94,15 @@ class Environment(LeasedWork):
 class ScalingCurve(models.Model):
     """Measured throughput by number of GPUs for one curve key (contracts 1).
 
-    ``complete`` once profiling stopped because more GPUs brought nothing; until then higher
-    levels may still be measured on idle GPUs.
+    ``complete`` once profiling stopped because more GPUs gave no gain; until then higher levels may still be
+    measured on idle GPUs.
     """
 
     key = models.CharField(max_length=64, unique=True)
     function_digest = models.CharField(max_length=64, db_index=True)
     data_digest = models.CharField(max_length=64, blank=True)
     gpu_kind = models.CharField(max_length=100)
-    #: Of the runtime plans that its levels were measured under.
+    #: Plan family of its measurements.
     plan_family = models.CharField(max_length=100, default=PlanFamily.DENSE.value)
     hyperparameters = models.JSONField(default=dict)
     #: Sizes of the model's mixture-of-experts layers as a worker reported them (`Mixture`); null without.
@@ -110,26 +111,26 @@ class ScalingCurve(models.Model):
     complete = models.BooleanField(default=False)
     failure = models.TextField(blank=True)
     finishing_seconds = models.FloatField(default=0.0)
-    #: Of durable states of its jobs, as if one worker had each whole: for how long training stops, and from
-    #: then until it is stored. Null until one was stored while training.
+    #: Times to store a durable state of its jobs, as if one worker stored all of it: for how long training
+    #: stops, and from then until it is stored. Null until a state was stored during training.
     copy_seconds = models.FloatField(null=True, blank=True)
     storing_seconds = models.FloatField(null=True, blank=True)
-    #: Of its jobs' points in memory while all copies were there: the greatest age of the newest, in
-    #: iterations. Null until such points were measured.
+    #: Greatest age of the newest point in its jobs' memory while all copies existed, in iterations. Null
+    #: until measured.
     point_iterations = models.FloatField(null=True, blank=True)
     state_bytes = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
     measured_at = models.DateTimeField(null=True, blank=True)
 
 
-#: A measurement on an emulated device that overran its pace by more is void.
+#: A measurement on an emulated device with a larger overrun is void.
 VOID_OVERRUN = 0.05
-#: Levels that say how fast devices are. These alone are compared with each other.
+#: Levels that show the speed of devices. Only these are compared with each other.
 NOT_VOID = Q(overrun__isnull=True) | Q(overrun__lte=VOID_OVERRUN)
 
 
 class CurveLevel(models.Model):
-    """One measured level. ``train_seconds`` is the function's own share of an iteration."""
+    """One measured level. ``train_seconds``: the function's own share of an iteration."""
 
     curve = models.ForeignKey(ScalingCurve, on_delete=models.CASCADE, related_name="levels")
     gpus = models.PositiveIntegerField()
@@ -137,12 +138,12 @@ class CurveLevel(models.Model):
     train_seconds = models.FloatField(default=0.0)
     pause_seconds = models.FloatField(default=0.0)
     memory_bytes = models.BigIntegerField(default=0)
-    #: The most that one worker was seen to take of its server, and what is reserved for each; 0 where nobody
-    #: looked: then it has its GPU's share.
+    #: Peak host memory of one worker, and the bytes reserved for each; 0 if not measured: then a worker has
+    #: its GPU's share.
     host_memory_bytes = models.BigIntegerField(default=0)
     reserved_memory_bytes = models.BigIntegerField(default=0)
-    #: On an emulated device: by which fraction measuring took longer than emulated, as the host machine was
-    #: too slow; null on real devices and for levels measured before this was noted.
+    #: On an emulated device: by which fraction measuring took longer than emulated because the host was too
+    #: slow; null on real devices and for old levels.
     overrun = models.FloatField(null=True, blank=True)
     profiled_iterations_per_second = models.FloatField(default=0.0)
     profiled_train_seconds = models.FloatField(default=0.0)
@@ -163,6 +164,6 @@ class CurveLevel(models.Model):
 
     @property
     def void(self) -> bool:
-        """Whether it says how fast the host machine is, and not the emulated device. It is kept: the job runs
-        on that machine."""
+        """Whether it shows the speed of the host instead of that of the emulated device. It is kept, since
+        the job runs on that host."""
         return self.overrun is not None and self.overrun > VOID_OVERRUN

@@ -29,39 +29,40 @@ class Generation(models.Model):
     master_server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="+")
     master_port = models.PositiveIntegerField()
     secret = models.CharField(max_length=64)
-    #: Where its state comes from; null until decided.
+    #: Source of its state; null until decided.
     start = models.JSONField(null=True, blank=True)
     start_iteration = models.PositiveBigIntegerField(default=0)
-    #: The curve that it runs along, or measures: the job's on the kind of GPU that it has.
+    #: The curve that it runs on, or measures: the job's on its kind of GPU.
     curve = models.ForeignKey(
         ScalingCurve, on_delete=models.SET_NULL, null=True, blank=True, related_name="generations"
     )
     profile = models.JSONField(null=True, blank=True)
-    #: How its ranks work together, with its digest (docs/protocols.md 2.6).
+    #: How its ranks work together, with a digest (docs/protocols.md 2.6).
     runtime_plan = models.JSONField(default=dict)
-    #: The communication plan that it follows: who made it and what it predicts; empty where it follows none.
+    #: The communication plan that it follows: its planner and predictions; empty without one.
     communication = models.JSONField(default=dict, blank=True)
-    #: What became of it, as rank 0 last told (docs/protocols.md 2.8); empty: not told.
+    #: Recent measurements of that plan, last reported by rank 0 (docs/protocols.md 2.8); empty: none.
     communication_window = models.JSONField(default=dict, blank=True)
-    #: On which servers recovery points in memory are kept (docs/protocols.md 2.7); empty: nowhere by order.
+    #: Servers that keep its recovery points in memory (docs/protocols.md 2.7); empty: none were ordered.
     protection = models.JSONField(default=dict, blank=True)
-    #: How it sends copies of its recovery points, as its rank 0 says (docs/protocols.md 2.7); empty: not
-    #: said. For people: nothing is decided by it.
+    #: How it sends copies of its recovery points, reported by rank 0 (docs/protocols.md 2.7); empty: not
+    #: reported. For people only; no decision depends on it.
     copy_traffic = models.JSONField(default=dict, blank=True)
-    #: With it the stores of these servers prove themselves to each other. No worker gets it.
+    #: Secret with which these servers' stores authenticate to each other. Workers do not get it.
     store_secret = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=300, blank=True)
     retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
-    #: Why its end counts as a failure of its job (`reason`, `message`); null where it does not.
+    #: Why its end counts as a failure of its job (`reason`, `message`); null if it does not.
     failure = models.JSONField(null=True, blank=True)
-    #: The same in a sentence.
+    #: The reason as a sentence.
     retire_reason = models.CharField(max_length=300, blank=True)
     pause_seconds = models.FloatField(null=True, blank=True)
-    #: Of the pause: until its state was found, and from then until it was loaded. The rest is an iteration.
+    #: Parts of the pause: until its state was found, and from then until it was loaded. The rest is an
+    #: iteration.
     waiting_seconds = models.FloatField(null=True, blank=True)
     loading_seconds = models.FloatField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
-    #: When the present step gives up; null while it waits for GPUs or trains.
+    #: When the present step times out; null while it waits for GPUs or trains.
     step_expires_at = models.DateTimeField(null=True, blank=True)
     held_at = models.DateTimeField(null=True, blank=True)
     ready_at = models.DateTimeField(null=True, blank=True)
@@ -95,7 +96,7 @@ class Generation(models.Model):
         ]
 
     def measured_curve(self) -> ScalingCurve | None:
-        """The curve that its figures belong on; None where that holds figures of other plans."""
+        """Return the curve for its measurements; None if that curve belongs to another plan family."""
         curve = self.curve or self.job.curve
         if curve is None or self.runtime_plan.get("family", curve.plan_family) != curve.plan_family:
             return None
@@ -113,14 +114,14 @@ class Assignment(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="assignments")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="assignments")
     rank = models.PositiveIntegerField()
-    #: Where this rank serves its shard to a successor, on its own server; null where there is none.
+    #: Port where this rank serves its shard to a successor, on its own server; null without one.
     handover_port = models.PositiveIntegerField(null=True, blank=True)
     state = models.CharField(max_length=10, choices=AssignmentState.choices, default=AssignmentState.WAITING)
     held_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    #: The server's desired version from which on its agent knows that the GPU must be left.
+    #: The server's desired version from which its agent knows that the GPU must be released.
     clear_version = models.BigIntegerField(default=0)
-    #: The job can go on without it: it is beyond its lowest level, as the planner says.
+    #: Whether the job can go on without it: the planner marks GPUs beyond the job's lowest level.
     flexible = models.BooleanField(default=False)
 
     class Meta:
@@ -151,7 +152,7 @@ class Worker(models.Model):
     phase = models.CharField(max_length=20)
     exit = models.JSONField(null=True, blank=True)
     changed_at = models.DateTimeField(default=timezone.now)
-    #: Since when it has had nothing left to do but to load its state; null before.
+    #: When it had nothing left to do but load its state; null before.
     ready_at = models.DateTimeField(null=True, blank=True)
     gone = models.BooleanField(default=False)
 

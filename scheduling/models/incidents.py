@@ -1,5 +1,4 @@
-"""What went wrong, for operators: a job that had to be set aside, a pass that failed, a recovery that takes
-too long."""
+"""Problems for operators: a job that was set aside, a failed pass, a recovery that takes too long."""
 
 from __future__ import annotations
 
@@ -12,23 +11,23 @@ from scheduling.models.jobs import Job
 
 
 class Incident(models.Model):
-    """One thing that is wrong, from when it was first seen until it was right again.
+    """A problem, from when it was first seen until it was resolved.
 
-    ``message`` is a sentence; ``detail`` a traceback where code failed, or the jobs that missed a promise.
-    ``count``: how often it was seen. ``snapshot``: the planner's question that had no answer, compressed as a
-    decision's is, so that the failure can be replayed.
+    ``message``: a sentence. ``detail``: a traceback, or the jobs that missed a promise. ``count``: how often
+    it was seen. ``snapshot``: the planner's input without an answer, compressed like a decision's, so that
+    the failure can be replayed.
     """
 
     class Kind(models.TextChoices):
-        #: What the job's rows say cannot be planned.
+        #: The job's rows cannot be planned.
         UNPLANNABLE = "unplannable", "Job set aside"
         #: With the job, no plan could be computed; without it, one could.
         BREAKS_PLANS = "breaks_plans", "Job set aside, planning failed with it"
         #: No plan could be computed beside a measurement of the job's function.
         NOT_MEASURED = "not_measured", "Measurement put off, planning failed with it"
-        #: Its function is not measured: its project has measured as much as it may.
+        #: The function is not measured because its project's quota is used up.
         NO_QUOTA = "no_quota", "Not measured, a quota is used up"
-        #: A server has no port left for the job's workers: it stays as it is.
+        #: A server has no port left for the job's workers, so the job stays as it is.
         NO_PORT = "no_port", "Job not started or moved, a server has no free port"
         #: The job does not train again after a failure.
         UNRECOVERED = "unrecovered", "Not recovered in time"
@@ -36,9 +35,10 @@ class Incident(models.Model):
         UNPROTECTED = "unprotected", "State in memory without its copies"
         #: No standby server is ready, though the operator wants some.
         NO_STANDBY = "no_standby", "No standby server ready"
-        #: A lost server would cost it more work than its promise counts on.
+        #: A lost server would cost more work than the promise assumes.
         TOO_OLD = "too_old", "Safe state older than its promise counts on"
-        #: Promises were missed because the platform was stopped: one for each outage, over when it was.
+        #: Promises were missed because the platform was stopped: one incident for each outage, resolved at
+        #: its end.
         STOPPED = "stopped", "Platform stopped"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"

@@ -1,4 +1,4 @@
-"""A job: what was asked, what was answered, and how far it is."""
+"""Jobs: the request, the answer, and the progress."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 def new_job_id() -> str:
-    """Short, unguessable and easy to read aloud: 12 characters, about 59 bits."""
+    """Return a short, unguessable id that is easy to read aloud: 12 characters, about 59 bits."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(12))
 
 
 class Job(models.Model):
     """One submission and its life.
 
-    ``plan`` is the stored plan ({start, end, gpus, finish_at}: lists in Unix seconds); ``verdict`` what was
-    answered (contracts 3). ``iterations_done`` is what agents reported, never an estimate.
+    ``plan``: the stored plan ({start, end, gpus, finish_at}: lists in Unix seconds). ``verdict``: the answer
+    (contracts 3). ``iterations_done``: as agents reported, never an estimate.
     """
 
     id = models.CharField(primary_key=True, max_length=16, default=new_job_id, editable=False)
@@ -46,10 +46,10 @@ class Job(models.Model):
     seed = models.PositiveIntegerField(default=0)
     data = models.JSONField(default=list)
     checkpoint_seconds = models.FloatField(default=60.0)
-    #: Whether its gradients may be sent by codecs that lose something, and by which alone; empty: by any.
+    #: Whether lossy codecs may compress its gradients, and which ones; empty: any.
     lossy = models.CharField(max_length=8, choices=Lossy.choices, default=Lossy.REFUSED)
     codecs = models.JSONField(default=list, blank=True)
-    #: What its owner asks for (`ProtectionSerializer`): `replicas`, `frequency`; empty for neither.
+    #: Its owner's requests (`ProtectionSerializer`): `replicas`, `frequency`; empty for neither.
     asked_protection = models.JSONField(default=dict, blank=True)
     service_class = models.CharField(max_length=12, choices=ServiceClass.choices)
     deadline_at = models.DateTimeField(null=True, blank=True)
@@ -63,7 +63,7 @@ class Job(models.Model):
         max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE
     )
     void_reason = models.CharField(max_length=40, choices=VoidReason.choices, blank=True)
-    #: Its owner resumed it: the planner is to decide whether its promise can be restored.
+    #: Its owner resumed it, and the planner is to decide whether its promise can be restored.
     promise_asked_again = models.BooleanField(default=False)
 
     submitted_at = models.DateTimeField(default=timezone.now)
@@ -72,17 +72,17 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     plan = models.JSONField(null=True, blank=True)
-    #: What the policy noted about the job at its last decision: its name, and numbers.
+    #: What the policy stored at its last decision: the policy's name, and numbers.
     policy_memory = models.JSONField(default=dict, blank=True)
     verdict = models.JSONField(null=True, blank=True)
-    #: How its state is protected, as far as a promise may count on it: chosen with its first verdict, empty
-    #: where nothing was in reserve.
+    #: Protection of its state on which a promise may depend: chosen with its first verdict, empty if no
+    #: server was in reserve.
     protection_class = models.JSONField(default=dict, blank=True)
-    #: Undecided until more levels of its curve are known: those that are could not keep its deadline.
+    #: Undecided until more levels of its curve are known, since the known ones cannot keep its deadline.
     awaits_levels = models.BooleanField(default=False)
-    #: Kinds of GPU that cannot take it, each with `reason_code` and `reason`, while other kinds are asked.
+    #: Kinds of GPU that refused it, each with `reason_code` and `reason`, while other kinds are tried.
     refused_kinds = models.JSONField(default=dict, blank=True)
-    #: Declined in a burst: an offer is looked for when no newcomer waits any more.
+    #: Declined during a burst: an offer is searched once no newcomer waits.
     awaits_offer = models.BooleanField(default=False)
     failure = models.JSONField(null=True, blank=True)
 
@@ -101,8 +101,8 @@ class Job(models.Model):
         "self", on_delete=models.SET_NULL, null=True, related_name="resubmissions"
     )
     final_metrics = models.JSONField(null=True, blank=True)
-    #: What of its training is NaN or infinite: `since` (iteration of the first such loss, while they last)
-    #: and `weights` (of the result: `tensors`, `of`, `names`); empty for nothing.
+    #: NaN or infinite values of its training: `since` (iteration of the first such loss, while they last) and
+    #: `weights` (of the result: `tensors`, `of`, `names`); empty without any.
     nonfinite = models.JSONField(default=dict, blank=True)
     sample_order_digest = models.CharField(max_length=64, blank=True)
 
@@ -139,15 +139,15 @@ class Job(models.Model):
         return self.state in TERMINAL_STATES
 
     def may_be_measured(self) -> bool:
-        """Whether its function may be measured for it: until it ends, and after a decline for whoever asks
-        again."""
+        """Return whether its function may be measured for it: until it ends, and after a decline for the
+        next submission."""
         return not self.finished() or self.state == JobState.DECLINED
 
     def remaining_iterations(self) -> int:
         return max(0, self.max_iterations - self.iterations_done)
 
     def slack_seconds(self, now: datetime) -> float | None:
-        """Seconds between the planned finish and the deadline (actual finish once there is one)."""
+        """Return the seconds between the planned finish, or the actual one, and the deadline."""
         if self.deadline_at is None:
             return None
         if self.finished_at is not None:

@@ -1,4 +1,4 @@
-"""What was seen of a job: events with reasons, metrics, logs, checkpoints and artifacts."""
+"""Observations of a job: events with reasons, metrics, logs, checkpoints and artifacts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.models.jobs import Job
 
 
 class JobEvent(models.Model):
-    """One line of a job's history: a state change or a decision, with its reason in words and numbers."""
+    """One entry of a job's history: a state change or a decision, with its reason in words and numbers."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     happened_at = models.DateTimeField(default=timezone.now)
@@ -42,7 +42,7 @@ class JobMetric(models.Model):
     values = models.JSONField()
     iterations_per_second = models.FloatField(default=0.0)
     train_seconds = models.FloatField(default=0.0)
-    #: The most that rank 0 has taken of its server; 0 where it was not looked at.
+    #: Peak host memory of rank 0; 0 if not measured.
     host_memory_bytes = models.BigIntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)
     measured_at = models.DateTimeField(default=timezone.now)
@@ -56,11 +56,11 @@ class JobExperts(models.Model):
     """What a job's workers reported of its mixture-of-experts layers (docs/protocols.md 2.11)."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="experts")
-    #: Of the newest record.
+    #: Generation and iteration of the newest record.
     generation = models.PositiveIntegerField(default=0)
     iteration = models.PositiveBigIntegerField(default=0)
     latest = models.JSONField(default=dict)
-    #: Of the whole job, thinned; and the last packing decisions.
+    #: Thinned history of the whole job, and its last packing decisions.
     history = models.JSONField(default=list, blank=True)
     decisions = models.JSONField(default=list, blank=True)
 
@@ -83,21 +83,21 @@ class LogChunk(models.Model):
 
 
 class Checkpoint(models.Model):
-    """A recovery point: a job's state after an iteration, in one shard for each rank that wrote it.
+    """A recovery point: a job's state after an iteration, with one shard for each rank that wrote it.
 
-    Complete once every shard is durable. Only then anybody starts from it.
+    It is complete once every shard is durable. Only then may a generation start from it.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
     generation = models.PositiveIntegerField()
     iteration = models.PositiveBigIntegerField()
-    #: The folder of its shards.
+    #: Folder of its shards.
     uri = models.CharField(max_length=500)
-    #: Of the shards that are durable.
+    #: Total size of its durable shards.
     size_bytes = models.BigIntegerField(default=0)
     world_size = models.PositiveIntegerField(default=1)
     complete_at = models.DateTimeField(null=True, blank=True)
-    #: Of the generation that wrote it; empty for states of versions that had none.
+    #: Digest of the writing generation's runtime plan; empty in old versions.
     runtime_plan_digest = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=20)
     store_seconds = models.FloatField(default=0.0)
@@ -119,7 +119,7 @@ class StateShard(models.Model):
     number = models.PositiveIntegerField()
     uri = models.CharField(max_length=500)
     size_bytes = models.BigIntegerField()
-    #: Empty for states of versions that reported none.
+    #: Empty for shards of old versions.
     sha256 = models.CharField(max_length=64, blank=True)
     stored_at = models.DateTimeField(default=timezone.now)
 
@@ -144,7 +144,7 @@ class Artifact(models.Model):
 
 
 class AppliedEvent(models.Model):
-    """Ids of agents' events that were applied, so that a repeated report changes nothing."""
+    """Ids of applied agents' events, so that a repeated report changes nothing."""
 
     id = models.UUIDField(primary_key=True)
     applied_at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -1,4 +1,4 @@
-"""Recoveries: how a job that lost its generation came to train again, phase by phase."""
+"""Recoveries: the phases in which a job that lost its generation returns to training."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from scheduling.models.jobs import Job
 
 
 class Recovery(models.Model):
-    """One failure of one job's training generation, and the way back (docs/protocols.md 1.2).
+    """One failure of a job's training generation, and its recovery (docs/protocols.md 1.2).
 
-    Losses that follow one another before the job trains again are one recovery. What a phase's time is taken
-    from is said in `scheduling/services/generations/recovery_facts.py`.
+    Further losses before the job trains again belong to the same recovery.
+    `scheduling/services/generations/recovery_facts.py` defines the time of each phase.
     """
 
     PHASES = [(phase.value, phase.value.replace("_", " ").capitalize()) for phase in PHASES]
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="recoveries")
     failed_generation = models.PositiveIntegerField()
-    #: The one that is to go on, or went on; null while there is none.
+    #: The generation that replaces the failed one; null while there is none.
     recovering_generation = models.PositiveIntegerField(null=True, blank=True)
     kind = models.CharField(max_length=10, choices=RecoveryKind.choices, default=RecoveryKind.SOFTWARE)
     reason = models.CharField(max_length=300)
@@ -32,23 +32,23 @@ class Recovery(models.Model):
     outcome = models.CharField(max_length=10, choices=RecoveryOutcome.choices, default=RecoveryOutcome.OPEN)
     #: Why it was broken off; empty otherwise.
     broken_off_because = models.CharField(max_length=200, blank=True)
-    #: `{"server", "name", "silent_at", "fenced_at"}` of each server that was lost.
+    #: `{"server", "name", "silent_at", "fenced_at"}` of each lost server.
     lost_servers = models.JSONField(default=list)
-    #: Ranks of the failed generation that were on them.
+    #: Ranks of the failed generation on lost servers.
     lost_ranks = models.JSONField(default=list)
-    #: How many losses, those within two seconds counted as one.
+    #: Number of losses; those within two seconds count as one.
     losses = models.PositiveIntegerField(default=1)
-    #: Generations that were to go on and did not train, and what became of the last of them.
+    #: Number of generations that were to recover and did not train, and how the last of them ended.
     attempts = models.PositiveIntegerField(default=0)
     last_attempt = models.CharField(max_length=300, blank=True)
     #: `{"rank", "server", "source", "holders"}` of each rank of the recovering generation.
     sources = models.JSONField(default=list)
-    #: The farthest of them; empty before they are chosen.
+    #: The farthest source; empty before sources are chosen.
     source = models.CharField(max_length=12, choices=StateSource.choices, blank=True)
     iteration_reached = models.PositiveBigIntegerField(default=0)
-    #: Known once it trains again.
+    #: Known once the job trains again.
     iteration_resumed = models.PositiveBigIntegerField(null=True, blank=True)
-    #: Before the failure; 0 where unknown.
+    #: Speed before the failure; 0 if unknown.
     iterations_per_second = models.FloatField(default=0.0)
     #: When the server was found silent or the worker's exit was reported.
     detected_at = models.DateTimeField(default=timezone.now)
@@ -59,11 +59,11 @@ class Recovery(models.Model):
     loading_at = models.DateTimeField(null=True, blank=True)
     verified_at = models.DateTimeField(null=True, blank=True)
     running_at = models.DateTimeField(null=True, blank=True)
-    #: When the last lost server was given up; null where none was lost.
+    #: When the last lost server was fenced; null if none was lost.
     fenced_at = models.DateTimeField(null=True, blank=True)
     #: When the present phase began.
     phase_at = models.DateTimeField(default=timezone.now)
-    #: When it ended, with success or without.
+    #: When it ended, successfully or not.
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -85,28 +85,28 @@ class Recovery(models.Model):
         ]
 
     def iterations_lost(self) -> int | None:
-        """Iterations that had been reported and were trained again; None before it is known."""
+        """Return the reported iterations that were trained again; None until known."""
         if self.iteration_resumed is None:
             return None
         return max(0, self.iteration_reached - self.iteration_resumed)
 
     def lost_work_seconds(self) -> float:
-        """What these iterations had taken; 0 where their pace is unknown."""
+        """Return the seconds that these iterations had taken; 0 if their speed is unknown."""
         lost = self.iterations_lost() or 0
         return lost / self.iterations_per_second if self.iterations_per_second > 0 else 0.0
 
     def down_seconds(self, now: datetime) -> float:
-        """From detection until it trained again; until now where it does not yet."""
+        """Return the seconds from detection until the job trained again, or until now."""
         return max(0.0, ((self.ended_at or now) - self.detected_at).total_seconds())
 
     def time_of(self, phase: RecoveryPhase) -> datetime | None:
-        """When the phase began; None where it was not seen, or not yet."""
+        """Return when the phase began; None if it was not observed, or has not begun."""
         found: datetime | None = getattr(self, f"{phase.value}_at")
         return found
 
 
 class JobProtection(models.Model):
-    """How the state of a job that trains is protected, and since when. Written when that changes."""
+    """How the state of a training job is protected, and since when. Written when that changes."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="memory_protection")
     state = models.CharField(max_length=8, choices=ProtectionState.choices)

@@ -1,1 +1,1 @@
-"""How jobs stand."""
+"""State and history of jobs."""

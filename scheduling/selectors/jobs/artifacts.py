@@ -1,4 +1,4 @@
-"""Opening the files that jobs left in the durable store."""
+"""Opens the files that jobs left in the durable store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CHUNK_BYTES = 256 * 1024
 
 
 def artifact_get(job: Job, name: str) -> Artifact:
-    """One artifact.
+    """Return one artifact.
 
     Raises:
-        NotFound: the job left none of that name.
+        NotFound: the job left no artifact of that name.
     """
     artifact = Artifact.objects.filter(job=job, name=name).first()
     if artifact is None:
@@ -31,12 +31,12 @@ def artifact_get(job: Job, name: str) -> Artifact:
 
 
 def artifact_open(artifact: Artifact) -> tuple[IO[bytes], int]:
-    """The artifact's bytes and how many there are.
+    """Return a stream of the artifact's bytes, and their number.
 
-    The address was reported by an agent, so it is believed only inside the job's own folder of the store.
+    An agent reported the address, so only addresses inside the job's own folder of the store are accepted.
 
     Raises:
-        NotFound: the bytes are gone, or the address leads elsewhere.
+        NotFound: the bytes are gone, or the address is outside that folder.
         Unavailable: the store does not answer.
     """
     root = settings.CHECKPOINT_URL.rstrip("/")
@@ -58,7 +58,7 @@ def artifact_open(artifact: Artifact) -> tuple[IO[bytes], int]:
 
 
 def pieces(opened: IO[bytes]) -> Iterator[bytes]:
-    """The rest of a file, piece by piece; closes it at the end."""
+    """Yield the rest of a file in pieces and close it at the end."""
     with opened:
         while piece := opened.read(CHUNK_BYTES):
             yield piece

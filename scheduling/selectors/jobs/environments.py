@@ -1,4 +1,4 @@
-"""Environments that are not built yet: whose turn it is, and what a job waits for."""
+"""Environments that are not built yet: their order, and what a job waits for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scheduling.models import Environment, Job
 UNBUILT_STATES = (WorkState.QUEUED, WorkState.RUNNING)
 
 
-#: Who asked for an environment: the person who created the project that did, or that project where nobody
-#: did. An id of a project is negative, so that it is nobody's.
+#: Who requested an environment: the creator of its project, or that project if it has no creator. Project ids
+#: are negative, so that they do not clash with persons.
 _REQUESTER = Coalesce(F("project__created_by"), -F("project"), Value(0), output_field=BigIntegerField())
 
 
 def build_order() -> list[str]:
-    """The digests of queued environments in the order in which they are built."""
+    """Return the digests of queued environments in the order in which they are built."""
     found = Environment.objects.annotate(requester=_REQUESTER)
     queued = found.filter(state=WorkState.QUEUED).order_by("created_at", "pk")
     waiting = list(queued.values_list("pk", "requester"))
@@ -35,12 +35,12 @@ def build_order() -> list[str]:
 
 
 def in_turn(queued: Iterable[tuple[str, int]], started: Mapping[int, datetime]) -> list[str]:
-    """Digests in the order of their builds: requesters take turns, whoever has waited longest since a build
-    of theirs started goes first.
+    """Return digests in build order. Requesters take turns; the one whose last build started longest ago is
+    first.
 
     Args:
         queued: digest and requester of each environment, the oldest first.
-        started: when a build of a requester started last; whoever is missing never had one.
+        started: start of a requester's last build; missing if there was none.
     """
     own: dict[int, list[str]] = {}
     for digest, requester in queued:
@@ -53,7 +53,8 @@ def in_turn(queued: Iterable[tuple[str, int]], started: Mapping[int, datetime]) 
 
 
 def installer_output(job: Job) -> str:
-    """What the installer of the job's requirements printed last; empty unless the job waits for it."""
+    """Return the last output of the installer of the job's requirements; empty unless the job waits for
+    it."""
     if job.state != JobState.SUBMITTED:
         return ""
     running = Environment.objects.filter(pk=job.function_version.requirements_digest, state=WorkState.RUNNING)
@@ -61,7 +62,7 @@ def installer_output(job: Job) -> str:
 
 
 class BuildQueue:
-    """The builds that are queued or under way, read when first asked."""
+    """Queued and running builds, read on first use."""
 
     @cached_property
     def _started_at(self) -> dict[str, datetime | None]:
@@ -73,11 +74,11 @@ class BuildQueue:
         return {digest: place for place, digest in enumerate(build_order(), start=len(self._started_at))}
 
     def builds_before(self, digest: str) -> int | None:
-        """How many builds go before this one, those under way included; None where it is not queued."""
+        """Return how many builds precede this one, including running ones; None if it is not queued."""
         return self._places.get(digest)
 
     def wait_of(self, job: Job) -> str | None:
-        """What the job waits for, as a sentence; None unless it waits for its requirements."""
+        """Return what the job waits for, as a sentence; None unless it waits for its requirements."""
         digest = job.function_version.requirements_digest
         if job.state != JobState.SUBMITTED or not digest:
             return None

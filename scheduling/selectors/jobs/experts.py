@@ -1,4 +1,4 @@
-"""What became of the tokens of a job's mixture-of-experts layers, and where its experts live."""
+"""Destinations of the tokens of a job's mixture-of-experts layers, and the hosts of its experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING: dict[str, Any] = {
 
 
 def experts_of(job: Job) -> dict[str, Any]:
-    """Return what the job's page and `GET /jobs/{id}/experts/` show: the last record of its workers, packing
+    """Return what the job's page and `GET /jobs/{id}/experts/` show: its workers' last record, packing
     decisions, and a coarse history."""
     kept = JobExperts.objects.filter(job=job).first()
     if kept is None:

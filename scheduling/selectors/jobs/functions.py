@@ -1,4 +1,4 @@
-"""Reading functions and their versions, scoped to who asks. Bundles' bytes are fetched by download alone."""
+"""Functions and their versions that a person may see. Only downloads read the bundles' bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.selectors.scope.visibility import visible_project_ids
 
 
 def versions_visible_to(user: User) -> QuerySet[FunctionVersion]:
-    """All versions that the person may see, with what the API says of them."""
+    """Return all versions that the person may see, with the API's fields."""
     environment = Environment.objects.filter(pk=OuterRef("requirements_digest"))
     versions = FunctionVersion.objects.select_related("function__project", "created_by").annotate(
         size_bytes=F("bundle__size_bytes"),
@@ -24,16 +24,16 @@ def versions_visible_to(user: User) -> QuerySet[FunctionVersion]:
 
 
 def newest_versions(user: User) -> QuerySet[FunctionVersion]:
-    """The newest version of each function."""
+    """Return the newest version of each function."""
     newer = FunctionVersion.objects.filter(function=OuterRef("function"), number__gt=OuterRef("number"))
     return versions_visible_to(user).filter(~Exists(newer))
 
 
 def version_get(user: User, function_id: int, number: int | None = None) -> FunctionVersion:
-    """One version of a function, the newest unless told, with what its installer printed.
+    """Return one version of a function (default: the newest) with its installer's output.
 
     Raises:
-        NotFound: there is none, or the person may not know of it.
+        NotFound: there is none, or the person may not see it.
     """
     versions = versions_visible_to(user).filter(function=function_id)
     if number is not None:
@@ -50,11 +50,11 @@ def version_get(user: User, function_id: int, number: int | None = None) -> Func
 
 
 def resolve_function(project: Project, reference: str | int) -> FunctionVersion:
-    """The version that a job names: ``name``, ``name@3``, ``sha256:…`` or a function's id, within the
-    project.
+    """Return the version that a job names within the project: ``name``, ``name@3``, ``sha256:…`` or a
+    function's id.
 
     Raises:
-        InvalidRequest: the project has no such function; says what it has.
+        InvalidRequest: the project has no such function; the message lists what it has.
     """
     found = _by_reference(project, reference)
     if found is None:
@@ -66,7 +66,7 @@ def resolve_function(project: Project, reference: str | int) -> FunctionVersion:
 
 
 def _versions_in(project_id: int) -> QuerySet[FunctionVersion]:
-    """With their functions, the newest first."""
+    """Return the project's versions with their functions, the newest first."""
     versions = FunctionVersion.objects.filter(function__project=project_id).select_related("function")
     return versions.order_by("-number", "-pk")
 

@@ -1,4 +1,4 @@
-"""Everything that a job's page shows, read from rows; what is projected says from which plan."""
+"""Contents of a job's page, read from rows. Projections follow the stored plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAXIMUM_METRIC_POINTS = 800
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoint:
-    """Iterations done at a time (UTC)."""
+    """Completed iterations at a time (UTC)."""
 
     at: datetime
     iterations: float
@@ -46,7 +46,7 @@ class ProgressPoint:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """Measured progress, the projection along the plan, and the goal."""
+    """Measured progress, its projection along the plan, and the goal."""
 
     measured: list[ProgressPoint]
     projected: list[ProgressPoint]
@@ -57,7 +57,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class GpuPhase:
-    """A generation's life on ``gpus`` GPUs; ``until`` is None while it lasts."""
+    """A period of a generation on ``gpus`` GPUs; ``until`` is None while it lasts."""
 
     since: datetime
     until: datetime | None
@@ -67,7 +67,7 @@ class GpuPhase:
 
 @dataclass(frozen=True, slots=True)
 class GpusOverTime:
-    """GPUs the job had, is planned to have, and was promised at admission."""
+    """GPUs that the job had, is planned to have, and was promised at admission."""
 
     actual: list[GpuPhase]
     planned: list[PlannedPiece]
@@ -78,7 +78,7 @@ class GpusOverTime:
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """Values of each metric by iteration, thinned evenly; and where generations began."""
+    """Values of each metric by iteration, thinned evenly, and the beginnings of generations."""
 
     iterations: list[int]
     values: dict[str, list[float | None]]
@@ -89,7 +89,7 @@ class MetricSeries:
 
 
 def visible_job(user: User, job_id: str) -> Job | None:
-    """The job with what its page names, or None when the person may not see it."""
+    """Return the job with its related rows, or None if the person may not see it."""
     return (
         visible_jobs(user)
         .select_related("project", "owner", "function_version__function", "curve", "resubmission_of")
@@ -100,7 +100,7 @@ def visible_job(user: User, job_id: str) -> Job | None:
 
 
 def gpu_kinds(job: Job) -> list[tuple[str, bool]]:
-    """(kind, emulated) of the GPUs the job holds now."""
+    """Return (kind, emulated) of the GPUs that the job holds now."""
     held = (
         job.assignments.filter(state=AssignmentState.HELD)
         .values_list("gpu__kind", "gpu__emulated")
@@ -110,8 +110,8 @@ def gpu_kinds(job: Job) -> list[tuple[str, bool]]:
 
 
 def reserved_memory(job: Job) -> int | None:
-    """Bytes of host memory that are reserved for each of its workers, on the GPUs that it has now, else on
-    the fewest; None where nobody measured it."""
+    """Return the bytes of host memory reserved for each worker on the job's present number of GPUs, else
+    on the fewest; None if not measured."""
     known = curve(job)
     levels = [level for level in known.levels if level.reserved_memory_bytes] if known else []
     now = [level for level in levels if known is not None and level.gpus == known.gpus_now]
@@ -119,17 +119,17 @@ def reserved_memory(job: Job) -> int | None:
 
 
 def open_offer(job: Job, now: datetime) -> Offer | None:
-    """The offer that can still be accepted, if any."""
+    """Return the offer that can still be accepted, if any."""
     return Offer.objects.filter(job=job, state=OfferState.OPEN, valid_until__gt=now).first()
 
 
 def successor(job: Job) -> Job | None:
-    """The job that took this one's place when its offer was accepted."""
+    """Return the job that was created when this one's offer was accepted."""
     return Job.objects.filter(accepted_offer__job=job).first()
 
 
 def progress(job: Job, now: datetime) -> JobProgress:
-    """Progress from reported metrics; the projection follows the plan at the curve's throughput."""
+    """Return measured progress and a projection along the plan at the curve's throughput."""
     measured = [
         ProgressPoint(at, float(iteration))
         for iteration, at in _thinned(job).values_list("iteration", "measured_at").order_by("measured_at")
@@ -167,7 +167,7 @@ def _projection(job: Job, now: datetime) -> list[ProgressPoint]:
             float(job.max_iterations), done + rates.get(piece.gpus, 0.0) * (end - start).total_seconds()
         )
         points.append(ProgressPoint(end, done))
-    # The plan's own forecast is exact, pauses included: the line ends where the plan says.
+    # The plan's forecast includes pauses, so the line ends where the plan ends.
     points = [point for point in points if point.at < finish]
     points.append(ProgressPoint(finish, float(job.max_iterations)))
     return points
@@ -183,7 +183,7 @@ def _rates(job: Job) -> dict[int, float]:
 
 
 def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:
-    """What generations had, what the plan says, and the minimum satisfactory share of the verdict."""
+    """Return the GPUs of past generations, those planned, and the verdict's minimum satisfactory share."""
     generations = list(
         Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False).order_by(
             "live_at"
@@ -211,7 +211,7 @@ def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:
 def _phases(
     generation: Generation, since: datetime, reason: str, outages: Sequence[Stopped]
 ) -> Iterator[GpuPhase]:
-    """A generation's life, but for the times in which the platform was stopped."""
+    """Yield a generation's periods, without those in which the platform was stopped."""
     end = generation.retired_at
     for stopped_at, started_at in outages:
         if started_at <= since or (end is not None and stopped_at >= end):
@@ -224,7 +224,7 @@ def _phases(
 
 
 def minimum_satisfactory_share(job: Job) -> list[PlannedPiece]:
-    """The share that the verdict names (RFC 3339 there), as pieces; empty when there is none."""
+    """Return the verdict's share (there in RFC 3339) as pieces; empty if there is none."""
     share = (job.verdict or {}).get("minimum_satisfactory_share") or []
     return [
         PlannedPiece(_parsed(piece["start"]), _parsed(piece["end"]), int(piece["gpus"]))
@@ -251,7 +251,7 @@ def _thinned(job: Job, maximum_points: int = MAXIMUM_METRIC_POINTS) -> QuerySet[
 
 
 def metric_series(job: Job) -> MetricSeries:
-    """Numeric values alone: what a function reports beside numbers is not drawn."""
+    """Return the job's numeric metrics; other values that a function reports are not drawn."""
     rows = list(_thinned(job).order_by("iteration", "generation"))
     names = sorted({name for row in rows for name, value in row.values.items() if _is_number(value)})
     return MetricSeries(
@@ -279,7 +279,7 @@ def _number_or_none(value: object) -> float | None:
 
 
 def newest_events(user: User, job: Job, limit: int = 200) -> list[JobEvent]:
-    """The job's history, newest first, without the ids of jobs that the person may not see."""
+    """Return the job's history, newest first, without ids of jobs that the person may not see."""
     events = list(JobEvent.objects.filter(job=job).order_by("-id")[:limit])
     mask = mask_for(user, [event.message for event in events])
     for event in events:
@@ -288,15 +288,15 @@ def newest_events(user: User, job: Job, limit: int = 200) -> list[JobEvent]:
 
 
 def verdict_shown(user: User, job: Job) -> dict[str, Any]:
-    """The verdict without the ids of jobs that the person may not see; while there is none, only what the
-    job waits for, as its reason."""
+    """Return the verdict without ids of jobs that the person may not see; before a verdict, what the job
+    waits for as its reason."""
     verdict = job.verdict or {"reason": BuildQueue().wait_of(job)}
     reason = str(verdict.get("reason") or "")
     return {**verdict, "reason": mask_for(user, [reason])(reason)}
 
 
 def stored_checkpoints(job: Job, limit: int = 20) -> list[Checkpoint]:
-    """Complete checkpoints that still exist, newest first."""
+    """Return complete checkpoints that still exist, newest first."""
     return list(
         Checkpoint.objects.filter(job=job, deleted_at__isnull=True, complete_at__isnull=False).order_by(
             "-iteration", "-id"
@@ -305,15 +305,15 @@ def stored_checkpoints(job: Job, limit: int = 20) -> list[Checkpoint]:
 
 
 def artifacts(job: Job) -> list[Artifact]:
-    """Files that the completed job left."""
+    """Return the files that the completed job left."""
     return list(Artifact.objects.filter(job=job))
 
 
 def newest_log_chunks(job: Job, limit: int = 200) -> list[LogChunk]:
-    """The end of the log, in order."""
+    """Return the end of the log, in order."""
     return list(LogChunk.objects.filter(job=job).order_by("-id")[:limit])[::-1]
 
 
 def log_chunks_after(job: Job, chunk_id: int, limit: int = 200) -> list[LogChunk]:
-    """The next pieces of the log after one that is known, in order."""
+    """Return the next pieces of the log after a known one, in order."""
     return list(LogChunk.objects.filter(job=job, id__gt=chunk_id).order_by("id")[:limit])

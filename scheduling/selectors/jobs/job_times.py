@@ -1,4 +1,4 @@
-"""Times that follow from a job's stored plan. Pure: they read the row they are given."""
+"""Times from a job's stored plan. Pure functions of the given row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class PlannedPiece:
 
 
 def planned_pieces(job: Job) -> list[PlannedPiece]:
-    """The stored plan's pieces in order, without those that never end (by any calendar) or are empty."""
+    """Return the stored plan's pieces in order, without empty ones and those without an end in the
+    calendar."""
     plan = job.plan or {}
     pieces = []
     for start, end, gpus in zip(
@@ -36,7 +37,7 @@ def planned_pieces(job: Job) -> list[PlannedPiece]:
 
 
 def planned_start_at(job: Job, now: datetime) -> datetime | None:
-    """When it started, or is planned to get its first GPU; for a suspended job, its next one."""
+    """Return when the job started or is planned to get its first GPU; for a suspended job, its next one."""
     if job.started_at is not None and (job.state != JobState.SUSPENDED or job.finished()):
         return job.started_at
     pieces = ((each.start.timestamp(), each.end.timestamp(), each.gpus) for each in planned_pieces(job))
@@ -44,7 +45,7 @@ def planned_start_at(job: Job, now: datetime) -> datetime | None:
 
 
 def planned_finish_at(job: Job) -> datetime | None:
-    """When it ended, or is planned to finish; None when no plan says, and for what never began."""
+    """Return when the job ended or is planned to finish; None without a plan, and for a declined job."""
     if job.state == JobState.DECLINED:
         return None
     if job.finished_at is not None:
@@ -53,7 +54,8 @@ def planned_finish_at(job: Job) -> datetime | None:
 
 
 def slack_seconds(job: Job, now: datetime) -> float | None:
-    """Seconds between finish (planned or actual) and deadline; None for what did not and will not finish."""
+    """Return the seconds between finish (planned or actual) and deadline; None for a job that did not and
+    will not finish."""
     if job.finished_at is not None and job.state != JobState.COMPLETED:
         return None
     slack = job.slack_seconds(now)
@@ -61,12 +63,12 @@ def slack_seconds(job: Job, now: datetime) -> float | None:
 
 
 def progress_share(job: Job) -> float:
-    """Share of the iterations that are done, 0 to 1. A job that met its target early is complete."""
+    """Return the share of completed iterations, 0 to 1. A job that met its target early is complete."""
     if job.state == JobState.COMPLETED:
         return 1.0
     return min(1.0, job.iterations_done / job.max_iterations)
 
 
 def _moment(seconds: Any) -> datetime | None:
-    # A plan that does not finish stores infinity, as text or as null depending on who wrote it.
+    # A plan that does not finish stores infinity, as text or as null.
     return moment(seconds) if isinstance(seconds, int | float) else None

@@ -1,4 +1,4 @@
-"""Jobs as the API lists and shows them, scoped to who asks."""
+"""Jobs in the API, limited to those that the caller may see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scheduling.selectors.scope.visibility import visible_jobs
 
 
 def jobs_shown_to(user: User) -> QuerySet[Job]:
-    """Visible jobs with all that their representation needs, in a fixed number of queries."""
+    """Return visible jobs with all fields of their representation, in a fixed number of queries."""
     held = Assignment.objects.filter(job=OuterRef("pk"), state=AssignmentState.HELD).order_by("id")
     emulated_kind = Gpu.objects.filter(kind=OuterRef("curve__gpu_kind"), emulated=True)
     return with_history(
@@ -43,8 +43,7 @@ _EMULATED = PreparedValues(
 
 
 def as_submitted(job: Job) -> Job:
-    """A job that was stored just now, with what `jobs_shown_to` would say of it: nobody has given it anything
-    yet."""
+    """Return a job that was just stored in the form of `jobs_shown_to`: it has no GPUs and no history yet."""
     assert job.curve is not None  # every submission has one
     shown: Any = without_history(job)
     shown.gpus, shown.gpu_kind = 0, job.curve.gpu_kind
@@ -53,10 +52,10 @@ def as_submitted(job: Job) -> Job:
 
 
 def job_get(user: User, job_id: str) -> Job:
-    """One job.
+    """Return one job.
 
     Raises:
-        NotFound: there is none, or it is not the person's to see.
+        NotFound: there is none, or the person may not see it.
     """
     job = jobs_shown_to(user).filter(pk=job_id).first()
     if job is None:
@@ -65,11 +64,11 @@ def job_get(user: User, job_id: str) -> Job:
 
 
 def job_to_steer(user: User, job_id: str) -> Job:
-    """One job that the person may change.
+    """Return one job that the person may change.
 
     Raises:
-        NotFound: it is not the person's to see.
-        NotAllowed: the person may only look at it.
+        NotFound: the person may not see it.
+        NotAllowed: the person may see it but not change it.
     """
     job = job_get(user, job_id)
     require_role(user, job.project, Role.MEMBER)
@@ -77,7 +76,7 @@ def job_to_steer(user: User, job_id: str) -> Job:
 
 
 def jobs_matching(jobs: QuerySet[Job], filters: Mapping[str, Any]) -> QuerySet[Job]:
-    """Jobs that meet every filter given; the states given are alternatives."""
+    """Return the jobs that meet every given filter; given states are alternatives."""
     plain = {
         "project": "project__name",
         "service_class": "service_class",
@@ -107,7 +106,7 @@ def jobs_matching(jobs: QuerySet[Job], filters: Mapping[str, Any]) -> QuerySet[J
 
 
 def training_history(job: Job) -> QuerySet[Generation]:
-    """Generations that trained, in order, with the servers and GPUs they had."""
+    """Return the generations that trained, in order, with their servers and GPUs."""
     return (
         Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False)
         .prefetch_related("assignments__gpu__server")

@@ -1,4 +1,4 @@
-"""The jobs table: filters, search and pages over the jobs that a person may see."""
+"""The jobs table: filters, search and pages of the jobs that a person may see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduling.selectors.jobs.job_times import (
 )
 from scheduling.selectors.scope.visibility import steerable_project_ids, visible_jobs
 
-#: What the "show" filter offers beside single states.
+#: Options of the "show" filter besides single states.
 PROMISE_FILTERS = {
     "promised": "Promised",
     "at_risk": "At risk",
@@ -34,7 +34,7 @@ PROMISE_FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class JobFilters:
-    """What the person asked for. Unknown values were dropped when the request was read."""
+    """The requested filters. Unknown values were dropped when the request was read."""
 
     search: str = ""
     states: tuple[JobState, ...] = ()
@@ -44,7 +44,7 @@ class JobFilters:
     mine: bool = False
 
     def any(self) -> bool:
-        """Whether anything is filtered at all: an empty table then says something else."""
+        """Return whether any filter is set; an empty table shows another text then."""
         return bool(
             self.search or self.states or self.service_class or self.project or self.promise or self.mine
         )
@@ -73,13 +73,14 @@ class JobsPage:
 
 
 def gpus_now() -> Subquery:
-    """GPUs on which a job trains, or is being measured, at this moment; null for none."""
+    """Return a subquery for the GPUs on which a job trains or is measured now; null without any."""
     live = Generation.objects.filter(job=OuterRef("pk"), state=GenerationState.LIVE).order_by("-purpose")
     return Subquery(live.values("world_size")[:1])
 
 
 def filtered_jobs(user: User, filters: JobFilters) -> QuerySet[Job]:
-    """Visible jobs that match every filter, newest first. Search looks at id, name, function and labels."""
+    """Return visible jobs that match every filter, newest first. Search covers id, name, function and
+    labels."""
     jobs = visible_jobs(user)
     if filters.states:
         jobs = jobs.filter(state__in=filters.states)
@@ -111,7 +112,7 @@ def _with_promise(jobs: QuerySet[Job], promise: str) -> QuerySet[Job]:
 
 
 def jobs_page(user: User, filters: JobFilters, page: int, now: datetime, page_size: int = 25) -> JobsPage:
-    """One page; a page number beyond the last shows the last."""
+    """Return one page; a number beyond the last page gives the last."""
     jobs = filtered_jobs(user, filters)
     shown = jobs.select_related("project", "owner", "function_version__function").annotate(gpus=gpus_now())
     shown = shown.defer(UNREAD_OF_VERSION, "data", "hyperparameters")
@@ -134,5 +135,5 @@ def jobs_page(user: User, filters: JobFilters, page: int, now: datetime, page_si
 
 
 def has_any_job(user: User) -> bool:
-    """Whether the person has ever seen a job: a newcomer is shown how to submit one."""
+    """Return whether the person may see any job; otherwise the page explains how to submit one."""
     return visible_jobs(user).exists()

@@ -1,4 +1,4 @@
-"""Reading workers' output in bounded pieces."""
+"""Reads workers' output in bounded pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAXIMUM_CHARACTERS = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Chunks in order; ``next_after`` is where to go on, ``more`` whether there is more already."""
+    """Chunks in order; ``next_after``: where to continue; ``more``: whether more exist already."""
 
     results: list[LogChunk]
     next_after: int
@@ -20,7 +20,7 @@ class LogPage:
 
 
 def log_page(job: Job, *, after: int = 0, rank: int | None = None) -> LogPage:
-    """Chunks with ids beyond ``after``, as many as fit into one answer (at least one)."""
+    """Return the chunks with ids beyond ``after`` that fit into one answer (at least one)."""
     chunks = LogChunk.objects.filter(job=job, pk__gt=after).order_by("pk")
     if rank is not None:
         chunks = chunks.filter(rank=rank)
@@ -36,7 +36,7 @@ def log_page(job: Job, *, after: int = 0, rank: int | None = None) -> LogPage:
 
 
 def log_tail(job: Job, *, lines: int, after: int = 0, rank: int | None = None) -> LogPage:
-    """The last ``lines`` lines beyond ``after``; the first chunk is cut to begin where they do."""
+    """Return the last ``lines`` lines beyond ``after``; the first chunk is cut to begin with them."""
     chunks = LogChunk.objects.filter(job=job, pk__gt=after).order_by("-pk")
     if rank is not None:
         chunks = chunks.filter(rank=rank)

@@ -1,5 +1,5 @@
-"""What of a job's training is NaN or infinite, in one sentence: its page and the command line put it on
-top."""
+"""One sentence on NaN or infinite values of a job's training, shown at the top of its page and by the
+command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduling.models import Job
 
 
 def warning_of(job: Job) -> str:
-    """What is wrong with the result, or will be; empty where nothing is."""
+    """Return what is or will be wrong with the result, or an empty string."""
     weights = job.nonfinite.get("weights")
     if weights:
         return f"The final weights are useless: {describe_weights(weights)}."
@@ -20,7 +20,7 @@ def warning_of(job: Job) -> str:
 
 
 def describe_weights(weights: Mapping[str, Any]) -> str:
-    """Which tensors are not finite, as the middle of a sentence."""
+    """Return which tensors are not finite, as the middle of a sentence."""
     names = ", ".join(shown(name) for name in weights["names"])
     more = ", …" if weights["tensors"] > len(weights["names"]) else ""
     return f"{weights['tensors']} of {weights['of']} tensors hold NaN or infinite values ({names}{more})"

@@ -1,4 +1,4 @@
-"""What the overview says: figures of today, the queue, the promises and their slack."""
+"""The overview: figures of today, the queue, promises and their slack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAITING_STATES = (JobState.SUBMITTED, JobState.PROFILING, JobState.ADMITTED, Job
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The figures at the top. GPUs count for the whole cluster, jobs for what the person may see."""
+    """Figures at the top. GPUs are those of the whole cluster, jobs those that the person may see."""
 
     total_gpus: int
     usable_gpus: int
@@ -43,7 +43,7 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """One job that waits. ``waiting_seconds`` since it was submitted, or since it gave its GPUs back."""
+    """A waiting job. ``waiting_seconds``: since its submission, or since it released its GPUs."""
 
     job: Job
     waiting_seconds: float
@@ -54,7 +54,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Waiting jobs, longest wait first; those beyond the limit and other projects' are only counted."""
+    """Waiting jobs, longest wait first; jobs beyond the limit and of other projects are only counted."""
 
     jobs: list[QueuedJob]
     more: int
@@ -63,8 +63,8 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class PromiseCounts:
-    """How deadlines fared since a time, and how the open promises stand now. ``missed`` counts jobs that
-    still run too."""
+    """Outcomes of deadlines since a time, and the present state of open promises. ``missed`` includes jobs
+    that still run."""
 
     met: int
     missed: int
@@ -79,7 +79,7 @@ class PromiseCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobSlack:
-    """Seconds between a job's planned finish and its deadline; negative when it will be late."""
+    """Seconds between a job's planned finish and its deadline; negative if it will be late."""
 
     job_id: str
     job_name: str
@@ -88,7 +88,7 @@ class JobSlack:
 
 
 def tiles(user: User) -> Tiles:
-    """Counts in four queries, however many jobs there are."""
+    """Return the counts, in four queries for any number of jobs."""
     gpus = Gpu.objects.for_training().aggregate(
         total=Count("id"),
         usable=Count("id", filter=Q(pk__in=Gpu.objects.usable())),
@@ -121,7 +121,7 @@ def tiles(user: User) -> Tiles:
 
 
 def queue(user: User, now: datetime, limit: int = 15) -> Queue:
-    """Jobs without GPUs that want some. A suspended job waits since its last generation ended."""
+    """Return jobs that wait for GPUs. A suspended job waits since its last generation ended."""
     waiting = visible_jobs(user).filter(state__in=WAITING_STATES, paused_by_owner=False)
     everywhere = Job.objects.filter(state__in=WAITING_STATES, paused_by_owner=False).count()
     mine = waiting.count()
@@ -144,8 +144,7 @@ def queue(user: User, now: datetime, limit: int = 15) -> Queue:
 
 
 def promise_counts(user: User, since: datetime) -> PromiseCounts:
-    """Outcomes of jobs that ended after ``since`` or did not end yet; open promises whenever they were
-    made."""
+    """Return outcomes of jobs that ended after ``since`` or have not ended; open promises of any age."""
     ended = promises.UNFINISHED | Q(finished_at__gte=since)
     counts = visible_jobs(user).aggregate(
         met=Count("id", filter=ended & Q(promise_outcome=PromiseOutcome.MET)),
@@ -159,7 +158,7 @@ def promise_counts(user: User, since: datetime) -> PromiseCounts:
 
 
 def running_slacks(user: User, now: datetime) -> list[JobSlack]:
-    """Slack of every admitted, unfinished job with a deadline and a plan."""
+    """Return the slack of every admitted, unfinished job with a deadline and a plan."""
     jobs = visible_jobs(user).filter(state__in=PLANNED_STATES, deadline_at__isnull=False)
     slacks = []
     for job in jobs.only("id", "name", "deadline_at", "finished_at", "plan", "promised", "state"):

@@ -1,4 +1,4 @@
-"""How promises stand: the one rule for tiles, charts, the summary and the monitoring system."""
+"""State of promises: one definition for tiles, charts, the summary and the monitoring system."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ UNFINISHED = Q(state__in=PLANNED_STATES)
 OPEN = UNFINISHED & Q(promise_outcome=PromiseOutcome.OPEN)
 #: Open, and no plan meets the deadline.
 AT_RISK = OPEN & Q(at_risk=True)
-#: Missed already, though the job still runs: each of them counts as missed too.
+#: Missed already, although the job still runs. Each counts as missed, too.
 LATE = UNFINISHED & Q(promise_outcome=PromiseOutcome.MISSED)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPromise:
-    """``spare_seconds``: how long nothing may run until the deadline cannot be met by the present plan."""
+    """An open promise. ``spare_seconds``: for how long the job may pause before its present plan misses
+    the deadline."""
 
     job_id: str
     job_name: str

@@ -1,4 +1,4 @@
-"""A job's scaling curve as pages show it: measured levels, and those of other plan families beside them."""
+"""A job's scaling curve on pages: its measured levels, and those of other plan families."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Measured levels of the job's scaling curve, ascending, and where the job is on it.
+    """Measured levels of the job's scaling curve, ascending, and the job's place on it.
 
-    ``family``: of the runtime plans under which they were measured. ``others``: levels of the same function
-    under plans of other families.
+    ``family``: the plan family of the measurements. ``others``: levels of the same function under other plan
+    families.
     """
 
     levels: list[CurveLevel]
@@ -28,7 +28,7 @@ class Curve:
 
 
 def curve(job: Job) -> Curve | None:
-    """The job's scaling curve, or None while nothing was measured."""
+    """Return the job's scaling curve, or None if it has none."""
     if job.curve is None:
         return None
     live = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
@@ -43,7 +43,7 @@ def curve(job: Job) -> Curve | None:
 
 
 def _of_other_families(job: Job, curve: ScalingCurve) -> dict[str, list[CurveLevel]]:
-    """What the same function was measured at under other plans on this kind of GPU, by family."""
+    """Return the function's levels measured under other plan families on this kind of GPU, by family."""
     families = {PlanFamily.DENSE.value, *map(str, PlanFamily)}
     if job.lossy == Lossy.ALLOWED:
         families.add(family_name(lossy=True, codecs=job.codecs))

@@ -1,7 +1,7 @@
-"""What became of a job's deadline, in one sentence: what its page and the command line put on top.
+"""One sentence on a job's deadline, shown at the top of its page and by the command line.
 
-The verdict is what was answered once. A job that missed says that it missed, by how much and why, whatever
-was answered.
+The verdict is the answer that was given once. A job that missed its deadline says by how much and why,
+whatever the verdict was.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _VOID = {
 
 @dataclass(frozen=True, slots=True)
 class JobStanding:
-    """``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty where the verdict says all. ``text``: a
-    sentence, or empty."""
+    """A job's standing. ``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty if the verdict
+    suffices. ``text``: a sentence, or empty."""
 
     code: str = ""
     text: str = ""
 
 
 def standing(job: Job, now: datetime) -> JobStanding:
-    """How the job stands against its deadline. Looks at its history only where it missed, and where
-    `with_history` has not."""
+    """Return the job's standing against its deadline. Reads its history only if it missed and
+    `with_history` has not read it."""
     outcome = PromiseOutcome(job.promise_outcome)
     if outcome == PromiseOutcome.MET:
         return JobStanding("met", f"The promise was kept{_against(job, now)}.")
@@ -57,7 +57,7 @@ def standing(job: Job, now: datetime) -> JobStanding:
 
 
 def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """The jobs with what their standings need of their history, in one more query however many missed."""
+    """Prefetch the history that standings need, in one more query however many jobs missed."""
     missed = JobEvent.objects.filter(kind__in=_KINDS_OF_A_MISS, job__promise_outcome=PromiseOutcome.MISSED)
     return jobs.prefetch_related(
         Prefetch("events", missed.order_by("happened_at", "id"), to_attr=_HISTORY_ATTRIBUTE)
@@ -65,13 +65,13 @@ def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
 
 
 def without_history(job: Job) -> Job:
-    """A job of which nothing has happened yet, as `with_history` would read it."""
+    """Mark a new job as without history, as `with_history` would read it."""
     setattr(job, _HISTORY_ATTRIBUTE, [])
     return job
 
 
 def _history(job: Job) -> list[JobEvent]:
-    """Interruptions of the job, since when it was at risk, and that it became late, in order."""
+    """Return the job's interruptions, when it was at risk, and that it became late, in order."""
     read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)
     if read is None:
         return list(job.events.filter(kind__in=_KINDS_OF_A_MISS).order_by("happened_at", "id"))
@@ -98,7 +98,7 @@ def _against(job: Job, now: datetime) -> str:
 
 
 def _plan(job: Job) -> str:
-    """When an unfinished job is planned to end, against its deadline."""
+    """Return the planned end of an unfinished job, compared with its deadline."""
     finish = planned_finish_at(job)
     if job.finished() or finish is None:
         return ""
@@ -113,7 +113,7 @@ def _plan(job: Job) -> str:
 
 
 def _why(job: Job) -> str:
-    """What its history knows of the cause."""
+    """Return the cause of a miss from the job's history."""
     history = _history(job)
     if stops := [told.detail["platform_stopped"] for told in history if "platform_stopped" in told.detail]:
         return f"The platform was stopped {stops[-1]}.{_plan(job)}"
@@ -128,7 +128,7 @@ def _why(job: Job) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units of a duration: `2 h 5 min`, `48 s`."""
+    """Return the two largest units of a duration: `2 h 5 min`, `48 s`."""
     left = round(abs(seconds))
     for place, (length, name) in enumerate(_UNITS):
         if left >= length:

@@ -26,10 +26,10 @@ def run_installer(
     log: Path,
     report: Callable[[str], None],
 ) -> int:
-    """Run the command in ``folder``, its output appended to ``log``; returns its exit status.
+    """Run the command in ``folder`` with its output appended to ``log``. Return its exit status.
 
-    ``report`` is called with the output's end while the command runs. What it raises ends the whole process
-    group and is raised here.
+    ``report`` is called with the output's end while the command runs. An exception from it ends the whole
+    process group and is raised here.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(
