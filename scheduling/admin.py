@@ -1,4 +1,4 @@
-"""The admin's pages of functions, jobs and decisions: to look at. Changes go through services, which keep
+"""Read-only admin pages of functions, jobs and decisions. Changes go through services, which keep
 promises."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How far apart a job's recovery points are: the work that a failure can lose. Pure."""
+"""Intervals between a job's recovery points, which limit the work that a failure can lose. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: Where servers are reserved for failures, durable states are no farther apart than this: promises keep slack
-#: for the work that is lost.
+#: If servers are reserved for failures, durable states are at most this far apart: promises keep slack for
+#: the lost work.
 RESERVE_CHECKPOINT_SECONDS = 60.0
 
 
@@ -16,10 +16,10 @@ def told_intervals(
     reserve_servers: int,
     asked_protection: Mapping[str, int],
 ) -> dict[str, float | None]:
-    """What a job's workers are told: what its owner asked for, and no more than a promise of its class rests
-    on, whatever is in reserve by now.
+    """Return the intervals for a job's workers: those that its owner asked for, limited to those that a
+    promise of its class assumes, whatever the present reserve is.
 
-    ``protection_class``: as the job's row keeps it; empty where it has none.
+    ``protection_class``: as stored in the job's row; empty without one.
     """
     most = [asked_seconds]
     if reserve_servers:

@@ -1,4 +1,4 @@
-"""States of what is promised, the transitions between them, their groups and colours."""
+"""States of jobs and generations, their transitions, groups and colours."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ JOB_COLOURS = {
 
 
 class JobEventKind(models.TextChoices):
-    """Kinds of lines in a job's history. The others are its states and the kinds of its changes."""
+    """Kinds of entries in a job's history. Further kinds are its states and the kinds of its changes."""
 
     ASKED_ELSEWHERE = "asked_elsewhere", "Asked of another kind of GPU"
     AT_RISK = "at_risk", "At risk"
@@ -117,7 +117,7 @@ class VoidReason(models.TextChoices):
 
 
 class Lossy(models.TextChoices):
-    """Whether codecs that lose something may compress a job's gradients."""
+    """Whether lossy codecs may compress a job's gradients."""
 
     REFUSED = "refused", "Refused"
     ALLOWED = "allowed", "Allowed"
@@ -136,22 +136,22 @@ class GenerationState(models.TextChoices):
     RETIRED = "retired", "Retired"
 
 
-#: Of a generation that does not train yet.
+#: States of a generation that does not train yet.
 COMING_STATES = (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER)
 
 
 class RetireReason(models.TextChoices):
-    """Why a generation ended. The sentence beside it is for people alone."""
+    """Why a generation ended. The sentence beside it is for people only."""
 
     TAKEN_OVER = "taken_over", "Taken over"  # by its successor
     SUSPENDED = "suspended", "Suspended"
-    LET_GO = "let_go", "Let go"  # its job ended, or has other plans
+    LET_GO = "let_go", "Let go"  # its job ended or has another plan
     GIVEN_UP = "given_up", "Given up"  # it did not take over
-    LOST = "lost", "Lost"  # its server, or a worker
+    LOST = "lost", "Lost"  # its server or a worker was lost
     FAILED = "failed", "Failed"
-    MEASURED = "measured", "Measured"  # what was asked, or as much as fits
+    MEASURED = "measured", "Measured"  # what was requested, or as much as fits
     MEASURING_TIMEOUT = "measuring_timeout", "Measuring took too long"
-    BROKEN_OFF = "broken_off", "Broken off"  # a measurement, through no fault of its function
+    BROKEN_OFF = "broken_off", "Broken off"  # a measurement that ended through no fault of its function
 
 
 class Goal(models.TextChoices):
@@ -163,7 +163,7 @@ class Goal(models.TextChoices):
 
 
 class AssignmentState(models.TextChoices):
-    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to go, not confirmed),
+    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to leave, not confirmed),
     `released`."""
 
     WAITING = "waiting", "Waiting"
@@ -180,7 +180,7 @@ class CurveState(models.TextChoices):
 
 
 class EnvironmentState(models.TextChoices):
-    """How far the work on an environment is, as users are told."""
+    """State of the work on an environment, as shown to users."""
 
     PENDING = "pending", "Pending"
     BUILDING = "building", "Building"
@@ -192,13 +192,13 @@ class EnvironmentState(models.TextChoices):
 class OfferState(models.TextChoices):
     OPEN = "open", "Open"
     ACCEPTED = "accepted", "Accepted"
-    DECLINED = "declined", "Declined"  # by a person, before it ran out
+    DECLINED = "declined", "Declined"  # by a person, before it expired
     EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
 
 
 class RecoveryKind(models.TextChoices):
-    """What was lost: processes alone, a server, or a server that said before that it would leave."""
+    """What was lost: only processes, a server, or a server whose end was announced."""
 
     SOFTWARE = "software", "Software"
     HARDWARE = "hardware", "Hardware"
@@ -212,7 +212,7 @@ class RecoveryOutcome(models.TextChoices):
 
 
 class ProtectionState(models.TextChoices):
-    """How well a job's newest state in memory is kept."""
+    """How well a job's newest state in memory is protected."""
 
     FULL = "full", "Full"
     DEGRADED = "degraded", "Degraded"
@@ -220,7 +220,7 @@ class ProtectionState(models.TextChoices):
 
 
 class StateSource(models.TextChoices):
-    """Where a rank took its state from, nearest first."""
+    """Source of a rank's state, nearest first."""
 
     OWN_MEMORY = "own_memory", "Memory of its own server"
     PEER_MEMORY = "peer_memory", "A peer's memory"

@@ -1,4 +1,4 @@
-"""The key under which a scaling curve is known (contracts 1): what changes speed is part of it."""
+"""Keys of scaling curves (contracts 1), which cover everything that changes speed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from scheduling.core.runtime_plans.expert_families import UNPLANNED
 
 
 def data_digest(data: Sequence[Mapping[str, Any]]) -> str:
-    """Digest of declared data by name and place; empty for none."""
+    """Return the digest of declared data by name and place; empty for none."""
     return _digest(sorted(json.dumps(dict(item), sort_keys=True) for item in data)) if data else ""
 
 
 def key_of_family(function: str, plan_family: str) -> str:
-    """The key of a function's curve (`function_key_on`) under plans of a family."""
+    """Return the key of a function's curve (`function_key_on`) under plans of a family."""
     return _digest([function, plan_family])
 
 
 def keys_without_plan(function: str) -> list[str]:
-    """The keys of a function's curves without plans of gradients: it has one of these."""
+    """Return the possible keys of a function's curve without gradient plans; it has one of these."""
     return [key_of_family(function, family) for family in UNPLANNED]
 
 
 class Trains(Protocol):
-    """What a job and a request for one have in common: a function, its data and hyperparameters."""
+    """Common fields of a job and a request: a function, its data and hyperparameters."""
 
     @property
     def function_version(self) -> Any: ...
@@ -38,8 +38,9 @@ class Trains(Protocol):
 
 
 def function_key_on(job: Trains, kind: str) -> str:
-    """Digest of a job's function, or of a request's, with its data, the kind of GPU, and every hyperparameter
-    that may change speed or memory. Without the family: what gradients are like depends on no plan."""
+    """Return the digest of a job's or a request's function with its data, the kind of GPU, and every
+    hyperparameter that may change speed or memory. The plan family is not part of it, since gradients do
+    not depend on plans."""
     version = job.function_version
     neutral = {*version.speed_neutral, *SPEED_NEUTRAL}
     counted = {name: value for name, value in job.hyperparameters.items() if name not in neutral}

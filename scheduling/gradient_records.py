@@ -1,4 +1,4 @@
-"""A worker's record of its gradients as planners take it, and whether a newer one says something else."""
+"""Conversion of workers' gradient records for planners, and the drift between two records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduling.link_drift import NEGLIGIBLE_SECONDS
 
 
 def model_of(content: Mapping[str, Any], name: str = "job") -> ModelProfile:
-    """Its tensors in order of readiness. Raises ValueError for what is no model."""
+    """Return the record's tensors in order of readiness. Raise ValueError for an invalid model."""
     tensors = content["tensors"]
     return ModelProfile(
         name,
@@ -31,7 +31,7 @@ def model_of(content: Mapping[str, Any], name: str = "job") -> ModelProfile:
 
 
 def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
-    """Its tensors that are mostly zeros. Raises ValueError for densities that no workers can have."""
+    """Return the record's tensors that are mostly zeros. Raise ValueError for impossible densities."""
     elements = {each["name"]: each["elements"] for each in content["tensors"]}
     return tuple(
         SparsityProfile(
@@ -44,7 +44,7 @@ def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
                 tuple((one["workers"], one["density"]) for one in each["sums"]),
             ),
             Skew(each["skew"]),
-            # Earlier workers do not tell: who took rows for more than that could not follow its plan.
+            # Old workers do not report this field; a plan that wrongly assumed no rows could not be followed.
             rows=each.get("rows", True),
         )
         for each in content["sparse"]
@@ -52,8 +52,8 @@ def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
 
 
 def codecs_of(content: Mapping[str, Any]) -> tuple[CodecProfile, ...]:
-    """The codecs that were measured with it; those that the library does not know are left out. Raises
-    ValueError for a table that is none."""
+    """Return the codecs measured with the record, without those unknown to the library. Raise ValueError
+    for an invalid table."""
     return tuple(
         CodecProfile(
             each["codec"],
@@ -70,13 +70,13 @@ def codecs_of(content: Mapping[str, Any]) -> tuple[CodecProfile, ...]:
 
 
 def known_codecs(measured: Sequence[CodecProfile]) -> tuple[CodecProfile, ...]:
-    """Those that were measured on a worker's device, and the library's for the others."""
+    """Return the codecs measured on a worker's device, and the library's profiles for the others."""
     names = {codec.name for codec in measured}
     return (*measured, *(gpu_codec(name) for name in LOSSY if name not in names))
 
 
 def links_of(content: Mapping[str, Any], otherwise: LinkProfile) -> LinkProfile:
-    """The links that were measured with it; ``otherwise``: in the place of those that were not."""
+    """Return the links measured with the record; ``otherwise``: used for those that were not."""
     told = content.get("links") or {}
     rates = {
         name: LinkRate(float(rate["latency_seconds"]), float(rate["bytes_per_second"]))
@@ -89,10 +89,10 @@ def links_of(content: Mapping[str, Any], otherwise: LinkProfile) -> LinkProfile:
 
 
 def drift(known: Mapping[str, Any], newer: Mapping[str, Any]) -> float:
-    """By how much of itself the figure moved that moved most; endless where the tensors are others.
+    """Return the largest relative change of any figure; infinity if the tensors differ.
 
-    Compared are the times of the backward pass and of the rest, densities, and codecs' times, each in sum:
-    gaps of single tensors differ from one iteration to the next.
+    Compares the times of the backward pass and of the rest, densities, and codecs' times, each in sum: gaps
+    of single tensors vary between iterations.
     """
     one, other = model_of(known), model_of(newer)
     if one.layout != other.layout:

@@ -1,6 +1,6 @@
-"""Work of servers other than jobs: a room above registers it, and agents carry it out as they do generations.
+"""Work on servers other than jobs: another app registers it, and agents run it like generations.
 
-This room does not know what the work is. The key of such work contains a dash; ids of jobs never do.
+This app does not know what the work is. Its keys contain a dash, which ids of jobs never do.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from punctual.protocol.reports import CheckedItem, RefusedItem
 
 
 class OtherWork(Protocol):
-    """One kind of such work."""
+    """One kind of other work."""
 
     def desired(self, server: Server) -> Sequence[Mapping[str, Any]]:
         """Return the entries of `GET desired` for one server (docs/protocols.md 2.3)."""
 
     def may_run_on(self, server: Server) -> bool:
-        """Return whether the server can have any. Makes no query."""
+        """Return whether the server can have such work. Makes no query."""
 
     def take_workers(
         self,
@@ -31,20 +31,20 @@ class OtherWork(Protocol):
         desired_version: int,
         now: datetime,
     ) -> list[RefusedItem]:
-        """Take the reported workers of such work; return what is refused.
+        """Store the reported workers of such work. Return the refused items.
 
-        ``complete``: no worker is missing from the report. ``desired_version``: the newest that the agent
-        obeyed.
+        ``complete``: no worker is missing from the report. ``desired_version``: the newest that the agent has
+        applied.
         """
 
     def take_event(self, agent: Agent, event: Mapping[str, Any], happened_at: datetime) -> str | None:
-        """Take one event; return why it is refused, or None."""
+        """Apply one event. Return why it is refused, or None."""
 
     def take_counts(self, agent: Agent, items: Sequence[CheckedItem], now: datetime) -> list[RefusedItem]:
-        """Take the part `serving` of a report; return what is refused."""
+        """Store the part `serving` of a report. Return the refused items."""
 
     def take_logs(self, agent: Agent, items: Sequence[CheckedItem]) -> list[RefusedItem]:
-        """Take pieces of workers' logs; return what is refused."""
+        """Store pieces of workers' logs. Return the refused items."""
 
     def needs_bundle(self, server_id: int, digest: str) -> bool:
         """Return whether work on that server runs this function."""
@@ -65,7 +65,7 @@ def register(work: OtherWork) -> None:
 
 
 def registered() -> Sequence[OtherWork]:
-    """Return all kinds of such work."""
+    """Return all registered kinds of work."""
     return tuple(_registered)
 
 

@@ -1,5 +1,4 @@
-"""What a job was answered (contracts 3): one form for its row, for the API and for every service that
-answers."""
+"""A job's answer (contracts 3): one form for its row, the API and all services that give answers."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ ADMITTED, DECLINED, PENDING = "admitted", "declined", "pending"
 
 
 class AnswerCode(StrEnum):
-    """Why a job was answered so, beside what the planner says (`ReasonCode`): stable codes for programs."""
+    """Reason codes of answers besides the planner's (`ReasonCode`); stable, for programs."""
 
     QUOTA = "quota"
     PROTECTION = "protection"
@@ -44,10 +43,10 @@ class StoredVerdict:
     """An answer to a deadline, or that there is none yet. Times are RFC 3339 in UTC.
 
     ``decision``: `ADMITTED`, `DECLINED` or `PENDING`. ``reason_code``: stable, for programs; ``reason``: a
-    sentence with the numbers. ``missing_gpus``: by how many GPUs the tightest time fell short. ``offer``: a
-    deadline that can be promised. ``counts_on``: how many lost servers a promise bears, and what each costs,
-    as a sentence. ``needs_profiling``: the scaling curve has to be measured first. ``tiers``: of
-    a model with experts of known sizes, as `scheduling.services.memory.tier_options` says.
+    sentence with the numbers. ``missing_gpus``: GPUs missing at the tightest time. ``offer``: a deadline that
+    can be promised. ``counts_on``: how many lost servers a promise covers and what each costs, as a sentence.
+    ``needs_profiling``: the scaling curve has to be measured first. ``tiers``: for a model with experts of
+    known sizes, see `scheduling.services.memory.tier_options`.
     """
 
     decision: str
@@ -66,16 +65,16 @@ class StoredVerdict:
 
     @property
     def declined(self) -> bool:
-        """Whether it is a no."""
+        """Whether the answer is a decline."""
         return self.decision == DECLINED
 
     def as_json(self) -> dict[str, Any]:
-        """The form in which a job's row keeps it."""
+        """Return the form that a job's row stores."""
         return asdict(self) | {"minimum_satisfactory_share": list(self.minimum_satisfactory_share)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any] | None) -> StoredVerdict:
-        """What a row keeps. Fields that a row does not have are as they are by default."""
+        """Return the verdict of a row. Missing fields have their defaults."""
         known = {field.name for field in fields(cls)}
         kept = {name: value for name, value in (stored or {}).items() if name in known and value is not None}
         if "minimum_satisfactory_share" in kept:
@@ -84,12 +83,12 @@ class StoredVerdict:
 
 
 def declined(code: str, reason: str) -> StoredVerdict:
-    """A no that the planner did not say."""
+    """Return a decline that is not the planner's."""
     return StoredVerdict(DECLINED, code, reason)
 
 
 def pending(code: str, reason: str, *, needs_profiling: bool = False) -> StoredVerdict:
-    """What is answered while nothing is decided."""
+    """Return the answer before a decision."""
     return StoredVerdict(PENDING, code, reason, needs_profiling=needs_profiling)
 
 
@@ -101,7 +100,8 @@ def answered(
     *,
     counts_on: str = "",
 ) -> StoredVerdict:
-    """The planner's verdict, without its offer. ``counts_on``: what it says where it promises anything."""
+    """Return the planner's verdict, without its offer. ``counts_on``: text for a verdict that promises a
+    deadline."""
     share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
     return StoredVerdict(
         decision=ADMITTED if verdict.admitted else DECLINED,
@@ -118,7 +118,7 @@ def answered(
 def promised_on(
     plan: StoredPlan | None, deadline_at: datetime, code: str, reason: str, *, counts_on: str
 ) -> StoredVerdict:
-    """A yes that rests on a plan which is there already."""
+    """Return an admission that rests on an existing plan."""
     return StoredVerdict(
         decision=ADMITTED,
         reason_code=str(code),
@@ -130,13 +130,13 @@ def promised_on(
 
 
 def first_gpus_at(pieces: Iterable[tuple[float, float, int]], since: float = -math.inf) -> float:
-    """When the first GPUs are had after ``since`` by a plan's pieces (start, end, GPUs), in Unix seconds;
-    infinity where none are."""
+    """Return when a plan's pieces (start, end, GPUs) first have GPUs after ``since``, in Unix seconds;
+    infinity if never."""
     return next((float(start) for start, end, gpus in pieces if gpus > 0 and end > since), math.inf)
 
 
 def _planned_times(plan: StoredPlan | None, deadline_at: datetime | None) -> dict[str, Any]:
-    """When a plan starts and finishes, and how long before the deadline."""
+    """Return when a plan starts and finishes, and its slack before the deadline."""
     if plan is None:
         return {}
     finish = float(plan.finish_at)

@@ -39,7 +39,7 @@ from scheduling.life_cycle.instructions import (
     TellToSuspend,
 )
 
-#: How often a job may fail without passing its furthest iteration.
+#: Failures without passing the furthest iteration after which a job ends.
 MAXIMUM_FAILURES = 3
 #: Faults that the user must correct; another attempt would not help.
 FUNCTIONS_FAULTS = (
@@ -53,17 +53,16 @@ FUNCTIONS_FAULTS = (
     NONFINITE,
 )
 
-#: What says nothing of the rank that reports it.
+#: Faults that are not the fault of the rank that reports them.
 _PEER_LOST = "peer_lost"
-#: Its agent did not reach the control plane.
+#: The agent did not reach the control plane.
 _LEASE_ENDED = "lease_ended"
-#: Ends of generations that were wanted: what their workers report then is no failure.
+#: Intended ends of a generation; its workers' later reports are no failures.
 _IN_ORDER = (RetireReason.TAKEN_OVER, RetireReason.SUSPENDED, RetireReason.LET_GO)
 
 
 def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruction]:
-    """Rank 0 of generation ``number`` has completed its first iteration: the generation trains, and its
-    predecessor is retired."""
+    """Make generation ``number`` live after rank 0's first iteration, and retire its predecessor."""
     coming = job.coming
     if coming is None or coming.number != number:
         return []
@@ -82,7 +81,7 @@ def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruct
 
 
 def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instruction]:
-    """Take all GPUs from the job; its living generation stores its state first.
+    """Take all GPUs from the job; its live generation stores its state first.
 
     A hand-over under way may complete. The suspension is then requested again: by the next plan, or, for a
     job that its owner paused, when the hand-over ends.
@@ -103,7 +102,7 @@ def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instructio
 
 
 def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
-    """Give up a coming generation that is no longer wanted; empty where it must go on.
+    """Give up a coming generation that is no longer needed; empty if it must go on.
 
     Its predecessor keeps training; a job without a predecessor waits again with its last durable state. Two
     cases go on: a hand-over under way, because the predecessor may have stopped for it, and a generation on
@@ -136,10 +135,10 @@ def lost(
     coming_because: RetireReason = RetireReason.LOST,
     because: RetireReason = RetireReason.LOST,
 ) -> list[Instruction]:
-    """A training generation was lost before a hand-over: continue from the last durable state.
+    """Continue from the last durable state after a training generation was lost before a hand-over.
 
-    A generation that was still coming is given up (``coming_because``: a server that dies says nothing about
-    the state that was being read); its predecessor continues if it still trains.
+    If it was still coming, it is given up with the reason ``coming_because`` (a lost server says nothing
+    about the state that was being read); its predecessor continues if it still trains.
     """
     if job.coming is not None and generation.number == job.coming.number:
         return given_up(job, reason, coming_because)
@@ -159,7 +158,7 @@ def lost(
 
 
 def given_up(job: JobFacts, reason: str, because: RetireReason = RetireReason.GIVEN_UP) -> list[Instruction]:
-    """The coming generation will not train: its predecessor continues if it still trains; otherwise the job
+    """Give up the coming generation. Its predecessor continues if it still trains; otherwise the job
     restarts from its last durable state."""
     coming, live = job.coming, job.live
     if coming is None:
@@ -183,7 +182,7 @@ def given_up(job: JobFacts, reason: str, because: RetireReason = RetireReason.GI
 
 def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
     """Reset the job's progress to its last durable state. The coming generation or the next plan continues
-    there, once every worker of the lost one has ended."""
+    from there, once every worker of the lost one has ended."""
     iteration = job.stored_iteration if was_live else job.iterations_done
     found: list[Instruction] = [GoBack(iteration)] if was_live else []
     if job.coming is None and job.state == JobState.RUNNING:
@@ -194,7 +193,8 @@ def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
 def worker_failed(
     job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int = 0
 ) -> list[Instruction]:
-    """One rank has failed. A job that fails repeatedly without progress ends; a server's end never counts.
+    """Handle the failure of one rank. A job that fails repeatedly without progress ends; the end of a server
+    never counts.
 
     A rank that raises an error brings down its peers, and any of them may report first. So the function's
     error counts even if the generation was already given up for a lost peer.
@@ -227,8 +227,8 @@ def worker_failed(
 
 
 def _because(reason: str) -> RetireReason:
-    """Why a generation with a failed worker is retired. The agent ends a measurement that exceeds its
-    time."""
+    """Return the code for retiring a generation with a failed worker. The agent ends a measurement that
+    exceeds its time."""
     timed_out = reason == RetireReason.MEASURING_TIMEOUT
     return RetireReason.MEASURING_TIMEOUT if timed_out else RetireReason.FAILED
 
@@ -241,7 +241,7 @@ def _function_failed(
         # A late report about a replaced generation: its successor will report the same error.
         return []
     if generation.retired() and generation.retired_because == RetireReason.FAILED:
-        # Another rank has said so. An error on all ranks is one failure, not as many as there are ranks.
+        # Another rank has reported it. An error on all ranks is one failure.
         return []
     may_be_tried_again = fault.reason == "function_error" and generation.was_live
     if not may_be_tried_again:
@@ -257,16 +257,16 @@ def _function_failed(
 
 
 def timed_out(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instruction]:
-    """A generation whose workers are there has not done its step in time: that is a failure of its job, too.
-    ``lost`` or ``given_up`` says how the job continues."""
+    """Count a failure if a generation with all its workers exceeds a step's bound. ``lost`` or
+    ``given_up`` says how the job continues."""
     return _counted(job, generation, Fail("timed_out", reason), 0)
 
 
 def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int) -> list[Instruction]:
     """Count the end of a training generation as a failure of its job, if it is one (decision 0007).
 
-    It is none where a server or the network between servers may have failed, where the generation was to end,
-    or where the job trains on beside it.
+    It is none if a server or the network between servers may have failed, if the end was intended, or if the
+    job still trains on an earlier generation.
     """
     if fault.reason == _LEASE_ENDED:
         return [ExcuseFailure(generation.number)] if generation.failure_reason else []
@@ -278,7 +278,7 @@ def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: i
     if live is not None and live.number < generation.number and live.goal == Goal.TRAIN:
         return []
     if generation.failure_reason and (generation.failure_reason != _PEER_LOST or fault.reason == _PEER_LOST):
-        # Another rank has said why.
+        # Another rank has reported the cause.
         return []
     return [_count(job, generation, fault, reached)]
 
@@ -286,7 +286,7 @@ def _counted(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: i
 def _count(job: JobFacts, generation: GenerationFacts, fault: Fail, reached: int) -> CountFailure:
     furthest = max(job.iterations_done, reached)
     if generation.failure_reason:
-        # Counted already, with a cause that says less.
+        # Counted already, with a less specific cause.
         failures = job.failures
     else:
         failures = 1 if furthest > job.failed_at_iteration else job.failures + 1

@@ -1,4 +1,4 @@
-"""The facts on which a job's life depends, read from its rows at one moment. Times are timezone-aware UTC."""
+"""Facts of a job's life cycle, read from its rows at one time. Times are timezone-aware UTC."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class WorkerFacts:
     changed_at: datetime
 
     def ended_well(self) -> bool:
-        """Whether the worker has completed its task."""
+        """Return whether the worker has completed its task."""
         return self.phase == "completed" or self.exit_code == 0
 
     def step(self) -> str:
-        """The worker's phase, or ``exited`` once its process has ended."""
+        """Return the worker's phase, or ``exited`` once its process has ended."""
         return "exited" if self.gone else self.phase
 
 
@@ -41,7 +41,7 @@ class GenerationFacts:
     purpose: Purpose
     #: Its state.
     state: GenerationState
-    #: What its workers are to do.
+    #: Goal of its workers.
     goal: Goal
     #: Number of its ranks.
     world_size: int
@@ -55,34 +55,34 @@ class GenerationFacts:
     step_expires_at: datetime | None = None
     #: Why it was retired; empty before.
     retired_because: str = ""
-    #: Its ranks as far as agents have reported them.
+    #: Its workers, as reported so far.
     workers: tuple[WorkerFacts, ...] = ()
     #: Whether the state with which it stopped is durable.
     state_stored: bool = False
-    #: Measured iterations per second on as many GPUs; 0 where unknown.
+    #: Measured iterations per second on this number of GPUs; 0 if unknown.
     iterations_per_second: float = 0.0
     #: Seconds to store the job's weights.
     storing_seconds: float = 0.0
     #: Its GPUs on owned servers, by any number that identifies them.
     owned_gpus: frozenset[int] = frozenset()
-    #: Whether all its ranks are on one server, so that no network between servers can have parted them. Read
-    #: only where a rank reports a lost peer.
+    #: Whether all its ranks are on one server, so that no network between servers can have separated them.
+    #: Read only if a rank reports a lost peer.
     on_one_server: bool = False
-    #: Why its end counts as a failure of its job, as a code; empty where it does not.
+    #: Code of its failure if its end counts as a failure of its job; empty otherwise.
     failure_reason: str = ""
 
     def retired(self) -> bool:
-        """Whether the generation has ended."""
+        """Return whether the generation has ended."""
         return self.state == GenerationState.RETIRED
 
     def all_are(self, steps: tuple[str, ...]) -> bool:
-        """Whether every rank has reported and is in one of these steps."""
+        """Return whether every rank has reported and is in one of these steps."""
         return len(self.workers) == self.world_size and all(one.step() in steps for one in self.workers)
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job with its generations that have not ended."""
+    """A job and its unretired generations."""
 
     #: The job's id.
     id: str
@@ -100,8 +100,8 @@ class JobFacts:
     failures: int = 0
     #: The furthest iteration that it had reached when it failed.
     failed_at_iteration: int = 0
-    #: Why it failed last, once the end of no server can be the cause: every server of that generation has
-    #: reported since. Read only where these are as many failures as end a job.
+    #: Why it failed last, once every server of that generation has reported since, so that no lost server can
+    #: be the cause. Read only if the job has as many failures as end it.
     last_failure: Fail | None = None
     #: Number of the newest generation, for training or measuring.
     last_generation: int = 0
@@ -109,14 +109,14 @@ class JobFacts:
     live: GenerationFacts | None = None
     #: The generation that is being prepared to train; None for none.
     coming: GenerationFacts | None = None
-    #: Whether a worker of an earlier training generation may still run: neither has its agent confirmed its
-    #: end, nor is its server fenced. Known only where a generation is to begin without a predecessor.
+    #: Whether a worker of an earlier training generation may still run, since neither its end is confirmed
+    #: nor its server fenced. Known only if a generation is to begin without a predecessor.
     ending: bool = False
-    #: Generations that measure levels.
+    #: Unretired measurements.
     measurements: tuple[GenerationFacts, ...] = ()
 
     def finished(self) -> bool:
-        """Whether the job has reached a final state."""
+        """Return whether the job has reached a final state."""
         return self.state in TERMINAL_STATES
 
 

@@ -1,7 +1,6 @@
-"""Instructions about a job. Each is one small change of rows; a list is carried out in order, in one
-transaction.
+"""Instructions about a job. Each changes a few rows; a list is carried out in order, in one transaction.
 
-Generations are named by their numbers.
+Generations are identified by their numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class CallReady:
 
 @dataclass(frozen=True)
 class BeginTraining:
-    """Start a coming generation without a living predecessor from the last durable state."""
+    """Start a coming generation without a live predecessor from the last durable state."""
 
     #: Number of the generation.
     generation: int
@@ -43,9 +42,9 @@ class BeginTraining:
 
 @dataclass(frozen=True)
 class BeginHandover:
-    """Tell the living generation to hand over, and the ready generation to take over."""
+    """Tell the live generation to hand over, and the ready generation to take over."""
 
-    #: Number of the living generation.
+    #: Number of the live generation.
     predecessor: int
     #: Number of the ready generation.
     generation: int
@@ -53,7 +52,7 @@ class BeginHandover:
 
 @dataclass(frozen=True)
 class TellToSuspend:
-    """Tell the living generation to store its state and release its GPUs."""
+    """Tell the live generation to store its state and release its GPUs."""
 
     #: Number of the generation.
     generation: int
@@ -89,7 +88,7 @@ class GoBack:
 
 @dataclass(frozen=True)
 class BeginRecovery:
-    """Record that a generation that trained is lost: from now on the way back is followed."""
+    """Record that a live generation is lost, which begins a recovery."""
 
     #: Number of the generation.
     generation: int
@@ -99,7 +98,7 @@ class BeginRecovery:
 
 @dataclass(frozen=True)
 class AwaitServers:
-    """A running job waits for GPUs, to go on from the newest state that is left of it."""
+    """Suspend a running job without GPUs; it restarts from its newest remaining state."""
 
     #: Iteration of its last durable state.
     iteration: int
@@ -107,7 +106,7 @@ class AwaitServers:
 
 @dataclass(frozen=True)
 class NoPause:
-    """No change of generation is expected any more."""
+    """Clear the expected pause: no change of generation is expected any more."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class ExcuseFailure:
 
 @dataclass(frozen=True)
 class Fail:
-    """End the job: its function, its environment or its data is at fault."""
+    """End the job, whose function, environment or data is at fault."""
 
     #: Why, as a code.
     reason: str
@@ -148,11 +147,11 @@ class Fail:
 
 @dataclass(frozen=True)
 class MoveTo:
-    """Bring the job to another state, with a line of its history."""
+    """Move the job to another state, with an entry in its history."""
 
     #: The new state.
     state: JobState
-    #: The line of history.
+    #: Text of the entry.
     message: str
     #: Number of the generation concerned; None for none.
     generation: int | None = None
@@ -160,7 +159,7 @@ class MoveTo:
 
 @dataclass(frozen=True)
 class Record:
-    """Add a line to the job's history."""
+    """Add an entry to the job's history."""
 
     #: What the line reports, as a code.
     kind: str
@@ -172,7 +171,7 @@ class Record:
 
 @dataclass(frozen=True)
 class TellPlanner:
-    """Tell the planner that a fact on which plans rest has changed."""
+    """Tell the planner that a planning fact has changed."""
 
     #: The fact, as a short text.
     trigger: str

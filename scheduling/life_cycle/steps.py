@@ -1,4 +1,4 @@
-"""The steps of a job's generations that are due by its rows (docs/protocols.md 1).
+"""Due steps of a job's generations, derived from its rows (docs/protocols.md 1).
 
 Level-triggered: a call gives the steps that are due at that moment, however late or often it comes. Carrying
 out an instruction changes the facts, so that the instruction is not given again.
@@ -24,22 +24,22 @@ from scheduling.life_cycle.instructions import (
 
 #: The reason in a job's history for taking the GPUs of a paused job.
 PAUSED = "paused by its owner"
-#: Why a generation is lost whose worker has not yet said why it failed.
+#: Reason for the loss of a generation whose worker has not reported why it failed.
 WORKER_GONE = "a worker is gone"
 #: A job suspends at the end of its iteration. An iteration that takes longer than `STUCK_SECONDS` and
 #: `STUCK_ITERATIONS` measured iterations together counts as stuck.
 STUCK_SECONDS = 5.0
 STUCK_ITERATIONS = 10.0
-#: Seconds for which the last report of a worker that completed its task may still be on its way.
+#: Seconds for which a completed worker's last report may be under way.
 LAST_WORD_SECONDS = 30.0
 _WAITING = ("ready", "loading", "training")
-#: Phases in which a worker runs its function's code. In earlier ones, and while it is ready, its agent
-#: fetches what it needs from the platform's stores.
+#: Phases in which a worker runs its function's code. In earlier phases, and in phase `ready`, its agent
+#: fetches data from the platform's stores.
 _OWN_WORK = ("preparing", "loading", "training")
 
 
 def next_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
-    """Instructions that are due now; empty for none. After they are carried out, a further call may give
+    """Return the instructions that are due now. After they are carried out, a further call may return
     more."""
     found = failed_for_good(job) or _live_steps(job, bounds, now) or _coming_steps(job, bounds, now)
     for measurement in job.measurements:
@@ -56,7 +56,7 @@ def owner_steps(job: JobFacts, bounds: StepBounds) -> list[Instruction]:
 
 
 def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
-    """Steps of the generation that trains."""
+    """Return due steps of the live generation."""
     live = job.live
     if live is None:
         return []
@@ -75,7 +75,8 @@ def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instru
 
 
 def _has_suspended(job: JobFacts, live: GenerationFacts) -> list[Instruction]:
-    """The state is durable and the generation has stopped: the job waits without a GPU."""
+    """Return the instructions for a suspended generation: its state is durable, and the job waits without
+    GPUs."""
     found: list[Instruction] = [Retire(live.number, RetireReason.SUSPENDED, "suspended")]
     if job.state == JobState.RUNNING and job.coming is None:
         text = f"Suspended at iteration {job.iterations_done}; the state is kept."
@@ -84,8 +85,7 @@ def _has_suspended(job: JobFacts, live: GenerationFacts) -> list[Instruction]:
 
 
 def _is_stuck(live: GenerationFacts, bounds: StepBounds, now: datetime) -> bool:
-    """Whether a generation that was told to suspend is in the same iteration far longer than an iteration
-    takes.
+    """Return whether a suspending generation has been in one iteration far longer than an iteration takes.
 
     Promises count on its GPUs. A generation that has begun to store its state may finish.
     """
@@ -97,7 +97,7 @@ def _is_stuck(live: GenerationFacts, bounds: StepBounds, now: datetime) -> bool:
 
 
 def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
-    """Steps of the generation that is being prepared to train."""
+    """Return due steps of the coming generation."""
     coming, live = job.coming, job.live
     if coming is None or not coming.holds_gpus:
         return []
@@ -123,7 +123,7 @@ def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Inst
 def _measuring_steps(
     job: JobFacts, measurement: GenerationFacts, bounds: StepBounds, now: datetime
 ) -> list[Instruction]:
-    """Steps of one measurement."""
+    """Return due steps of one measurement."""
     ended = TellPlanner(f"profiling of {job.id} ended")
     if not measurement.holds_gpus:
         if (now - measurement.created_at).total_seconds() <= bounds.displacing_seconds:
@@ -142,7 +142,7 @@ def _measuring_steps(
 
 
 def worker_missing(generation: GenerationFacts, now: datetime) -> bool:
-    """Whether a worker of the generation has failed, or its process ended without a report."""
+    """Return whether a worker of the generation has failed, or its process ended without a report."""
     for worker in generation.workers:
         if worker.phase == "failed":
             return True
@@ -153,5 +153,5 @@ def worker_missing(generation: GenerationFacts, now: datetime) -> bool:
 
 
 def _overdue(generation: GenerationFacts, now: datetime) -> bool:
-    """Whether the present step of the generation has exceeded its bound."""
+    """Return whether the generation's present step has exceeded its bound."""
     return generation.step_expires_at is not None and now > generation.step_expires_at
