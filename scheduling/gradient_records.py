@@ -44,7 +44,8 @@ def sparse_of(content: Mapping[str, Any]) -> tuple[SparsityProfile, ...]:
                 tuple((one["workers"], one["density"]) for one in each["sums"]),
             ),
             Skew(each["skew"]),
-            # Old workers do not report this field; a plan that wrongly assumed no rows could not be followed.
+            # Old workers do not report this field; ranks could not follow a plan that does not treat these as
+            # rows.
             rows=each.get("rows", True),
         )
         for each in content["sparse"]

@@ -53,7 +53,7 @@ class GenerationFacts:
     was_live: bool = False
     #: When its present step exceeds its bound; None for no bound.
     step_expires_at: datetime | None = None
-    #: Why it was retired; empty before.
+    #: Why it was retired; empty while it is not.
     retired_because: str = ""
     #: Its workers, as reported so far.
     workers: tuple[WorkerFacts, ...] = ()
@@ -105,9 +105,9 @@ class JobFacts:
     last_failure: Fail | None = None
     #: Number of the newest generation, for training or measuring.
     last_generation: int = 0
-    #: The generation that trains; None for none.
+    #: The live training generation, or None.
     live: GenerationFacts | None = None
-    #: The generation that is being prepared to train; None for none.
+    #: The coming training generation, or None.
     coming: GenerationFacts | None = None
     #: Whether a worker of an earlier training generation may still run, since neither its end is confirmed
     #: nor its server fenced. Known only if a generation is to begin without a predecessor.

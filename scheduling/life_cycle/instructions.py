@@ -161,9 +161,9 @@ class MoveTo:
 class Record:
     """Add an entry to the job's history."""
 
-    #: What the line reports, as a code.
+    #: Code of the entry.
     kind: str
-    #: The line as a sentence.
+    #: The entry as a sentence.
     message: str
     #: Number of the generation concerned; None for none.
     generation: int | None = None
