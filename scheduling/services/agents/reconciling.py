@@ -129,7 +129,8 @@ def _finished_but_trained(look: _Look) -> str:
 
 
 def _paused_but_holding(look: _Look) -> str:
-    """The hand-over, the suspension and their confirmation have used up all the time that they may take."""
+    """Release the GPUs of a paused job that still holds them after a hand-over, a suspension and their
+    confirmation have had all their time."""
     job, live = look.job, look.live
     if not job.paused_by_owner or job.finished() or not look.training:
         return ""
@@ -154,7 +155,7 @@ def _stopped_for_nobody(look: _Look) -> str:
 
 
 def _waits_for_ever(look: _Look) -> str:
-    """A successor waits for GPUs although their holders' time to leave is over."""
+    """Give up a successor that waits for GPUs although their holders' time to leave is over."""
     coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""
@@ -167,9 +168,8 @@ def _waits_for_ever(look: _Look) -> str:
 
 
 def _waits_for_the_silent(look: _Look) -> str:
-    """A successor waits for GPUs of a silent server whose holder was not told to leave. The planner finds
-    other GPUs.
-    """
+    """Give up a successor that waits for GPUs of a silent server whose holder was not told to leave, so
+    that the planner finds other GPUs."""
     coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""

@@ -66,7 +66,8 @@ def hold_all(generations: Sequence[Generation], also_told: Iterable[Generation] 
 
 
 def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[str]:
-    """Free this server's GPUs whose workers the agent no longer has. Return as `free_assignments`.
+    """Free this server's GPUs whose workers the agent no longer has. Return the ids of jobs to advance, as
+    `free_assignments`.
 
     ``alive``: (job id, generation, rank) of workers that still exist. Only an agent that has applied the
     desired state without the generation can confirm its end: otherwise a worker might still be started.

@@ -2,8 +2,8 @@
 
 A plan loses if it was measured slower than training without a plan; if it takes far longer than predicted and
 training without a plan was never measured; if exchanges become lopsided; or if workers cannot follow it.
-Promises take precedence: while a job's promise needs levels that are faster with the plan than without it,
-the plan is kept.
+While a promise needs a level that is known to be reached only with the plan, a running job gives the plan up
+only if it was measured slower than training without a plan.
 """
 
 from __future__ import annotations

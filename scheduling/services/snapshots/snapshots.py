@@ -109,7 +109,8 @@ def pool_snapshot(
 
 
 def _largest_own(servers: Iterable[ServerSnapshot]) -> int:
-    """Return the GPUs of the largest owned server; levels are assumed to use servers of that size."""
+    """Return the GPUs of the largest server not on loan; a level needs at least as many servers of that
+    size."""
     return max((server.gpus for server in servers if not server.on_loan), default=0)
 
 
