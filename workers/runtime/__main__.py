@@ -36,18 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     box = parser.parse_args(arguments).box.resolve()
     _exit_at_once_on_sigterm()
     logging.basicConfig(level=logging.INFO, format="[runtime] %(message)s", stream=sys.stderr)
-    # What the function prints is read live from the log.
+    # The function's output is read live from the log.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     warm_up()
     code = Worker(box).run()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: libraries of a person's function, or a collective without its peers, may not let go.
+    # Not sys.exit: libraries of the function, or a collective without its peers, may block it.
     os._exit(code)
 
 
 def _exit_at_once_on_sigterm() -> None:
-    """A thread waits for the signal: the main thread may be inside a collective, where no handler runs."""
+    """Wait for SIGTERM in a thread: the main thread may be inside a collective, where no handler runs."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def wait() -> None:
@@ -58,10 +58,10 @@ def _exit_at_once_on_sigterm() -> None:
 
 
 class Worker:
-    """The life of a worker around the generation it serves."""
+    """A worker: it waits for one assignment and runs it."""
 
     def __init__(self, box: Path) -> None:
-        # Imported here and not above: what these import is what warming up is about.
+        # Imported here so that `warm_up` comes first.
         from workers.runtime.connection import AgentConnection
         from workers.runtime.goals import Goals
         from workers.runtime.server_lease import ServerLease
@@ -75,7 +75,7 @@ class Worker:
         self._generation: TrainingGeneration | None = None
 
     def run(self) -> int:
-        """Wait for work, do it; returns the exit code."""
+        """Wait for an assignment and run it; return the exit code."""
         from workers.runtime.failures import WorkerFailureError, is_peer_loss, peer_lost
 
         (self.box / "out").mkdir(exist_ok=True)
@@ -91,8 +91,7 @@ class Worker:
         except WorkerFailureError as failure:
             return self._fail(failure)
         except Exception as error:  # noqa: BLE001
-            # A fault of the runtime itself: the platform may try again elsewhere, a person finds it in the
-            # log.
+            # A fault of the runtime itself: the platform may retry elsewhere, and the log has the details.
             _log.exception("the runtime failed")
             return self._fail(
                 WorkerFailureError("killed", f"the runtime failed: {type(error).__name__}: {error}")
@@ -150,9 +149,9 @@ class Worker:
         return FAILED
 
     def _hear(self, message: Mapping[str, Any]) -> None:
-        """Take a message of the agent (in the connection's thread)."""
+        """Handle a message of the agent (in the connection's thread)."""
         if "assign" in message:
-            # A worker is used once: the first assignment counts, a repetition is the same.
+            # A worker is used once; a repeated assignment is the same.
             if not self._assigned.is_set():
                 self._message = message["assign"]
                 self._take_goal(self._message.get("goal"), self._message.get("start"))
@@ -167,7 +166,7 @@ class Worker:
             return
         self.goals.update(goal, start)
         if self.goals.goal == "stop":
-            # At once and from this thread: the main thread may be waiting for a rank that is gone.
+            # Exit from this thread: the main thread may be waiting for a rank that is gone.
             os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What a warm worker is told when it gets a job: the agent's `assign` message, read into types."""
+"""The agent's `assign` message, which gives a warm worker its job, read into types."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Device:
     """The accelerator of this worker.
 
     Attributes:
-        kind: `cpu`, `cuda` or `emulated` (a CPU slot that keeps the time of a declared accelerator).
+        kind: `cpu`, `cuda` or `emulated` (a CPU slot paced like a declared accelerator).
         index: the CUDA device's index on its server.
-        model: the device model of an emulated accelerator. links: the links of its server.
+        model: the device model of an emulated accelerator.
+        links: the links of an emulated accelerator's server.
         place: numbers of its server and rack, eight bytes each, the same for all generations of all jobs.
     """
 
@@ -38,7 +39,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the ranks of a generation are: numbers of their servers and of these servers' racks, by rank."""
+    """Numbers of the servers and racks on which the ranks of a generation are, by rank."""
 
     servers: tuple[int, ...]
     racks: tuple[int, ...]
@@ -46,14 +47,14 @@ class Places:
 
 @dataclass(frozen=True)
 class Target:
-    """A metric's value that ends the job."""
+    """The value of a metric at which the job ends."""
 
     metric: str
     at_least: float | None
     at_most: float | None
 
     def reached(self, values: Mapping[str, float]) -> bool:
-        """Whether `values` hold the metric and it is good enough."""
+        """Return whether `values` hold the metric and it is good enough."""
         value = values.get(self.metric)
         if value is None or not isfinite(value):
             return False
@@ -67,7 +68,7 @@ class ProfilePlan:
     """Which levels (GPU counts) to measure and for how long.
 
     Attributes:
-        known: iterations a second on fewer GPUs, as measured before; a level that is no faster is no gain.
+        known: iterations per second measured before on fewer GPUs; a level that is no faster is no gain.
     """
 
     levels: tuple[int, ...]
@@ -93,7 +94,7 @@ class Assignment:
     device: Device
     entry: str
     hyperparameters: Mapping[str, Any]
-    #: Those hyperparameters that the runtime reads.
+    #: The hyperparameters that the runtime reads.
     settings: Settings
     max_iterations: int | None
     target: Target | None
@@ -104,19 +105,19 @@ class Assignment:
     runtime_plan: RuntimePlan
     #: Share of the time that copying recovery points into memory may take; None: the node has no store.
     memory_share: float | None
-    #: Of states of experts that this worker may have in files, and may write in its life; None: no limit.
+    #: Bytes of expert states that this worker may keep in files, and may write in total; None: no limit.
     worker_disk_bytes: int | None = None
     worker_disk_writes_bytes: int | None = None
-    #: At which it may read and write them; None: no limit.
+    #: Rate at which it may read and write those files; None: no limit.
     worker_disk_bytes_per_second: float | None = None
     #: How copies of these points are sent to other servers.
     copy_mode: TrafficMode = TrafficMode.GEMINI
-    #: The newest state that the loss of a server leaves may be no older: then a durable one is stored. None:
-    #: nobody counts on it.
+    #: Maximum age of the newest state that survives the loss of a server; beyond it a durable state is
+    #: stored. None: no maximum.
     safe_seconds: float | None = None
-    #: Iterations between two points in memory at most, as the job's owner asks for.
+    #: Maximum number of iterations between two points in memory, set by the job's owner.
     point_iterations: int | None = None
-    #: By which the runtime weighs what recovery points cost against what they save.
+    #: Failure rate with which the runtime weighs the cost of recovery points against the work they save.
     failures_per_server_day: float = PUBLISHED_FAILURES_A_DAY
 
     @property
@@ -126,14 +127,14 @@ class Assignment:
 
     @property
     def disk_share(self) -> DiskShare:
-        """What this worker may do to its server's disk."""
+        """Limits on this worker's use of its server's disk."""
         return DiskShare(
             self.worker_disk_bytes, self.worker_disk_writes_bytes, self.worker_disk_bytes_per_second
         )
 
     @property
     def failures_per_second(self) -> float:
-        """Failures of all servers on which the generation trains."""
+        """Failure rate of all servers on which the generation trains, together."""
         return len(set(self.places.servers)) * self.failures_per_server_day / SECONDS_PER_DAY
 
     @classmethod
@@ -141,7 +142,7 @@ class Assignment:
         """Read an `assign` message.
 
         Raises:
-            ValueError: a field is missing or has no sense; the message names it.
+            ValueError: a field is missing or invalid; the message names it.
         """
         try:
             return cls._read(message)
@@ -193,7 +194,7 @@ class Assignment:
 
 
 def read_device(message: Mapping[str, Any]) -> Device:
-    """Read the part `device` of an assignment. Raises KeyError, ValueError where it is wrong."""
+    """Read the part `device` of an assignment. Raise KeyError or ValueError if it is invalid."""
     kind = message["kind"]
     if kind not in {"cpu", "cuda", "emulated"}:
         raise ValueError(f"unknown kind of device {kind!r}")
@@ -241,7 +242,7 @@ def _read_disk_rate(value: Any) -> float | None:
 
 
 def _read_failures(value: Any) -> float:
-    """An older control plane or agent sends no rate: then the published one counts."""
+    """Return the failure rate; the published one if the control plane or agent is too old to send it."""
     if value is None:
         return PUBLISHED_FAILURES_A_DAY
     if not (isfinite(float(value)) and float(value) >= 0):
@@ -250,7 +251,7 @@ def _read_failures(value: Any) -> float:
 
 
 def _read_places(message: Mapping[str, Any] | None, world_size: int) -> Places:
-    """Without a word about it, all ranks are on one server."""
+    """Return the places of the ranks; one server for all if the message names none."""
     message = message or {"servers": [0] * world_size, "racks": [0] * world_size}
     places = Places(tuple(map(int, message["servers"])), tuple(map(int, message["racks"])))
     if not len(places.servers) == len(places.racks) == world_size:

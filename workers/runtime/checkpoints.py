@@ -1,4 +1,4 @@
-"""Writes shards of states and final weights into the box's out folder, from where the agent stores them."""
+"""Writes state shards and final weights to the box's `out` folder, from which the agent stores them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Measured:
-    """When copying a shard began, and for how long training stopped for it."""
+    """When copying a shard began (monotonic clock), and for how long training paused for the copy."""
 
     begun: float
     copy_seconds: float
 
 
 class CheckpointWriter:
-    """Periodic checkpoints in a thread of its own, so that training pauses for the copy in memory alone."""
+    """Writes periodic checkpoints in its own thread, so that training pauses only for the copy in memory."""
 
     def __init__(self, box: Path, connection: AgentConnection, moves: StateMoves) -> None:
         self._moves = moves
@@ -45,7 +45,7 @@ class CheckpointWriter:
         threading.Thread(target=self._write_for_ever, name="checkpoints", daemon=True).start()
 
     def idle(self) -> bool:
-        """Whether the last shard has been written and stored."""
+        """Return whether the last shard has been written and stored."""
         if self._work.unfinished_tasks:
             return False
         return self._written is None or self._connection.is_stored(self._written)
@@ -55,15 +55,15 @@ class CheckpointWriter:
         self._work.put((shard, _Measured(begun, time.monotonic() - begun)))
 
     def write_now(self, shard: Shard, reason: str) -> str:
-        """Write a shard and announce it; returns its path in the box.
+        """Write a shard and announce it; return its path in the box.
 
         Raises:
-            WorkerFailureError: the node's disk does not take it.
+            WorkerFailureError: writing to the node's disk fails.
         """
         self._work.join()
         path = _path(shard)
         if path == self._written:
-            # The same state under another reason: what is stored already is not written over.
+            # The same state under another reason: announce it without writing it again.
             self._announce(shard, reason)
             return path
         try:
@@ -102,7 +102,7 @@ class CheckpointWriter:
 
 
 def _path(shard: Shard) -> str:
-    """Where a shard is written, in the box."""
+    """Return a shard's path in the box."""
     return f"out/state-{shard.description['iteration']}-{shard.description['shard']}.pt"
 
 
@@ -113,14 +113,13 @@ def write_final(
     report: Mapping[str, Any],
     expert_paths: ExpertPaths | None = None,
 ) -> str:
-    """Write the final weights and metrics beside what the function saved; returns the folder's path in the
-    box.
+    """Write the final weights and metrics beside the function's files; return the folder's path in the box.
 
     Args:
-        expert_paths: paths through the experts; None where there are none.
+        expert_paths: paths through the experts; None if none were recorded.
 
     Raises:
-        WorkerFailureError: the node's disk does not take it.
+        WorkerFailureError: writing to the node's disk fails.
     """
     try:
         artifacts.mkdir(parents=True, exist_ok=True)
@@ -135,7 +134,7 @@ def write_final(
 
 
 def _json_safe(value: Any) -> Any:
-    """JSON knows neither NaN nor infinity: null stands for both."""
+    """Replace NaN and infinity, which JSON lacks, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

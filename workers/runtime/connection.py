@@ -1,8 +1,8 @@
 """The worker's side of the agent's socket.
 
-Training never waits for the agent: messages go through a bounded outbox and a thread of their own. The agent
-may be gone for any time; the worker keeps dialling and tells it again what it must know (who it is, its
-phase, events and files that were not confirmed). Metrics that nobody fetches are thinned out.
+Training never waits for the agent: a thread sends messages from a bounded outbox. The agent may be gone for
+any time. The worker keeps dialling and, once connected, repeats its hello, its phase, and unconfirmed events
+and files. Metrics that pile up are thinned out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Message = dict[str, Any]
 
 
 class AgentConnection:
-    """Sends reports to the agent and hands its messages to `handle` (in a thread of the connection's own)."""
+    """Sends reports to the agent and passes its messages to `handle`, in a thread of this connection."""
 
     def __init__(self, box: Path, handle: Callable[[Mapping[str, Any]], None]) -> None:
         self._address = _socket_address(box)
@@ -55,12 +55,12 @@ class AgentConnection:
         threading.Thread(target=self._send_for_ever, name="agent-writer", daemon=True).start()
 
     def assigned(self, job: str, generation: int, rank: int) -> None:
-        """From now on the worker says whose it is."""
+        """Name the job, generation and rank in every later hello."""
         with self._changed:
             self._hello |= {"warm": False, "job": job, "generation": generation, "rank": rank}
 
     def phase(self, name: str, iteration: int | None = None) -> None:
-        """Report the worker's phase and how far it has come."""
+        """Report the worker's phase and its iteration."""
         message: Message = {"phase": name}
         if iteration is not None:
             message["iteration"] = iteration
@@ -78,7 +78,7 @@ class AgentConnection:
             self._post({"metrics": fields})
 
     def serving(self, **counts: Any) -> None:
-        """Report counts of requests. They only grow, so they replace those that were not sent yet."""
+        """Report counts of requests. Counts only grow, so these replace unsent ones."""
         with self._changed:
             self._outbox = deque(message for message in self._outbox if "serving" not in message)
             if self._socket is not None:
@@ -93,7 +93,7 @@ class AgentConnection:
             self._post(message)
 
     def is_heard(self, kind: str) -> bool:
-        """Whether the agent has all events of a kind."""
+        """Return whether the agent has confirmed all events of a kind."""
         with self._changed:
             return all(message["event"]["kind"] != kind for message in self._events.values())
 
@@ -110,18 +110,18 @@ class AgentConnection:
             self._changed.wait_for(lambda: path not in self._files)
 
     def is_stored(self, path: str) -> bool:
-        """Whether the agent has stored the file."""
+        """Return whether the agent has stored the file."""
         with self._changed:
             return path not in self._files
 
     def drain(self, acknowledgement_seconds: float, longest_seconds: float) -> None:
-        """Before the worker ends: wait until all is sent, then a moment for acknowledgements."""
+        """Wait until everything is sent, then briefly for acknowledgements; called before the worker ends."""
         with self._changed:
             self._changed.wait_for(lambda: not self._outbox and self._socket is not None, longest_seconds)
             self._changed.wait_for(lambda: not self._events, acknowledgement_seconds)
 
     def _post(self, message: Message) -> None:
-        # While nobody listens, phases need not pile up: a reconnect tells the last one.
+        # Phases need not pile up without a connection: a reconnect sends the last one.
         if self._socket is None and "phase" in message:
             return
         self._outbox.append(message)
@@ -193,7 +193,7 @@ class AgentConnection:
             try:
                 connection.sendall(json.dumps(message).encode() + b"\n")
             except OSError:
-                # The reader sees the broken connection too and dials again; until then nothing can be sent.
+                # The reader notices the broken connection too and dials again.
                 self._disconnected(connection)
                 continue
             with self._changed:
@@ -206,5 +206,5 @@ def _socket_address(box: Path) -> str:
     address = str(box / "agent.sock")
     if len(os.fsencode(address)) <= _LONGEST_SOCKET_PATH:
         return address
-    # The folder stays open for the life of the process, so that this short name keeps leading to it.
+    # The folder stays open for the life of the process, so this short path stays valid.
     return f"/proc/self/fd/{os.open(box, os.O_RDONLY | os.O_DIRECTORY)}/agent.sock"

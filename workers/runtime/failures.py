@@ -1,7 +1,7 @@
-"""Why a worker cannot go on, told apart so that the platform blames the right party.
+"""Reasons why a worker cannot go on, distinguished by who is at fault.
 
-A mistake in a person's function fails the job with the lines of *their* file; a peer that vanished or a port
-that was taken is the platform's business and fails only this generation.
+An error in a person's function fails the job and shows the lines of *their* file. A lost peer or a port
+already in use is the platform's fault and fails only this generation.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import communication
 import punctual
 from workers.runtime import own_groups
 
-#: What torch raises for a connection or a store, beside the plain RuntimeError of gloo's collectives.
+#: Errors that torch raises for a connection or a store; gloo's collectives raise a plain RuntimeError.
 _OF_A_CONNECTION = (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
 _COLLECTIVES_FOLDER = str(Path(dist.__file__).parent)
-#: The folders of code that exchanges something with other ranks.
+#: Folders of code that communicates with other ranks.
 _EXCHANGING_FOLDERS = (
     _COLLECTIVES_FOLDER, str(Path(communication.__file__).parent), str(Path(__file__).resolve().parent)
 )  # fmt: skip
-#: A worker that is gone loses its connections one after the other: a function's own first, it may be.
+#: A worker that is gone loses its connections one after the other, perhaps the function's own first.
 _SETTLING_SECONDS = 1.0
 _RUNTIME_FOLDER = str(Path(__file__).resolve().parent)
-#: Nobody looks for a mistake of theirs in these: ours, and Python's own.
+#: Folders in which no error of a person's function can be: the platform's and Python's own.
 _FOREIGN_FOLDERS = (
     _RUNTIME_FOLDER, str(Path(punctual.__file__).resolve().parent), sysconfig.get_path("stdlib"), "<frozen"
 )  # fmt: skip
@@ -47,7 +47,7 @@ class WorkerFailureError(Exception):
             `declined` or `start_failed` (docs/protocols.md, 2.2).
         message: one line for a person.
         traceback_text: frames of the person's function, or empty.
-        out_of_memory: the accelerator's memory did not suffice.
+        out_of_memory: whether the accelerator ran out of memory.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class WorkerFailureError(Exception):
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether `error` says that another rank of the process group is gone.
+    """Return whether `error` means that another rank of the process group is gone.
 
-    Its words say nothing: they may be the function's. It is of a kind that torch raises where a connection
-    breaks, or follows from one, no statement of the function raised it, and a connection of the runtime's own
-    groups is broken.
+    The error's text does not tell, as it may be the function's. The conditions are: the error, or one it
+    follows from, is of a type that torch raises for a broken connection; no `raise` of the function raised
+    it; and a connection of the runtime's own groups is broken.
     """
     return any(_follows_from_a_lost_peer(one) for one in _with_its_causes(error))
 
@@ -87,8 +87,10 @@ def _follows_from_a_lost_peer(error: BaseException) -> bool:
 
 
 def _is_raised_by_a_statement_elsewhere(error: BaseException) -> bool:
-    """Whether a `raise` outside of all code that exchanges anything raised the error. Where a connection
-    breaks, the call of a compiled function raises it, or a `raise` of the runtime's own."""
+    """Return whether a `raise` outside of all communicating code raised the error.
+
+    For a broken connection, a call of a compiled function raises it, or a `raise` of the runtime.
+    """
     place = error.__traceback__
     if place is None:
         return False
@@ -112,15 +114,15 @@ def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def blaming_the_function(what: str, reason: str = "function_error") -> Iterator[None]:
-    """Turn whatever a person's code raises inside into a precise failure.
+    """Turn any exception of a person's code inside this context into a WorkerFailureError.
 
     Args:
-        what: the method that is called, for the message.
+        what: the called method, for the message.
         reason: `function_error` or `function_load_error`.
 
     Raises:
-        WorkerFailureError: for every exception, `sys.exit()` and KeyboardInterrupt included: no signal brings
-            one to a worker.
+        WorkerFailureError: for every exception, `sys.exit()` and KeyboardInterrupt included: in a worker,
+            no signal raises the latter.
     """
     try:
         yield
@@ -133,7 +135,7 @@ def blaming_the_function(what: str, reason: str = "function_error") -> Iterator[
 
 
 def failure_of(what: str, error: BaseException, reason: str = "function_error") -> WorkerFailureError:
-    """The failure of a person's code that raised `error` in `what`."""
+    """Return the failure of a person's code that raised `error` in `what`."""
     return WorkerFailureError(
         reason,
         f"{what}: {_summary(error)}",
@@ -143,25 +145,25 @@ def failure_of(what: str, error: BaseException, reason: str = "function_error") 
 
 
 def peer_lost(error: BaseException) -> WorkerFailureError:
-    """The failure of a rank whose partner in a collective is gone."""
+    """Return the failure of a rank whose partner in a collective is gone."""
     return WorkerFailureError("peer_lost", f"another worker of this generation is gone: {first_line(error)}")
 
 
 def start_failed(what: str, error: BaseException) -> WorkerFailureError:
-    """The failure of a generation that could not be brought together."""
+    """Return the failure of a generation whose ranks could not be connected."""
     return WorkerFailureError("start_failed", f"{what}: {first_line(error)}")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its type's name where it says nothing."""
+    """Return the first line of an error's text, or its type's name if the text is empty."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - the person's code too
+    except Exception:  # noqa: BLE001 - __str__ may be a person's code
         return "its message cannot be made"
     lines = [line.strip() for line in text.strip().splitlines()]
     if not lines:
         return type(error).__name__
-    # What PyTorch says of a state that does not fit begins so: the reason is on the next line.
+    # PyTorch's errors about a state that does not fit end the first line so; the reason follows on the next.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
@@ -176,7 +178,7 @@ def _summary(error: BaseException) -> str:
 
 
 def _visible_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Frames of the function: those below the runtime's own, outside Python's and installed packages."""
+    """Return the frames of the function: outside the runtime, Python and installed packages."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -189,7 +191,7 @@ def _visible_frames(error: BaseException) -> list[traceback.FrameSummary]:
 def _frames_of_the_function(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     shown = _visible_frames(error)
-    # The innermost frame says which call inside a library went wrong; the runtime's own says nothing.
+    # The innermost frame shows which call inside a library failed; a frame of the runtime tells nothing.
     if frames and frames[-1] not in shown and not frames[-1].filename.startswith(_RUNTIME_FOLDER):
         shown.append(frames[-1])
     lines = ["Traceback of the function (innermost call last):\n"] if shown else []

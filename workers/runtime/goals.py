@@ -1,4 +1,4 @@
-"""What the control plane wants of this worker; it only ever grows."""
+"""The goal that the control plane sets for this worker; it only rises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GOAL_ORDER = {"prepare": 0, "train": 1, "serve": 1, "hand_over": 2, "suspend": 2
 
 
 class Goals:
-    """The highest goal heard so far. Messages may be lost, doubled or late; a lower goal changes nothing."""
+    """The highest goal received. Messages may be lost, doubled or late; a lower goal changes nothing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -20,7 +20,7 @@ class Goals:
         self._train_heard: float | None = None
 
     def update(self, goal: str, start: Mapping[str, Any] | None) -> None:
-        """Take a goal and where to start from.
+        """Store a goal and where the state comes from.
 
         Raises:
             ValueError: there is no such goal.
@@ -38,31 +38,31 @@ class Goals:
 
     @property
     def goal(self) -> str:
-        """The goal to obey."""
+        """The highest goal received."""
         return self._goal
 
     @property
     def start(self) -> Mapping[str, Any] | None:
-        """Where the state comes from, as last told."""
+        """Where the state comes from, as last received."""
         return self._start
 
     @property
     def seconds_since_train(self) -> float:
-        """Seconds since the goal `train` was heard."""
+        """Seconds since the goal `train` was received."""
         return 0.0 if self._train_heard is None else time.monotonic() - self._train_heard
 
     def wait_for_train(self) -> None:
-        """Sleep until told to train (or something later)."""
+        """Sleep until the goal is `train` or a higher one."""
         with self._changed:
             self._changed.wait_for(lambda: self._goal != "prepare")
 
     def wait_for_start(self) -> Mapping[str, Any] | None:
-        """Sleep until told where the state comes from; None when told not to train any more."""
+        """Sleep until the source of the state is known and return it; None if the goal is past `train`."""
         with self._changed:
             self._changed.wait_for(lambda: self._start is not None or self._goal != "train")
             return self._start if self._goal == "train" else None
 
     def wait_for_change(self, seconds: float) -> None:
-        """Sleep for `seconds`, less when a message comes."""
+        """Sleep for `seconds`, or until a message comes."""
         with self._changed:
             self._changed.wait(seconds)

@@ -1,7 +1,7 @@
-"""How much host memory a worker has taken at most: what its server reserves for each of them.
+"""A worker's peak host memory, which its server reserves for each worker.
 
-What is resident counts, memory that is shared with others included, of this process and of all that it
-started (loaders). Files that were only read do not.
+It is the resident memory, shared memory included, of this process and of the processes it started (loaders).
+Files that were only read do not count.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
 
 def forget_peak() -> None:
-    """Begin to count anew, where the kernel allows it; else the peak is that of the whole life."""
+    """Reset the peak. Where the kernel does not allow that, the peak is that of the process's whole life."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """The most that was resident at once since `forget_peak`, in bytes; each process by its own peak."""
+    """Return the sum of the processes' own peaks of resident memory since `forget_peak`, in bytes."""
     return sum(_peak_of(process_id) for process_id in _own_tree())
 
 

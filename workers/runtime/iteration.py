@@ -1,7 +1,7 @@
-"""One iteration: forward, backward, synchronisation, clipping, step, and the exchange of what all ranks must
-know.
+"""One iteration: forward, backward, synchronisation, clipping, step, and the exchange of control, votes and
+metrics among all ranks.
 
-Training and profiling run the same code, so that what was profiled is what is trained.
+Training and profiling run the same code, so a profile describes the training that follows.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class IterationResult:
         values: loss and metrics, averaged over the global batch.
         seconds: the whole iteration, waiting for other ranks and an emulated device's padding included.
         train_seconds: the function's forward and backward pass alone.
-        votes: what the ranks said of recovery points in memory.
-        routing: what became of the tokens of the global batch.
+        votes: the ranks' votes on recovery points in memory, combined.
+        routing: how the gates routed the tokens of the global batch.
     """
 
     control: Control
@@ -100,9 +100,9 @@ class IterationRunner:
         self._seed = seed
         self._clip_norm = clip_norm
         self._clock = TrainClock(parts)
-        #: Learns when the network is idle, where copies of recovery points are sent.
+        #: Receives the network's busy times; None where no copies of recovery points are sent.
         self.traffic: CopyTraffic | None = None
-        #: Learns when gradients are ready, where that is measured.
+        #: Records when gradients become ready; None where that is not measured.
         self.times: GradientTimes | None = None
         self.rows = RowTimes(parts.module, parts.device, pace)
         self._trained = TrainedParameters(parts, group, world_size)
@@ -119,8 +119,8 @@ class IterationRunner:
         """Compute iteration `iteration` on all ranks of the group.
 
         Args:
-            control: rank 0's wish; what others pass is ignored. vote: asked after the backward pass what
-                this rank says of recovery points in memory.
+            control: rank 0's request; values of other ranks are ignored.
+            vote: called after the backward pass; returns this rank's vote on recovery points in memory.
 
         Raises:
             WorkerFailureError: the function raised, or a peer is gone.
@@ -151,10 +151,10 @@ class IterationRunner:
         if self.times is not None:
             self.times.synchronised()
         if self.traffic is not None and self.pace is None:
-            # Of a real device it is not known when between the two the network is idle.
+            # On a real device, the network's idle times within the backward pass are unknown.
             self.traffic.collective(backward_began, time.monotonic())
-        # The exchange travels while the optimizer steps. Copies of the last point have had the network's idle
-        # times of both passes by now, and reading the loss does not keep a GPU from its backward pass.
+        # The exchange runs while the optimizer steps. It starts this late so that copies of the last point
+        # can use the idle times of both passes, and reading the loss does not delay the backward pass.
         usage = self.synchronisation.usage
         exchange = Exchange(
             control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size,
@@ -162,7 +162,7 @@ class IterationRunner:
         )  # fmt: skip
         self._task_times.begin()
         if self._trained.late:
-            exchange.result()  # before that it is not known whether all ranks have the same ones
+            exchange.result()  # raises unless all ranks train the same parameters
             self._trained.synchronise()
         used = not usage.is_partial or usage.drop_unused(exchange.flags())
         if not used and all(each.grad is None for each in self._trained.late):
@@ -200,10 +200,10 @@ class IterationRunner:
         )
 
     def rehearse(self, iteration: int, *, workers: int | None = None) -> None:
-        """An iteration on this rank alone: gradients are not synchronised, no rank waits for another.
+        """Run an iteration on this rank alone: gradients are not synchronised, no rank waits for another.
 
         Args:
-            workers: take the first one's part of the batch as if it were divided among so many.
+            workers: take the first worker's part of the batch, as divided among this many workers.
 
         Raises:
             WorkerFailureError: the function raised.
@@ -218,12 +218,12 @@ class IterationRunner:
         self._forget_gradients()
 
     def _forget_gradients(self) -> None:
-        """Those of parameters that the optimizer does not step too: they would be added up."""
+        """Clear all gradients; those of parameters that the optimizer does not step would accumulate."""
         self.parts.optimizer.zero_grad(set_to_none=True)
         self.parts.module.zero_grad(set_to_none=True)
 
     def _forward(self, iteration: int, batch: LocalBatch) -> tuple[Tensor, dict[str, float]]:
-        """The function's `train`; returns the local mean loss and metrics."""
+        """Call the function's `train`; return the local mean loss and metrics."""
         enter_iteration(self._seed, iteration, batch.indices)
         seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
         self.parts.module.train()
@@ -243,12 +243,12 @@ class IterationRunner:
 
     @contextmanager
     def _telling_its_part(self, batch: LocalBatch) -> Iterator[None]:
-        """Add to a mistake in `train` how much of the batch this worker has: it may be the reason."""
+        """Add this worker's share of the batch to an error in `train`: the share may be the cause."""
         try:
             yield
         except WorkerFailureError as failure:
             whole = len(batch.global_indices)
-            if batch.size == whole or not failure.traceback_text:  # what is refused has no lines
+            if batch.size == whole or not failure.traceback_text:  # refusals have no traceback
                 raise
             raise WorkerFailureError(
                 failure.reason,
@@ -269,11 +269,11 @@ class IterationRunner:
             self.pace.backward_done()
 
     def _clip(self) -> None:
-        """Scale gradients down to the wanted norm; sparse ones by their values."""
+        """Scale gradients down to the configured norm; sparse ones by their values."""
         if self._clip_norm is None:
             return
         gradients: list[Tensor] = []
-        # Of this rank's experts, and of those among them that no other rank counts too.
+        # Gradients of this rank's experts; `counted` are those that no other rank counts too.
         of_experts: list[Tensor] = []
         counted: list[Tensor] = []
         experts = self.parts.experts
@@ -330,9 +330,9 @@ class Exchange:
         """Start the exchange.
 
         Args:
-            trained: the fingerprint of the parameters that are trained.
-            flags: of the parameters that this rank used.
-            routing: of the tokens of all ranks.
+            trained: the fingerprint of the trained parameters.
+            flags: which parameters this rank used.
+            routing: how this rank's gates routed tokens.
 
         Raises:
             WorkerFailureError: there are more metrics than room.
@@ -348,7 +348,7 @@ class Exchange:
         self._world_size = world_size
         told = [vote.ready, vote.spoiled, vote.safe, vote.lacking, vote.busy]
         head = [int(control) if rank == 0 else 0, *told, batch.size, trained, self._fingerprint]
-        # A rank without samples of its own has computed one for company's sake: it does not count.
+        # A rank without samples has computed a borrowed one to take part in collectives: it does not count.
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
         values += [0.0] * (len(head) + 1 + METRIC_SLOTS - len(values))
@@ -370,8 +370,7 @@ class Exchange:
             work.wait()
 
     def result(self) -> tuple[Control, Votes, dict[str, float], RoutingOfIteration]:
-        """Rank 0's control flag, what all ranks have voted, and of the global batch loss and metrics, and
-        what became of its tokens.
+        """Return rank 0's control flag, all ranks' votes, and loss, metrics and routing of the global batch.
 
         Raises:
             WorkerFailureError: ranks returned different metrics.
@@ -401,10 +400,10 @@ class Exchange:
 
 
 class TrainClock:
-    """Times `train()` and the backward pass without the waiting for other ranks.
+    """Times `train()` and the backward pass without the wait for other ranks.
 
-    DDP ends the backward pass by waiting for the gradients' all-reduce. What the function itself costs ends
-    when the last gradient has been computed, which a hook on each parameter sees.
+    DDP ends the backward pass by waiting for the gradients' all-reduce. The function's own time ends when the
+    last gradient has been computed, which a hook on each parameter records.
     """
 
     def __init__(self, parts: TrainingParts) -> None:
@@ -434,15 +433,15 @@ class TrainClock:
         return self._pieces > len(self._ready)
 
     def start(self) -> None:
-        """`train()` begins."""
+        """Note that `train()` begins."""
         self._marks = [self._now()]
 
     def forward_done(self) -> None:
-        """`train()` has returned."""
+        """Note that `train()` has returned."""
         self._marks.append(self._now())
 
     def backward_begins(self) -> None:
-        """The backward pass begins."""
+        """Note that the backward pass begins."""
         self._pieces, self._ready = 0, set()
         self._marks.append(self._now())
         self._last = self._marks[-1]
@@ -457,11 +456,11 @@ class TrainClock:
 
 
 def _fingerprint(names: list[str]) -> float:
-    """40 bits of a hash of the metrics' names: sums over thousands of ranks stay exact in a float64."""
+    """Return 40 bits of a hash of the names: sums over thousands of ranks stay exact in a float64."""
     digest = hashlib.sha256("\0".join(names).encode()).digest()
     return float(int.from_bytes(digest[:5], "little"))
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Those values that JSON can carry."""
+    """Return the finite values: JSON has neither NaN nor infinity."""
     return {name: value for name, value in values.items() if math.isfinite(value)}

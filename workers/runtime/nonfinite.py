@@ -1,7 +1,7 @@
-"""Losses and weights that are NaN or infinite: what is told of them, and when they end a job.
+"""Losses and weights that are NaN or infinite: which events report them, and when they end a job.
 
-Every rank knows the loss of the whole batch, so all ranks decide alike without a word to each other. A run of
-such losses is part of the training state: it goes on where another generation takes over.
+Every rank knows the loss of the whole batch, so all ranks decide alike without communication. A run of such
+losses is part of the training state, so the count continues in the next generation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from punctual.protocol.limits import NONFINITE, TENSORS_NAMED
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.state.training_state import Progress
 
-#: Of a job. Training in mixed precision skips single steps, some more often than anybody wants to read.
+#: Runs reported per job. Training in mixed precision may skip single steps very often.
 TOLD_RUNS = 5
 
 
 class NonfiniteWatch:
-    """Looks at every loss of one rank's training."""
+    """Checks every loss of one rank's training."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None] | None, *, stops: bool) -> None:
         """Begin.
 
         Args:
-            tell: takes the fields of an event; None: this rank tells nothing. stops: whether a long run ends
-                the job.
+            tell: takes the fields of an event; None: this rank sends no events.
+            stops: whether a long run ends the job.
         """
         self._tell = tell
         self._stops = stops
@@ -38,7 +38,7 @@ class NonfiniteWatch:
         self._told_weights = False
 
     def iteration_done(self, progress: Progress, loss: float) -> None:
-        """Take the loss of the iteration that `progress` counted last.
+        """Check the loss of the iteration that `progress` counted last.
 
         Raises:
             WorkerFailureError: `nonfinite`, after too many in a row.
@@ -61,13 +61,14 @@ class NonfiniteWatch:
             )
 
     def holds_back(self, progress: Progress, module: nn.Module, elsewhere: Collection[str] = ()) -> bool:
-        """Whether the state now is not to take the place of the last durable one: it may be worthless, and
-        the job may end for it.
+        """Return whether the current state must not replace the last durable one, as it may be worthless and
+        the job may end because of it.
+
+        Weights that have just become non-finite show in the next loss; if they do not, no output depends on
+        them.
 
         Args:
             elsewhere: names of parameters that this rank does not have.
-
-        Weights that only now are not finite show in the next loss; if they do not, nothing depends on them.
         """
         if not self._stops:
             return False
@@ -83,7 +84,7 @@ class NonfiniteWatch:
         return doubted_before != progress.iteration - 1
 
     def training_done(self, progress: Progress, module: nn.Module) -> list[str]:
-        """The names of those tensors of the final weights that are not finite, which are told too."""
+        """Report and return the names of final weight tensors that are not finite."""
         bad = find_nonfinite(module)
         if bad:
             self._say_weights("final_weights", progress, bad, module)
@@ -103,7 +104,7 @@ class NonfiniteWatch:
 
 
 def find_nonfinite(module: nn.Module, elsewhere: Collection[str] = ()) -> list[str]:
-    """Names of parameters with a NaN or an infinity, and of other tensors of the state with a NaN: masks are
+    """Return names of parameters with a NaN or an infinity, and of other state tensors with a NaN: masks are
     often infinite on purpose."""
     trained = {name for name, value in module.named_parameters(remove_duplicate=False) if value.requires_grad}
     state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
@@ -113,7 +114,7 @@ def find_nonfinite(module: nn.Module, elsewhere: Collection[str] = ()) -> list[s
         if name not in elsewhere
         if value.is_floating_point() or value.is_complex()
     }
-    # One wait for the device, not one for each tensor.
+    # Wait for the device once, not once per tensor.
     by_device: dict[torch.device, list[str]] = {}
     for name, flag in suspects.items():
         by_device.setdefault(flag.device, []).append(name)
@@ -125,10 +126,10 @@ def find_nonfinite(module: nn.Module, elsewhere: Collection[str] = ()) -> list[s
 
 
 def _is_bad(value: Tensor, *, infinite: bool) -> Tensor:
-    """Whether a tensor holds a NaN, or an infinity where these count too: a tensor of one truth."""
+    """Return a one-element boolean tensor: whether `value` holds a NaN, or an infinity if these count too."""
     values = value.detach()
     if values.layout != torch.strided:
         values = values.coalesce().values() if values.layout == torch.sparse_coo else values.values()
     if values.is_floating_point() and values.itemsize == 1:
-        values = values.float()  # eight-bit formats know no comparison
+        values = values.float()  # eight-bit formats lack comparisons
     return (~values.isfinite()).any() if infinite else values.isnan().any()

@@ -1,9 +1,9 @@
-"""Process groups of the runtime's own, and whether a connection of one is broken.
+"""The runtime's own process groups, and whether a connection of one is broken.
 
-A collective that loses a peer raises a plain RuntimeError, as a function's own code may, and in the middle of
-that code: in DDP's hooks of the backward pass. So the groups are asked, and not the error's words. A gloo
-connection that has failed refuses whatever is sent on it from then on; on a sound one a message that nobody
-receives does no harm.
+A collective that loses a peer raises a plain RuntimeError, like a function's own code, and often from within
+that code: in DDP's hooks of the backward pass. The error's text therefore does not tell; the groups'
+connections are probed. A failed gloo connection refuses every later send; on an intact one, a message that
+nobody receives does no harm.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-#: Of messages that nobody receives.
+#: Tag of the probes, which nobody receives.
 _TAG = (1 << 30) + 1
-#: A worker that ends loses its connections one after the other.
+#: Time between two probes: a worker that ends loses its connections one after the other.
 _LOOK_AGAIN_SECONDS = 0.05
 
 _groups: list[dist.ProcessGroup] = []
@@ -28,24 +28,24 @@ def own(*groups: dist.ProcessGroup) -> None:
 
 
 def disown(*groups: dist.ProcessGroup) -> None:
-    """Forget groups that are taken down."""
+    """Forget groups that are destroyed."""
     _groups[:] = [known for known in _groups if not any(known is group for group in groups)]
 
 
 def is_owned(group: dist.ProcessGroup) -> bool:
-    """Whether the runtime made this group."""
+    """Return whether the runtime made this group."""
     return any(known is group for known in _groups)
 
 
 def use_nccl() -> bool:
-    """Whether collectives of any own group are NCCL's, whose connections nobody can ask about."""
+    """Return whether any own group uses NCCL, whose connections cannot be probed."""
     return dist.is_nccl_available() and any(
         isinstance(backend, dist.ProcessGroupNCCL) for group in _groups for backend in _backends(group)
     )
 
 
 def has_lost_a_peer(within_seconds: float = 0.0) -> bool:
-    """Whether a connection of any own group is broken, or breaks within so long."""
+    """Return whether a connection of any own group is broken, or breaks within `within_seconds`."""
     until = time.monotonic() + within_seconds
     while True:
         if any(_is_broken(group) for group in _groups):
@@ -69,7 +69,7 @@ def _is_broken(group: dist.ProcessGroup) -> bool:
 
 
 def _backends(group: dist.ProcessGroup) -> Iterator[dist.ProcessGroup]:
-    """What carries a group's messages; of one over emulated links the group beneath it."""
+    """Yield the groups that carry a group's messages; for emulated links, the group beneath them."""
     carrier = getattr(group, "carrier", None)
     if carrier is not None:
         yield carrier

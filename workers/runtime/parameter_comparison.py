@@ -1,8 +1,8 @@
-"""Compares the parameters of all workers, which have the same ones, bit by bit, every so many iterations.
+"""Compares the parameters of all workers bit by bit at a fixed period of iterations.
 
-Every rank steps the same optimizer with the same mean gradients. Where parameters differ all the same,
-something changes them by what one worker alone knows, and what the job returns depends on the number of its
-workers. Buffers are each worker's own and are not compared.
+Every rank steps the same optimizer with the same mean gradients. If parameters still differ, something
+changes them with data of one worker alone, and the job's result depends on the number of workers. Buffers
+are private to each worker and are not compared.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class ParameterComparison:
         group: dist.ProcessGroup | None = None,
         without: Collection[str] = (),
     ) -> None:
-        """All ranks call this together.
+        """Set the comparison up; all ranks call this together.
 
         Args:
-            every: after so many iterations, and after a generation's first; 0: never. last: after so many the
-                job ends. without: names of parameters that not all ranks have.
+            every: period in iterations; a generation's first iteration is compared too. 0: never.
+            last: the job's last iteration, which is compared too.
+            without: names of parameters that not all ranks have.
         """
         self._module, self._last, self._without = module, last, without
         self._world_size, self._group = world_size, group
@@ -55,10 +56,10 @@ class ParameterComparison:
             self._every = 0
 
     def iteration_done(self, iterations: int) -> None:
-        """Compare where it is time; all ranks call this after the same iteration.
+        """Compare if due; all ranks call this after the same iteration.
 
         Raises:
-            WorkerFailureError: on every rank: a parameter is not the same on all of them.
+            WorkerFailureError: on every rank, if a parameter differs between ranks.
         """
         begins, self._begins = self._begins, False
         if not self._every or not (begins or iterations % self._every == 0 or iterations == self._last):
@@ -75,7 +76,7 @@ class ParameterComparison:
                 )
 
     def _alike(self, values: Tensor) -> Tensor:
-        """Which of the integers are the same on all ranks; every rank gets the same answer."""
+        """Return which of the integers are equal on all ranks; every rank gets the same result."""
         told = torch.cat([values, values * values])
         work = sum_beside(told, self._group)
         if work is not None:
@@ -85,13 +86,13 @@ class ParameterComparison:
 
 
 def digests_of(parameters: Mapping[str, Tensor]) -> Tensor:
-    """For each tensor the sum of its memory's 64-bit words, on the CPU."""
+    """Return, on the CPU, each tensor's sum of 64-bit words of its memory."""
     sums = [_sum_of_words(each.detach()) for each in parameters.values()]
     return torch.stack([one.to(sums[0].device) for one in sums]).cpu() if sums else torch.empty(0).long()
 
 
 def _sum_of_words(tensor: Tensor) -> Tensor:
-    # Words, not elements: adding up what is narrower takes ten times as long on a CPU.
+    # Sum words, not elements: summing narrower elements takes ten times as long on a CPU.
     flat = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
     in_word = _WORD_BYTES // flat.itemsize
     whole = flat.numel() - flat.numel() % in_word
@@ -101,7 +102,7 @@ def _sum_of_words(tensor: Tensor) -> Tensor:
 
 
 def _processor(device: torch.device) -> int:
-    """A number for the kind of processor that steps the optimizer, and for the library that does."""
+    """Return a number that identifies the kind of processor and the library that step the optimizer."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:

@@ -1,9 +1,7 @@
-"""What every worker imports and nothing of a job: an agent's nursery imports it once and forks workers from
-there.
+"""Imports that all workers share: an agent's nursery imports this module once and forks workers from there.
 
-Only packages that are installed beside the agent, none of this runtime: a worker imports that in its sandbox.
-Importing these must start no thread and touch no GPU, else nothing could be forked afterwards (the nursery
-checks both).
+It imports only packages installed beside the agent. A worker imports this runtime itself in its sandbox.
+These imports must start no thread and touch no GPU, or forking would be unsafe (the nursery checks both).
 """
 
 import contextlib
@@ -13,7 +11,7 @@ import multiprocessing  # noqa: F401
 import numpy.random  # noqa: F401
 import torch
 
-# Half of the time: DistributedDataParallel and the optimizers import it at their first use.
+# Half of the import time: DistributedDataParallel and the optimizers import it at first use.
 import torch._dynamo
 import torch.distributed
 import torch.nn.parallel.distributed
@@ -21,6 +19,6 @@ import torch.optim.lr_scheduler
 import torch.utils.data
 import torch.utils.serialization.config
 
-# Private to some releases of torch, whose profiler imports it at its first use.
+# Only some releases of torch have it; their profiler imports it at first use.
 with contextlib.suppress(ImportError):
     import torch.profiler._cupti_monitor  # noqa: F401

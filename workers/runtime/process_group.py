@@ -1,5 +1,5 @@
-"""Brings the ranks of a generation together: members, address and port come from the control plane, nothing
-is negotiated."""
+"""Connects the ranks of a generation. The control plane gives members, address and port; nothing is
+negotiated."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from workers.runtime.failures import WorkerFailureError, first_line, start_faile
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.
 START_TIMEOUT = timedelta(seconds=120)
-# A peer whose connection breaks is noticed at once; this bounds waiting for one that is merely silent, and
-# has to outlast the longest evaluation, during which the other ranks wait for rank 0.
+# A peer with a broken connection is noticed at once; this bounds the wait for a silent one. It must exceed
+# the longest evaluation, during which the other ranks wait for rank 0.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _BACKLOG = 1024
 _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -33,8 +33,8 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
     has, gloo over emulated links where the device is emulated.
 
     Raises:
-        WorkerFailureError: `start_failed` when the port is taken or the others were given another runtime
-            plan, `peer_lost` when they do not come.
+        WorkerFailureError: `start_failed` if the port is taken or ranks have different runtime plans,
+            `peer_lost` if other ranks do not join.
     """
     pin_interface(assignment.interface_address or assignment.master_address)
     try:
@@ -61,10 +61,10 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
 
 
 def _compare_runtime_plans(store: dist.Store, assignment: Assignment) -> None:
-    """Ranks under different plans would wait for each other in different collectives: none begins.
+    """Refuse to start under different runtime plans: ranks would wait in different collectives.
 
     Raises:
-        WorkerFailureError: on every rank, with the same words.
+        WorkerFailureError: on every rank, with the same message, if the plans differ.
     """
     ranks = range(assignment.world_size)
     store.set(f"runtime-plan-{assignment.rank}", assignment.runtime_plan.digest)
@@ -75,7 +75,7 @@ def _compare_runtime_plans(store: dist.Store, assignment: Assignment) -> None:
     if store.add("runtime-plans-read", 1) == assignment.world_size:
         store.set("runtime-plans-read-by-all", "")
     if assignment.rank == 0:
-        # The store ends with this process; everybody is to read why.
+        # The store ends with this process; all ranks must read the digests first.
         store.wait(["runtime-plans-read-by-all"])
     raise WorkerFailureError(
         "start_failed",
@@ -85,7 +85,7 @@ def _compare_runtime_plans(store: dist.Store, assignment: Assignment) -> None:
 
 
 def _devices(assignment: Assignment, store: dist.Store) -> list[str]:
-    """The GPU of each rank by the driver's name for it; nothing where they compute on CPUs."""
+    """Return the UUID of each rank's GPU; an empty list if the ranks compute on CPUs."""
     if assignment.device.kind != "cuda":
         return []
     own = str(torch.cuda.get_device_properties(assignment.device.index).uuid)
@@ -94,10 +94,9 @@ def _devices(assignment: Assignment, store: dist.Store) -> list[str]:
 
 
 def backend_for(devices: Sequence[str]) -> str:
-    """Which library carries which tensors between ranks on these GPUs.
+    """Return the backends for CPU and CUDA tensors of ranks on these GPUs.
 
-    Two ranks may have one GPU where its driver shares it out in time. NCCL refuses that; gloo goes by way of
-    the host's memory, and works.
+    Two ranks may share a GPU by time-slicing. NCCL refuses that; gloo, which goes through host memory, works.
     """
     if not devices:
         return "gloo"
@@ -106,7 +105,7 @@ def backend_for(devices: Sequence[str]) -> str:
 
 
 def _open_store(assignment: Assignment) -> dist.TCPStore:
-    """The generation's key-value store; rank 0 serves it, on the declared interface alone."""
+    """Open the generation's key-value store; rank 0 serves it, on the declared interface only."""
     if assignment.rank != 0:
         return dist.TCPStore(
             assignment.master_address,
@@ -115,7 +114,7 @@ def _open_store(assignment: Assignment) -> dist.TCPStore:
             is_master=False,
             timeout=START_TIMEOUT,
         )
-    # Peers may reach this server under another address than the interface has.
+    # Peers may reach this server under an address that differs from the interface's.
     own_address = assignment.interface_address or assignment.master_address
     listener = listen_on(own_address, assignment.master_port)
     return dist.TCPStore(
@@ -130,10 +129,10 @@ def _open_store(assignment: Assignment) -> dist.TCPStore:
 
 
 def listen_on(address: str, port: int) -> socket.socket:
-    """A listening TCP socket on one address.
+    """Return a TCP socket that listens on one address.
 
     Raises:
-        OSError: the address is not of this machine or the port is taken.
+        OSError: the address is not this machine's, or the port is taken.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -148,7 +147,7 @@ def listen_on(address: str, port: int) -> socket.socket:
 
 
 def pin_interface(address: str) -> None:
-    """Tell gloo and NCCL to use the network interface that has `address`, where there is one."""
+    """Make gloo and NCCL use the network interface that has `address`, if there is one."""
     name = interface_of(address)
     if name is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
@@ -156,7 +155,7 @@ def pin_interface(address: str) -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of the interface with this IPv4 address; None when no interface of this machine has it."""
+    """Return the name of the interface with this IPv4 address; None if this machine has none."""
     try:
         wanted = socket.inet_aton(socket.gethostbyname(address))
     except OSError:
@@ -180,8 +179,10 @@ def interface_of(address: str) -> str | None:
 def broadcast_bytes(
     payload: bytes | None, *, source: int = 0, group: dist.ProcessGroup | None = None
 ) -> bytes | None:
-    """Give the bytes of rank `source`, or its None, to every rank of the group. For small things: every rank
-    holds them whole."""
+    """Return the bytes of rank `source`, or its None, on every rank of the group.
+
+    For small payloads: every rank holds all bytes.
+    """
     if dist.get_world_size(group) == 1:
         return payload
     leads = dist.get_rank() == source
@@ -192,7 +193,7 @@ def broadcast_bytes(
     if int(size) == 0:
         return b""
     if leads:
-        # A bytearray, as torch warns about tensors over memory that may not be written.
+        # A bytearray, as torch warns about tensors over read-only memory.
         dist.broadcast(
             torch.frombuffer(bytearray(payload or b""), dtype=torch.uint8), src=source, group=group
         )
@@ -203,7 +204,7 @@ def broadcast_bytes(
 
 
 def sum_beside(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> dist.Work | None:
-    """Begin to sum a small tensor of the platform's own over the ranks, beside what emulated links carry."""
+    """Begin to sum a small tensor of the platform over the ranks, outside the emulated links."""
     found = group or dist.group.WORLD
     if isinstance(found, EmulatedGroup):
         return found.bookkeeping(tensor)
@@ -211,7 +212,7 @@ def sum_beside(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> dist.Wo
 
 
 def subgroup(ranks: Sequence[int]) -> dist.ProcessGroup | None:
-    """A group of some ranks; every rank of the generation calls this, those outside get None."""
+    """Return a group of some ranks, or None on ranks outside it; every rank of the generation calls this."""
     group = dist.new_group(list(ranks), timeout=COLLECTIVE_TIMEOUT)
     if dist.get_rank() not in ranks:
         return None

@@ -1,7 +1,7 @@
 """Measures a function's scaling curve: iterations per second of the global batch at 1, 2, 4, … GPUs.
 
 One start serves all levels. The generation spans the whole block; at level n the first n ranks train in a
-group of their own while the others sleep in a collective. Nothing of it is kept.
+group of their own while the others wait in a collective. The trained state is discarded.
 """
 
 from __future__ import annotations
@@ -61,28 +61,30 @@ _log = logging.getLogger(__name__)
 
 WARM_UP_ITERATIONS = 2
 LEAST_ITERATIONS = 5
-#: Share of the time that a measurement may take after which no level is begun or gone on with: its agent
-#: kills it at the end.
+#: Share of `max_seconds` after which no level is started or continued; at the end the agent kills the worker.
 WORKING_SHARE = 0.75
-#: A measurement on an emulated device whose real work took so much longer than the pace says nothing about
-#: the device: it is void. It is repeated so often; what is void then is reported as such.
+#: Overrun above which a measurement on an emulated device is void. It is repeated at most REPETITIONS times;
+#: if it is still void, it is reported with its overrun.
 VOID_OVERRUN = 0.05
 REPETITIONS = 2
-#: In which the rows that gradients touch are noted.
+#: Iterations in which the rows that gradients touch are recorded.
 DENSITY_ITERATIONS = 4
 
 
 @dataclass(frozen=True)
 class LevelMeasurement:
-    """What a level of the curve is made of.
+    """The measurement of one level of the curve.
 
     Attributes:
-        iterations_per_second: of the global batch, evaluation and checkpoints charged as often as they come.
-            train_seconds: forward and backward pass alone, mean. pause_seconds: what taking the training over
-            at this level costs: state to bytes, to all ranks, into the model, and the first iteration.
-        memory_bytes: the most that a rank needed of its accelerator. host_memory_bytes: the most that one
-            took of its host. overrun: on an emulated device, by how much the iterations
-            took longer than emulated, because this machine was too slow for the pace.
+        iterations_per_second: of the global batch, the cost of evaluations and checkpoints included.
+        train_seconds: forward and backward pass alone, mean.
+        pause_seconds: time to take the training over at this level: state to bytes, to all ranks, into the
+            model, and the first iteration.
+        memory_bytes: largest peak of a rank's accelerator memory.
+        host_memory_bytes: largest peak of a rank's host memory.
+        state_bytes: all shards together, with their descriptions.
+        overrun: on an emulated device, the share by which iterations took longer than emulated because this
+            machine was too slow; else None.
     """
 
     gpus: int
@@ -121,7 +123,7 @@ class ProfilingGeneration:
         self._ends_at = time.monotonic() + WORKING_SHARE * self.plan.max_seconds
 
     def run(self) -> int:
-        """Measure the levels and report them; returns the worker's exit code.
+        """Measure the levels and report them; return the worker's exit code.
 
         Raises:
             WorkerFailureError: the function or the start failed.
@@ -137,7 +139,7 @@ class ProfilingGeneration:
         self.moves = StateMoves(self.emulation, assignment.device.place)
         open_process_group(assignment, self.emulation)
         compare_workers(first_samples, rank=assignment.rank, world_size=assignment.world_size)
-        # Every level forms its group now, as all ranks have to take part in that.
+        # Form the groups of all levels now, as all ranks have to take part.
         levels = [n for n in self.plan.levels if self._measurable(n)]
         groups = {level: subgroup(range(level)) for level in levels}
         dist.all_reduce(torch.zeros(1))
@@ -150,20 +152,20 @@ class ProfilingGeneration:
         return 0
 
     def _check_and_tell(self, parts: TrainingParts) -> None:
-        """Tell the sizes of a model with experts: on which numbers of workers it fits follows from them."""
+        """Check the model and report the sizes of one with experts: they limit its numbers of workers."""
         check_portable(parts)
         sizes = mixture_fields(parts) if self.leads else None
         if sizes is not None:
             self.connection.event("mixture", **sizes)
 
     def _measurable(self, level: int) -> bool:
-        """Only levels of this block that divide the global batch are ever planned with."""
+        """Return whether a level fits the block and divides the global batch: others are never planned."""
         return level <= self.assignment.world_size and self.assignment.global_batch_size % level == 0
 
     def _measure_levels(self, levels: list[int], groups: dict[int, dist.ProcessGroup | None]) -> str:
         best = self.plan.known
         for level in levels:
-            # One level is worth more than none, however late it begins.
+            # Measure at least one level, however late it begins.
             if self._decide(level != levels[0] and time.monotonic() >= self._ends_at):
                 return "time"
             measured = None
@@ -188,7 +190,7 @@ class ProfilingGeneration:
         return "all_levels" if not self._decide(best is None) else "out_of_memory"
 
     def _decide(self, answer: bool) -> bool:
-        """Rank 0's answer for all ranks; those that have nothing to do at a level sleep here."""
+        """Return rank 0's answer on all ranks; ranks outside a level wait here."""
         choice = torch.tensor([int(answer)])
         dist.broadcast(choice, src=0)
         return bool(int(choice))
@@ -196,16 +198,16 @@ class ProfilingGeneration:
     def _measure(
         self, level: int, group: dist.ProcessGroup | None, seconds: float
     ) -> LevelMeasurement | None:
-        """Measure one level; None when the accelerator's memory does not hold it."""
+        """Measure one level; return None if it does not fit into the accelerator's memory."""
         host_memory.forget_peak()
         lives = Lives(partial(self._begin, level, group), self.assignment.max_iterations)
         found = self._measure_lives(lives, level, group, seconds)
-        # The next level has groups and hooks of its own.
+        # The next level has its own groups and hooks.
         lives.close()
         return found
 
     def _begin(self, level: int, group: dist.ProcessGroup | None) -> IterationRunner:
-        """Begin to train as the job begins."""
+        """Build a runner as at the job's start."""
         function, dataset = copies_of(self.context.function, self.dataset)
         parts = build_parts(function, self.device, self.assignment.seed)
         parts.disk = self.assignment.disk_share
@@ -250,18 +252,20 @@ class ProfilingGeneration:
             state_bytes=_sum_of_bytes(self._shard_bytes(lives.runner, level), group),
             overrun=measured.overrun,
         )
-        # Afterwards, as it takes memory of its own.
+        # After the memory peaks are read, as it takes memory itself.
         self._tell_gradients(lives, group, level, measured.iteration_seconds)
         return found
 
     def _fits(self, lives: Lives, group: dist.ProcessGroup | None) -> bool:
-        """Try an iteration without synchronisation: a rank that runs out of memory must not leave others
-        waiting."""
+        """Return whether all ranks have the memory for an iteration.
+
+        The trial runs without synchronisation, so that a rank out of memory does not block the others.
+        """
         fits = True
         try:
             lives.rehearse()
             if dist.get_world_size(group) == 1 and self._may_be_divided():
-                # What fits the whole batch alone is found before the job trains, not when it is rescaled.
+                # Errors that only a divided batch shows are found now, not when the job is rescaled.
                 lives.rehearse(workers=2)
         except WorkerFailureError as failure:
             if not failure.out_of_memory:
@@ -277,12 +281,12 @@ class ProfilingGeneration:
         return bool(int(votes))
 
     def _may_be_divided(self) -> bool:
-        """Whether two workers may have the batch, and more than one sample each."""
+        """Return whether two workers may share the batch, with more than one sample each."""
         counts, batch = self.context.function.worker_counts, self.assignment.global_batch_size
         return batch % 2 == 0 and batch >= 4 and (not counts or max(counts) > 1)
 
     def _measure_pause(self, lives: Lives, group: dist.ProcessGroup | None) -> float:
-        """Take the state over as a new generation would, then run the first iteration."""
+        """Take the state over as a new generation would, run the first iteration, return the seconds."""
         lives.go_on_for(1)
         runner = lives.runner
         started = time.perf_counter()
@@ -295,7 +299,7 @@ class ProfilingGeneration:
         return time.perf_counter() - started
 
     def _shard_bytes(self, runner: IterationRunner, level: int) -> int:
-        """Of this rank's shard as a store keeps it, description included. Nothing of it is copied."""
+        """Return the size of this rank's shard in a store, description included, without copying it."""
         shard = self._own_shard(runner.parts, level, copy=False, own=runner.synchronisation.state())
         return shard.bytes + len(describe_as_bytes(shard))
 
@@ -312,15 +316,15 @@ class ProfilingGeneration:
         return capture.shard(Progress(), copy=copy, own=own)
 
     def _measure_validly(self, lives: Lives, group: dist.ProcessGroup | None, seconds: float) -> Measurement:
-        """Measure iterations; again where this machine was too slow for an emulated pace, as long as there is
-        time. The one with the least overrun counts."""
+        """Measure iterations; repeat while the measurement is void and time is left. Return the measurement
+        with the least overrun."""
         self._warm_up(lives)
         assert lives.runner.times is not None
         lives.runner.times.watching = lives.runner.rows.watching = True
         best = self._measure_iterations(lives, group, seconds)
         for _ in range(REPETITIONS):
             late = time.monotonic() + best.elapsed_seconds >= self._ends_at
-            # Rank 0 of the group decides: clocks differ.
+            # The first rank decides, as clocks differ.
             if best.overrun is None or best.overrun <= VOID_OVERRUN or _first_says(late, group):
                 break
             measured = self._measure_iterations(lives, group, seconds)
@@ -338,8 +342,8 @@ class ProfilingGeneration:
     def _measure_iterations(
         self, lives: Lives, group: dist.ProcessGroup | None, seconds: float
     ) -> Measurement:
-        """Measure for `seconds`. A function too slow for LEAST_ITERATIONS is measured by as many as there is
-        time for, and by one at least."""
+        """Measure for `seconds` and at least LEAST_ITERATIONS; a slow function, for as many iterations as fit
+        until the end of the time, at least one."""
         pace = lives.runner.pace
         overrun = None if pace is None else Overrun(pace.clock)
         started, between = time.perf_counter(), lives.between_seconds
@@ -366,14 +370,14 @@ class ProfilingGeneration:
     def _tell_gradients(
         self, lives: Lives, group: dist.ProcessGroup | None, level: int, iteration_seconds: float
     ) -> None:
-        """Tell what plans of this model's gradients are made from. How sparse these are takes some iterations
-        more, as long as there is time."""
+        """Report the measurements from which gradient plans are computed. Densities take a few more
+        iterations, if time is left."""
         iterations = lives.go_on_for(DENSITY_ITERATIONS)
         runner = lives.runner
         assert runner.times is not None
         runner.times.watching = runner.rows.watching = False
         if runner.synchronisation.of_kind("lina") is not None:
-            # Its backward pass waits for pieces of rows: that is not what plans are made from.
+            # Lina's backward pass waits for pieces of rows, so its gradient times are unusable for plans.
             runner.times.close()
             return
         densities = GradientDensities(runner.parts.module, runner.parts.experts.hosts)
@@ -404,7 +408,7 @@ class ProfilingGeneration:
         runner.times.close()
 
     def _measure_side_work(self, parts: TrainingParts, level: int) -> None:
-        """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""
+        """Time an evaluation and a checkpoint's copy, which interrupt iterations."""
         if overrides(self.context.function, "evaluate"):
             started = time.perf_counter()
             evaluate(parts.function, parts.module, self.assignment.seed)
@@ -415,7 +419,7 @@ class ProfilingGeneration:
         self._snapshot_seconds = time.perf_counter() - started
 
     def _charged_rate(self, iteration_seconds: float) -> float:
-        """Iterations per second when evaluations and checkpoints come as often as this job has them."""
+        """Return iterations per second, with evaluations and checkpoints as often as in this job."""
         every = self.assignment.settings.evaluate_every
         if every:
             iteration_seconds += self._evaluate_seconds / every
@@ -438,17 +442,17 @@ def take_over(
     level: int,
     global_batch_size: int,
 ) -> None:
-    """Put the state of all ranks into the model that trains, as a new generation does with its own.
+    """Load the state of all ranks into the training model, as a new generation does.
 
     Args:
-        shard: of this rank.
+        shard: this rank's shard.
     """
     parts = runner.parts
     state = load_state(
         {rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes_of(parts),
         experts=parts.expert_states,
     )  # fmt: skip
-    assert state is not None  # memory does not fail
+    assert state is not None  # reading from memory cannot fail
     with runner.synchronisation.restoring():
         restore(parts, state.content, global_batch_size=global_batch_size)
 
@@ -461,7 +465,7 @@ def _most_bytes(value: int, group: dist.ProcessGroup | None) -> int:
 
 
 def _sum_of_bytes(value: int, group: dist.ProcessGroup | None) -> int:
-    """All of the ranks' values together."""
+    """Return the sum of the ranks' values."""
     total = torch.tensor([value])
     dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
     return int(total)
@@ -475,7 +479,7 @@ def _most(value: float, group: dist.ProcessGroup | None) -> float:
 
 
 def _first_says(answer: bool, group: dist.ProcessGroup | None) -> bool:
-    """The first rank's answer, for all of the group."""
+    """Return the first rank's answer on all ranks of the group."""
     choice = torch.tensor([int(answer)])
     dist.broadcast(choice, src=0, group=group)
     return bool(int(choice))

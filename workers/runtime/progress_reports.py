@@ -1,4 +1,4 @@
-"""Tells the agent how training goes, often enough to follow and seldom enough to cost nothing."""
+"""Reports of training progress to the agent, limited in frequency so that they cost nothing noticeable."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HISTORY_POINTS = 500
 
 
 class IterationRate:
-    """Iterations per second over the last seconds of wall-clock, evaluations and checkpoints included."""
+    """Iterations per second over the last RATE_WINDOW_SECONDS, evaluations and checkpoints included."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque()
 
     def mark(self, iteration: int) -> float | None:
-        """Note that `iteration` is done; returns the rate, None before there are two marks."""
+        """Note that `iteration` is done; return the rate, or None before there are two marks."""
         now = time.perf_counter()
         self._marks.append((now, iteration))
         while len(self._marks) > 2 and now - self._marks[0][0] > RATE_WINDOW_SECONDS:
@@ -44,14 +44,14 @@ class ProgressReports:
         self._memory_looked_at = 0.0
 
     def training_begins(self, iteration: int) -> None:
-        """The state is loaded; the clock of the rate starts."""
+        """Report that training begins and start measuring the rate."""
         self._connection.phase("training", iteration)
         self._rate.mark(iteration)
 
     def iteration_done(
         self, iteration: int, result: IterationResult, evaluated: dict[str, float], *, urgent: bool = False
     ) -> None:
-        """`iteration` iterations are done, the last with `result`."""
+        """Report, if due, that `iteration` iterations are done, the last with `result`."""
         now = time.monotonic()
         rate = self._rate.mark(iteration)
         if urgent or now - self._phase_sent >= PHASE_PERIOD_SECONDS:
@@ -68,7 +68,7 @@ class ProgressReports:
             )
 
     def _host_memory(self, now: float) -> dict[str, int]:
-        """The most that this worker has taken of its host, now and then: looking takes a while."""
+        """Return the worker's peak host memory, or {} between measurements, which are slow."""
         if now - self._memory_looked_at < MEMORY_PERIOD_SECONDS:
             return {}
         self._memory_looked_at = now
@@ -76,5 +76,5 @@ class ProgressReports:
 
 
 def history_stride(max_iterations: int | None) -> int:
-    """Every how many iterations the kept history has a point: the same on any number of workers."""
+    """Return the number of iterations between points of the history: the same for any number of workers."""
     return max(1, -(-(max_iterations or 100_000) // HISTORY_POINTS))

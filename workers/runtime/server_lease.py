@@ -1,8 +1,7 @@
-"""Until when this worker's server may work, as its agent tells.
+"""The lease of this worker's server: until when the server may work, as reported by its agent.
 
-Others end a worker whose lease is over: its launcher, and the first process of its sandbox. They may have
-been frozen together with it, as a whole machine is that stands still for a while. So a worker asks for
-itself before each iteration.
+The launcher and the first process of the sandbox end a worker whose lease is over. If the whole machine was
+suspended, they were frozen together with the worker. The worker therefore also checks before each iteration.
 """
 
 from __future__ import annotations
@@ -12,29 +11,31 @@ import time
 
 from workers.runtime.failures import WorkerFailureError
 
-#: For so long a new word of the agent is waited for: it may lie in the socket of a worker that was busy.
+#: How long to wait for a renewal: it may be unread in the socket of a worker that was busy.
 PATIENCE_SECONDS = 1.0
 
 
 class ServerLease:
-    """The newest end that was told, by the clock that runs on while the machine sleeps. Without one there is
-    no end."""
+    """The newest reported end of the lease, by CLOCK_BOOTTIME, which advances while the machine sleeps.
+
+    Before the first report the lease has no end.
+    """
 
     def __init__(self) -> None:
         self._told = threading.Condition()
         self._ends_at: float | None = None
 
     def update(self, ends_at: float) -> None:
-        """Take what the agent says. Raises TypeError, ValueError for what is no number."""
+        """Store the end that the agent reports. Raise TypeError or ValueError if it is not a number."""
         with self._told:
             self._ends_at = float(ends_at)
             self._told.notify_all()
 
     def require(self) -> None:
-        """Return while the lease runs.
+        """Return if the lease runs.
 
         Raises:
-            WorkerFailureError: it is over. Another server may be training this job by now.
+            WorkerFailureError: the lease is over; another server may already train this job.
         """
         if self._runs():
             return

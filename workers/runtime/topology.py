@@ -15,12 +15,12 @@ MEASURED, EMULATED, PUBLISHED = "measured", "emulated", "published"
 
 @dataclass(frozen=True)
 class Topology:
-    """Where ranks are.
+    """Servers of ranks, and link rates.
 
     Attributes:
         servers: number of each rank's server; empty if all are on one.
         rates: of the links between them.
-        source: where the rates between servers are from: measured, declared of emulated links, or published.
+        source: origin of the rates between servers: measured, declared of emulated links, or published.
     """
 
     servers: tuple[int, ...] = ()
@@ -40,8 +40,8 @@ class Topology:
         return cls(places.servers, rates, source)
 
     def grid(self, ranks: Sequence[int]) -> RankGrid | None:
-        """Return how some ranks fill servers. None if they are not numbered server by server, as many on each
-        and at least two, on at least two servers."""
+        """Return the grid of some ranks; None unless they are numbered server by server, with the same number
+        (at least two) on each of at least two servers."""
         if not self.servers:
             return None
         servers = [self.servers[rank] for rank in ranks]
@@ -53,7 +53,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class RankGrid:
-    """Equally many ranks on each server."""
+    """The same number of ranks on each of several servers."""
 
     servers: int
     ranks_per_server: int
@@ -73,8 +73,8 @@ class RankGrid:
 def measured_rates(link: LinkRate, places: Places) -> LinkRates:
     """Return the rates of real devices on servers with this link between them.
 
-    The interface that was measured is shared by the GPUs of a server. Links within servers are not measured:
-    their published rate stands.
+    The GPUs of a server share the measured interface. Links within servers are not measured: their published
+    rate is used.
     """
     between = link.bytes_per_second / _sharing(places)
     return LinkRates(leaf=between, spine=between, between_latency=link.latency_seconds)
@@ -87,7 +87,7 @@ def emulated_rates(links: ServerLinks, places: Places, measured: LinkRate | None
     and no message waits for another's latency.
 
     Args:
-        measured: the link between the servers, if it was measured.
+        measured: the measured link between the servers; None if it was not measured.
     """
     sharing = _sharing(places)
     network = links.rate(NETWORK).bytes_per_second

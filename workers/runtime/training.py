@@ -1,4 +1,4 @@
-"""A training generation, from `prepare` to its end, as one rank lives it."""
+"""One rank of a training generation, from `prepare` to its end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from workers.runtime.topology import Topology
 
 _log = logging.getLogger(__name__)
 
-#: Nobody who takes a state over is silent for so long.
+#: Longest silence expected of a rank that takes a state over.
 _TAKEN_IDLE_SECONDS = 2.0
 #: How long the last recovery point in memory waits for the one before it.
 _ROOM_SECONDS = 1.0
@@ -76,7 +76,7 @@ _ROOM_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What every part of a running worker needs to know."""
+    """What all parts of a running worker share."""
 
     assignment: Assignment
     function: TrainingFunction
@@ -87,14 +87,14 @@ class WorkerContext:
 
     @property
     def artifacts(self) -> Path:
-        """Where the function's own files gather until the job ends."""
+        """Folder that collects the function's own files until the job ends."""
         return self.box / "out" / ".final.partial"
 
 
 def build_pace(
     assignment: Assignment, emulation: Emulation | None, parts: TrainingParts, world_size: int
 ) -> Pace | None:
-    """The pace of an emulated device; None on a real one."""
+    """Return the pace of an emulated device; None on a real one."""
     model = assignment.device.model
     if model is None or emulation is None:
         return None
@@ -117,11 +117,11 @@ class TrainingGeneration:
         self._store: StoreClient | None = None
         self._memory_points: MemoryPoints | None = None
         self._reported_first = False
-        #: Of the pause: until the state was found, and from then until it was loaded.
+        #: Parts of the pause: until the state was found, and from then until it was loaded.
         self._waiting_seconds = self._loading_seconds = 0.0
 
     def run(self) -> int:
-        """Live the generation; returns the worker's exit code.
+        """Run the generation; return the worker's exit code.
 
         Raises:
             WorkerFailureError: the worker cannot go on.
@@ -130,7 +130,7 @@ class TrainingGeneration:
         self.connection.phase("ready")
         self.goals.wait_for_train()
         if not self._load():
-            # Never trained: there is no state to hand over or to keep.
+            # It has not trained: there is no state to hand over or to keep.
             self.connection.phase("suspended")
             return 0
         reason = self._train()
@@ -206,14 +206,14 @@ class TrainingGeneration:
                 assignment.memory_share,
                 self._copy_traffic(self._store, assignment.memory_share, emulation),
             )
-        # The first collective of a group sets up connections: have that behind us before the old one stops.
+        # The first collective of a group sets up connections: do that before the old generation stops.
         dist.all_reduce(torch.zeros(1))
 
     def _tell_nonfinite(self, fields: dict[str, Any]) -> None:
         self.connection.event("nonfinite", **fields)
 
     def _communication_windows(self) -> CommunicationWindows | None:
-        """What tells how the plan of this generation's gradients fares; None where there is none."""
+        """Return the reports on this generation's gradient plan; None if it has no plan to measure."""
         if self.synchronisation.measured() is None:
             return None
         runner = self.runner
@@ -226,7 +226,7 @@ class TrainingGeneration:
         )
 
     def _copy_traffic(self, store: StoreClient, share: float, emulation: Emulation | None) -> CopyTraffic:
-        """What has this rank's copies sent when the network is idle."""
+        """Return the object that sends this rank's copies when the network is idle."""
 
         def tell(fields: dict[str, Any]) -> None:
             if self.leads:
@@ -250,8 +250,10 @@ class TrainingGeneration:
     # -- load
 
     def _load(self) -> bool:
-        """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0
-        does)."""
+        """Load the state; return False if rank 0 was told to stop before the state came.
+
+        The other ranks follow rank 0.
+        """
         self.connection.phase("loading")
         homes = homes_of(self.parts)
         experts = self.parts.expert_states
@@ -281,7 +283,7 @@ class TrainingGeneration:
     # -- train
 
     def _train(self) -> str:
-        """Train until an end; returns why: `max_iterations`, `target`, `should_stop`, `hand_over`,
+        """Train; return the reason for the end: `max_iterations`, `target`, `should_stop`, `hand_over` or
         `suspend`."""
         limit = self.assignment.max_iterations
         self.reports.training_begins(self.progress.iteration)
@@ -318,7 +320,7 @@ class TrainingGeneration:
         return "max_iterations"
 
     def _wish(self) -> Control:
-        """What rank 0 lets all ranks do after the coming iteration."""
+        """Return rank 0's control flag for the end of the coming iteration."""
         if not self.leads:
             return Control.GO_ON
         due = self.durable.due(time.monotonic()) and self.writer.idle()
@@ -326,12 +328,12 @@ class TrainingGeneration:
         return {"hand_over": Control.HAND_OVER, "suspend": Control.SUSPEND}.get(self.goals.goal, usual)
 
     def _vote(self) -> Vote:
-        """What this rank tells all others of its recovery points."""
+        """Return this rank's vote on its recovery points."""
         vote = Vote() if self._memory_points is None else self._memory_points.vote()
         return replace(vote, busy=not self.writer.idle())
 
     def _account(self, result: IterationResult) -> dict[str, float]:
-        """Note an iteration; returns what an evaluation that was due measured."""
+        """Account for an iteration; return the metrics of an evaluation if one was due, else {}."""
         progress = self.progress
         progress.iteration += 1
         if self._windows is not None:
@@ -350,7 +352,7 @@ class TrainingGeneration:
         return evaluated
 
     def _reason_to_stop(self, result: IterationResult, evaluated: dict[str, float]) -> str | None:
-        """The same answer on every rank."""
+        """Return why training ends, or None; the same on every rank."""
         if self.progress.iteration == self.assignment.max_iterations:
             return "max_iterations"
         reason = None
@@ -369,8 +371,8 @@ class TrainingGeneration:
         return {Control.HAND_OVER: "hand_over", Control.SUSPEND: "suspend"}.get(result.control)
 
     def _agree(self, reason: str | None) -> str | None:
-        """Rank 0 decides for all: only it has evaluated, and a person's code may answer differently
-        elsewhere."""
+        """Return rank 0's reason on all ranks: only rank 0 evaluates, and a function's code may answer
+        differently on other ranks."""
         answers = [None, "target", "should_stop"]
         choice = torch.tensor([answers.index(reason)], dtype=torch.int64)
         if self.assignment.world_size > 1:
@@ -378,7 +380,7 @@ class TrainingGeneration:
         return answers[int(choice)]
 
     def evaluate(self) -> dict[str, float]:
-        """What the function's `evaluate` measures."""
+        """Return the metrics of the function's `evaluate`."""
         return evaluate(self.context.function, self.parts.module, self.assignment.seed)
 
     def _report_first_iteration(self) -> None:
@@ -400,8 +402,11 @@ class TrainingGeneration:
         return shard
 
     def _write_checkpoint(self) -> None:
-        """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
-        incomplete: then the one before it stays the newest."""
+        """Copy this rank's shard and write it in the background.
+
+        A rank that still stores its last shard leaves the point incomplete; the previous point then remains
+        the newest.
+        """
         with self._beside_the_pace():
             elsewhere = self.parts.experts.elsewhere
             if self._nonfinite.holds_back(self.progress, self.parts.module, elsewhere):
@@ -422,7 +427,7 @@ class TrainingGeneration:
 
     @contextmanager
     def _beside_the_pace(self) -> Iterator[None]:
-        """Something other than iterations is done, and takes the time that it takes."""
+        """Let emulated time pass at real speed for work outside iterations."""
         begun = time.monotonic()
         yield
         if self.runner.pace is not None:
@@ -451,13 +456,13 @@ class TrainingGeneration:
         return 0
 
     def _hand_over(self) -> None:
-        """Serve this rank's shard to the successor, then keep a durable copy; stay until told to stop. Does
+        """Serve this rank's shard to the successor, then write a durable copy and wait to be stopped. Does
         not return."""
         self.connection.phase("handing_over", self.progress.iteration)
         shard = self._own_shard(copy=False)
         if self._handover is not None:
             self._handover.publish(shard)
-            # Training waits for the successor, not for the disk: writing would take its processor from it.
+            # Write afterwards: writing would compete with the successor for the processor.
             if not self._handover.wait_until_taken(_TAKEN_IDLE_SECONDS):
                 self._keep_last(shard)
         self.writer.write_now(shard, "handover")
@@ -465,8 +470,8 @@ class TrainingGeneration:
         threading.Event().wait()
 
     def _keep_last(self, shard: Shard) -> None:
-        """A recovery point in memory at the iteration at which all ranks stopped: whoever goes on here soon
-        takes it from there."""
+        """Keep a recovery point in memory at the iteration at which all ranks stopped, for a generation that
+        soon continues on this server."""
         if self._memory_points is not None and not self._memory_points.keep_last(shard, _ROOM_SECONDS):
             _log.info("the last state is not in memory: there was no room for it in time")
 

@@ -33,7 +33,7 @@ _PATIENCE_SECONDS = 3600.0
 
 
 def find_entry(source: Path) -> str:
-    """`module:Class` of the class in a file, zip or folder that the platform would train.
+    """Return `module:Class` of the class in a file, zip or folder that the platform would train.
 
     Raises:
         ValueError: there is none, or more than one.
@@ -42,7 +42,7 @@ def find_entry(source: Path) -> str:
 
 
 def train_unscaled(agent: LocalAgent, source: Path, assignment: Message) -> Message:
-    """Train on one worker from beginning to end; returns metrics.json."""
+    """Train on one worker from beginning to end; return metrics.json."""
     generation = agent.start_generation(source, assignment, 1, seconds=_PATIENCE_SECONDS)
     generation.wait_until_ready(_PATIENCE_SECONDS)
     report = generation.train_from_nothing().report(_PATIENCE_SECONDS)
@@ -53,13 +53,13 @@ def train_unscaled(agent: LocalAgent, source: Path, assignment: Message) -> Mess
 def train_rescaled(
     agent: LocalAgent, source: Path, assignment: Message, worlds: Sequence[int]
 ) -> tuple[Message, list[float]]:
-    """Train on `worlds[0]` workers, then `worlds[1]`, …; returns metrics.json and the pauses in seconds.
+    """Train on `worlds[0]` workers, then `worlds[1]`, …; return metrics.json and the pauses in seconds.
 
-    All generations are prepared before the first one trains: a short run would be over before its successor
-    had been.
+    All generations are prepared before the first one trains: a short run could end before its successor is
+    ready.
 
     Raises:
-        ValueError: the training was over before it could be handed over.
+        ValueError: the training ended before it could be handed over.
     """
     iterations = int(assignment["termination"]["max_iterations"])
     generations = [
@@ -82,13 +82,13 @@ def train_rescaled(
 
 
 def _has_come(iteration: int, message: Message) -> bool:
-    """Whether a worker says that it has done so many iterations, or all of them."""
+    """Return whether a worker reports at least `iteration` iterations, or the end of training."""
     trained = message.get("phase") == "training" and message["iteration"] >= iteration
     return trained or message.get("file", {}).get("kind") == "final"
 
 
 def _pause_of_handover(current: Generation, coming: Generation) -> float:
-    """Seconds between the last iteration of one generation and the first of the next."""
+    """Return the seconds between the last iteration of one generation and the first of the next."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if any(file["kind"] == "final" for file in current.leader.of_kind("file")):
@@ -105,7 +105,7 @@ def _pause_of_handover(current: Generation, coming: Generation) -> float:
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="workers.runtime.try_function", description=__doc__.splitlines()[0])
     parser.add_argument("file", metavar="SOURCE", type=Path, help="a .py, a .zip or a folder")
     parser.add_argument("--entry", help="module:Class (default: the one TrainingFunction)")
@@ -126,7 +126,7 @@ def main() -> int:
 
 
 def _try(arguments: argparse.Namespace) -> tuple[str, bool]:
-    """Train twice; return how the two compare and what `predict` gives, and whether it answers all inputs."""
+    """Train twice; return the comparison with `predict`'s answers, and whether all inputs were answered."""
     if not isinstance(arguments.hyperparameters, dict):
         raise ValueError("--hyperparameters must be a JSON object, such as '{\"learning_rate\": 0.1}'")
     hyperparameters = {**arguments.hyperparameters, "global_batch_size": arguments.batch_size}
@@ -182,7 +182,7 @@ def _comparison(unscaled: Message, rescaled: Message, pauses: Sequence[float]) -
 
 
 def _number(value: float | None) -> str:
-    """A number of `metrics.json`, where null stands for what JSON has no number for."""
+    """Format a number of `metrics.json`, where null stands for NaN and infinity."""
     return "not finite" if value is None else f"{value:.8g}"
 
 

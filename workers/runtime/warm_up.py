@@ -1,4 +1,4 @@
-"""Makes a process warm: everything slow and not specific to a job is done before a job is known."""
+"""Warms a process up: does everything slow that is not specific to a job before a job is known."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def warm_up() -> None:
     """Run a toy iteration under DDP, and save and load a state.
 
     PyTorch imports and builds much of itself at first use (optimizers, the autograd engine, gloo,
-    serialisation); done here, it does not count against the pause of a rescale. No GPU is touched: which one
-    is not known yet.
+    serialisation). Done here, it does not lengthen the pause of a rescale. No GPU is touched: the worker's
+    GPU is not known yet.
     """
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     loopback = interface_of(_LOOPBACK)
