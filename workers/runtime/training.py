@@ -250,10 +250,7 @@ class TrainingGeneration:
     # -- load
 
     def _load(self) -> bool:
-        """Load the state; return False if rank 0 was told to stop before the state came.
-
-        The other ranks follow rank 0.
-        """
+        """Load the state; return False if rank 0's goal rose past `train` before the state came."""
         self.connection.phase("loading")
         homes = homes_of(self.parts)
         experts = self.parts.expert_states
@@ -402,11 +399,8 @@ class TrainingGeneration:
         return shard
 
     def _write_checkpoint(self) -> None:
-        """Copy this rank's shard and write it in the background.
-
-        A rank that still stores its last shard leaves the point incomplete; the previous point then remains
-        the newest.
-        """
+        """Copy this rank's shard and write it in the background. If a rank still stores its last shard, the
+        point stays incomplete and the previous one the newest."""
         with self._beside_the_pace():
             elsewhere = self.parts.experts.elsewhere
             if self._nonfinite.holds_back(self.progress, self.parts.module, elsewhere):

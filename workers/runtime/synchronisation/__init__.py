@@ -1,1 +1,1 @@
-"""How the ranks of a generation come to the same gradients: kinds, and the plan that names them."""
+"""Gradient synchronisation among the ranks of a generation: its kinds, and the plan that names them."""

@@ -1,7 +1,6 @@
-"""Synchronises gradients as a communication plan says: in groups, each encoded and sent by an option.
+"""Synchronises gradients by a communication plan: in groups, each encoded and sent by an option.
 
-The groups are exchanged by `communication/hooks/`. DDP stays for the buffers, and leaves the
-gradients as they are.
+`communication/hooks/` exchanges the groups. DDP synchronises only the buffers.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from workers.runtime.synchronisation.model import DistributedModel
 
 
 class CompressedSynchroniser(GradientSynchroniser):
-    """Takes the gradients that its plan was made for; averages them during the backward pass and after it.
+    """Takes the gradients that its plan was made for; averages them during and after the backward pass.
 
     Choices: `plan`, the message of a fusion plan, an Espresso plan, or one that combines them; `gradients`,
-    the names of its gradients in order of readiness; `momentum`, that DGC keeps in the optimizer's place, 0
-    for none.
+    the names of its gradients in order of readiness; `momentum`, which DGC applies in the optimizer's place,
+    0 for none.
     """
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
@@ -42,7 +41,7 @@ class CompressedSynchroniser(GradientSynchroniser):
             raise ValueError("the gradients of a plan are a list of names")
         self._names: list[str] = list(names)
         self._momentum = float(choices["momentum"])
-        # Gradients lie in DDP's buckets, which nobody sends.
+        # Gradients are views of DDP's buckets, which are not sent.
         self._dense = DenseSynchroniser({"gradients_in_buckets": True})
         self._model: DistributedModel | None = None
         self._fused: FusedGradients | None = None
@@ -50,10 +49,10 @@ class CompressedSynchroniser(GradientSynchroniser):
         self._lossless = False
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Those of the plan, in their order, and those without elements.
+        """Return the plan's parameters, in their order, and parameters without elements.
 
         Raises:
-            WorkerFailureError: the model has others, or lacks some.
+            WorkerFailureError: the model's gradients differ from the plan's.
         """
         travelling = {name for name, each in left.items() if each.numel()}
         if set(self._names) != travelling:
@@ -67,7 +66,7 @@ class CompressedSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel:
-        """The model under a DDP that synchronises no gradient.
+        """Return the model under a DDP that synchronises no gradient.
 
         Raises:
             WorkerFailureError: the plan is not for these gradients or ranks; DDP cannot train this model.
@@ -99,7 +98,7 @@ class CompressedSynchroniser(GradientSynchroniser):
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing is encoded, or only by codecs that give back what they were given."""
+        """Whether nothing is encoded, or only by exact codecs."""
         return self._lossless
 
     def begin_alike(self) -> None:
@@ -107,28 +106,28 @@ class CompressedSynchroniser(GradientSynchroniser):
         self._dense.begin_alike()
 
     def after_backward(self) -> None:
-        """Wait for the groups that are still on their way; take what they brought."""
+        """Wait for the groups in flight and store their results."""
         assert self._fused is not None
         assert self._model is not None
         self._fused.after_backward(late=self._model.is_late)
 
     def measured(self) -> CommunicationMeasures:
-        """Seconds, bytes and residuals of the groups."""
+        """Return seconds, bytes and residuals of the groups."""
         assert self._fused is not None
         return self._fused.measured()
 
     def state(self) -> dict[str, Tensor]:
-        """What error feedback keeps on this rank."""
+        """Return the error-feedback state of this rank."""
         assert self._fused is not None
         return self._fused.state()
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Go on with it: as it was, where every rank has its own again, else with the same sum."""
+        """Load error-feedback states: unchanged if every rank has its own again, else with the same sum."""
         assert self._fused is not None
         self._fused.load_state(states)
 
     def close(self) -> None:
-        """Look after nothing any more; take its groups down."""
+        """Remove the hooks; destroy the groups."""
         if self._fused is not None:
             self._fused.close()
         if self._groups is not None:

@@ -1,4 +1,4 @@
-"""Synchronises dense gradients by DDP's all-reduces, which travel while the backward pass computes."""
+"""Synchronises dense gradients by DDP's all-reduces, which overlap with the backward pass."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from workers.runtime.synchronisation.words import in_our_words
 
 
 class DenseSynchroniser(GradientSynchroniser):
-    """Takes all that is left; averages during the backward pass.
+    """Takes all parameters that are left; averages during the backward pass.
 
-    Choices: `gradients_in_buckets`, whether gradients lie in the buckets that travel, and not beside them.
+    Choices: `gradients_in_buckets`, whether gradients are views of the buckets that are sent.
     """
 
     def __init__(self, choices: Mapping[str, Any], *, bucket_mebibytes: float | None = None) -> None:
-        """Take what was chosen.
+        """Read the choices.
 
         Args:
-            bucket_mebibytes: gradients that wait for each other before they are sent; DDP's own choice if
-                None.
+            bucket_mebibytes: size of the buckets in which gradients are sent; None: DDP's default.
         """
         self._bucket_mebibytes = bucket_mebibytes
         self._gradients_in_buckets = bool(choices["gradients_in_buckets"])
         self._model: DistributedModel | None = None
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """All of them."""
+        """Return all parameters that are left."""
         return dict(left)
 
     def wrap(
@@ -42,13 +41,13 @@ class DenseSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel:
-        """The model under DDP, as yet with each rank's own values.
+        """Return the model under DDP, still with each rank's own values.
 
         Raises:
             WorkerFailureError: DDP cannot train this model.
         """
         mine = {id(parameter) for parameter in parameters.values()}
-        # By all their names: DDP looks at each.
+        # Include duplicate names: DDP checks every name.
         others = [
             name
             for name, parameter in parts.module.named_parameters(remove_duplicate=False)
@@ -62,7 +61,7 @@ class DenseSynchroniser(GradientSynchroniser):
                 process_group=group,
                 bucket_cap_mb=self._bucket_mebibytes,
                 gradient_as_bucket_view=self._gradients_in_buckets,
-                # It would send the whole model, which a state that is loaded writes over.
+                # It would send the whole model, which a loaded state overwrites.
                 init_sync=False,
             )
         return self._model
@@ -71,18 +70,18 @@ class DenseSynchroniser(GradientSynchroniser):
         """Give every rank the first one's parameters and buffers.
 
         Raises:
-            WorkerFailureError: they are of other shapes on other ranks.
+            WorkerFailureError: their shapes differ between ranks.
         """
         assert self._model is not None
         with blaming_the_function("the model"), in_our_words():
             self._model.begin_alike()
 
     def after_backward(self) -> None:
-        """DDP has ended the backward pass with the last all-reduce."""
+        """Do nothing: DDP waits for its all-reduces at the end of the backward pass."""
 
     def state(self) -> dict[str, Tensor]:
-        """It keeps nothing."""
+        """Return {}: this kind has no state."""
         return {}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """It kept nothing."""
+        """Do nothing: this kind has no state."""

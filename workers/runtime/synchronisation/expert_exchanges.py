@@ -14,7 +14,7 @@ from workers.runtime.emulation.emulated_network import EmulatedGroup
 
 
 class RuntimeExchange(GroupExchange):
-    """An exchange whose counts travel beside emulated links, as whatever the platform itself has to tell."""
+    """An exchange that sends its counts outside the emulated links, like all bookkeeping of the platform."""
 
     def __init__(self, placement: ExpertPlacement, group: dist.ProcessGroup) -> None:
         super().__init__(placement, group)
@@ -31,7 +31,7 @@ class RuntimeExchange(GroupExchange):
 
 
 class RehearsedExchange(LocalExchange):
-    """Computes as many rows as this rank has, with the experts that it has."""
+    """Computes this rank's own rows with this rank's experts."""
 
     def __init__(self, hosted: Sequence[int]) -> None:
         self._hosted = hosted

@@ -1,4 +1,4 @@
-"""Sums of gradients over the hosts of experts. Each host computes the rows of some ranks."""
+"""Sums of gradients over the hosts of an expert, each of which computes the rows of some ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from communication.hooks.groups import open_subgroup
 from workers.links.rates import GRADIENTS
 from workers.runtime import own_groups
 
-#: Of gradients that are summed in one collective, as many as DDP sums.
+#: Largest size of the gradients summed in one collective: DDP's default.
 BUCKET_BYTES = 25 << 20
 
 Hosts = tuple[int, ...]
@@ -26,7 +26,7 @@ class HostGroups:
         self._opened: dict[Hosts, dist.ProcessGroup | None] = {}
 
     def open(self, host_sets: Iterable[Hosts]) -> None:
-        """Make the groups that are lacking. All ranks call this together, with the same sets."""
+        """Open the missing groups. All ranks call this together, with the same sets."""
         for hosts in sorted({tuple(sorted(each)) for each in host_sets} - self._opened.keys()):
             if len(hosts) == 1:
                 continue
@@ -35,14 +35,14 @@ class HostGroups:
                 own_groups.own(found)
 
     def of(self, hosts: Hosts) -> dist.ProcessGroup | None:
-        """Return the group of hosts; None of a single one, or where this rank is not among them."""
+        """Return the group of `hosts`; None for a single host, or if this rank is not among them."""
         return self._opened.get(tuple(sorted(hosts)))
 
     def sum_gradients(self, gradients: Iterable[tuple[Hosts, Tensor]]) -> None:
         """Sum the gradients of this rank's experts over their hosts, in place.
 
         Args:
-            gradients: with the hosts of each, in the same order on all of these.
+            gradients: pairs (hosts, gradient), in the same order on all hosts.
         """
         by_hosts: dict[Hosts, list[Tensor]] = {}
         for hosts, gradient in gradients:
@@ -54,7 +54,7 @@ class HostGroups:
                 _sum(bucket, self._opened[hosts])
 
     def close(self) -> None:
-        """Take the groups down."""
+        """Destroy the groups."""
         for group in self._opened.values():
             if group is not None:
                 own_groups.disown(group)
@@ -63,7 +63,7 @@ class HostGroups:
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Put gradients of one type that follow each other together."""
+    """Group consecutive gradients of one type into buckets of at most BUCKET_BYTES."""
     bucket: list[Tensor] = []
     size = 0
     for gradient in gradients:

@@ -1,10 +1,9 @@
-"""Expert parallelism: each rank has some experts of each mixture-of-experts layer, and tokens travel to them.
-Columns of partitioned tables are divided among the ranks too, and ids and rows travel.
+"""Expert parallelism: each rank has some experts of each mixture-of-experts layer, and tokens are sent to
+them. Columns of partitioned tables are divided among the ranks too; ids and rows are exchanged.
 
-Ranks form groups that host all experts together. The gradient of an expert is computed where all rows of a
-group come together; summed over its hosts, one in each group, it is the sum over all ranks. Layers whose
-experts cannot be spread (`spread_experts`) stay whole on every rank; their ranks exchange counts of tokens
-alone.
+Ranks form groups that host all experts together. An expert's host computes its gradient from all rows of the
+group; the sum over its hosts, one in each group, is the sum over all ranks. Layers whose experts cannot be
+spread (`spread_experts`) stay whole on every rank; for them, ranks exchange only counts of tokens.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     Attributes:
         placements: by the name of each layer, the hosts of its experts.
-        supports_tiers: whether states of experts may lie in tiers. Under a plan that moves experts between
+        supports_tiers: whether states of experts may be in tiers. Under a plan that moves experts between
             ranks, or gives them several hosts, they stay in memory.
-        follows_rails: whether rows may travel in two phases between servers.
+        follows_rails: whether rows may be sent in two phases between servers.
     """
 
     spreads_experts = True
@@ -88,7 +87,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     @property
     def divided(self) -> frozenset[str]:
-        """Names of the parameters that ranks divide among them."""
+        """Names of the parameters that are divided among the ranks."""
         return frozenset(self._spread).union(() if self._tables is None else self._tables.names)
 
     def wrap(
@@ -101,7 +100,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         until their values are known.
 
         Raises:
-            WorkerFailureError: the packing does not fit to the number of ranks.
+            WorkerFailureError: the packing does not fit the number of ranks.
         """
         self._parts, self._ranks = parts, dist.get_world_size(group)
         self._layers = moe_layers(parts.module)
@@ -116,8 +115,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             ) from error
         parts.experts = ExpertHosts({}, dist.get_rank(group), group)
         if self._ranks > 1:
-            # Of its own: layers may run in the backward pass too, if they are checkpointed, while DDP sends
-            # gradients.
+            # A separate group: checkpointed layers also run in the backward pass, while DDP sends gradients.
             self._rows = self._open(EXPERTS, group)
             if self.follows_rails:
                 self._rails = self._open_rails(parts, group)
@@ -138,7 +136,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         assert self._tables is not None
         self._tables.place(self._ranks)
         if self._ranks > 1 and self._tables.names:
-            # Of its own: a schedule may send rows of experts meanwhile.
+            # A separate group: a schedule may send rows of experts at the same time.
             self._tables.connect(self._open(EXPERTS, group))
 
     def _open(self, description: str, group: dist.ProcessGroup | None) -> dist.ProcessGroup:
@@ -155,10 +153,10 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         return rails
 
     def packed(self, packing: int) -> dict[str, ExpertPlacement]:
-        """Return the placements of all layers where each expert has so many hosts.
+        """Return the placements of all layers with `packing` hosts for each expert.
 
         Raises:
-            ValueError: it does not divide the number of ranks.
+            ValueError: `packing` does not divide the number of ranks.
         """
         spread = {each.layer for each in self._spread.values()}
         return {
@@ -167,15 +165,15 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         }
 
     def move_to(self, placements: Mapping[str, ExpertPlacement]) -> None:
-        """Move experts, and what the optimizer keeps of them, to other hosts.
+        """Move experts, with their optimizer states, to other hosts.
 
         All ranks call this together, between two iterations, with the same placements.
 
         Args:
-            placements: by the name of each layer whose experts move.
+            placements: new placements, by the name of each layer whose experts move.
 
         Raises:
-            ValueError: a layer is unknown or is not spread, or the placement is for another one.
+            ValueError: a layer is unknown or not spread, or the placement does not fit it.
         """
         assert self._parts is not None
         spread = {each.layer for each in self._spread.values()}
@@ -190,7 +188,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._take_tiers()
 
     def _place(self, placements: Mapping[str, ExpertPlacement]) -> None:
-        """Send rows by these placements from now on."""
+        """Send later rows by these placements."""
         self.placements = placements
         if self._rows is None:
             return
@@ -200,13 +198,14 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
             layer.exchange = self.exchange_for(name, placements[name], self._rows)
 
     def exchange_for(self, name: str, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
-        """Return what carries the rows of a layer, by its name."""
+        """Return the exchange of a layer's rows."""
         if self._rails is None:
             return RuntimeExchange(placement, group)
         return HierarchicalExchange(placement, group, self._rails)
 
     def _hosts_by_parameter(self) -> dict[str, tuple[int, ...]]:
-        """Return the hosts of each parameter. They take turns at storing, so that shards are of one size."""
+        """Return the hosts of each parameter. The first one stores it; the first rotates so that shards have
+        equal sizes."""
         found = {}
         for name, each in self._spread.items():
             hosts = self.placements[each.layer].hosts[each.expert]
@@ -256,11 +255,11 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
         self._hosts.sum_gradients((hosts[name], gradient) for name, gradient in gradients.items())
 
     def state(self) -> dict[str, Tensor]:
-        """Experts are a part of the state itself."""
+        """Return {}: experts are part of the training state itself."""
         return {}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Free the experts of other ranks: those of this rank have come."""
+        """Free the experts of other ranks; those of this rank are loaded."""
         self._free()
         self._take_tiers()
 
@@ -305,8 +304,7 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Let the layers compute the experts of this rank alone, whatever the gate says: only time and memory
-        count."""
+        """Let the layers compute only this rank's experts, ignoring the gate, to measure time and memory."""
         rank = 0 if self._parts is None else self._parts.experts.rank
         exchanges = {name: layer.exchange for name, layer in self._layers.items()}
         for name, layer in self._layers.items():
@@ -321,13 +319,13 @@ class ExpertParallelSynchroniser(GradientSynchroniser):
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Keep the states of experts in memory while a state is put into the model."""
+        """Keep the states of experts in memory while a state is loaded into the model."""
         self._give_tiers_back()
         yield
         self._take_tiers()
 
     def close(self) -> None:
-        """Disconnect the layers; take the groups down."""
+        """Disconnect the layers; destroy the groups."""
         self._give_tiers_back()
         for layer in self._layers.values():
             layer.exchange = LocalExchange()

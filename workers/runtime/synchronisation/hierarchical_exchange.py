@@ -1,7 +1,7 @@
 """Exchanges of expert rows between servers in two phases: within servers, then along rails (MoESys 2.6).
 
-All ranks know how many rows go from each to each other, so each of them predicts both times and comes to the
-same choice, and no count travels twice. What arrives is what the flat exchange brings, bit for bit.
+All ranks know the numbers of rows between all pairs of ranks. Each predicts both times and makes the same
+choice, so no count is sent twice. The result equals that of the flat exchange bit for bit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from workers.runtime.topology import RankGrid, Topology
 
 @dataclass(frozen=True)
 class RailGroups:
-    """This rank's groups, and the rates by which exchanges are predicted.
+    """This rank's groups, and the rates with which exchange times are predicted.
 
     Attributes:
         within: ranks of its server.
         between: ranks of its rail, one on each server.
-        source: where the rates are from, as `Topology` has it.
+        source: origin of the rates, as in `Topology`.
     """
 
     grid: RankGrid
@@ -71,7 +71,7 @@ class HierarchicalExchange(RuntimeExchange):
 
     @property
     def rates_source(self) -> str:
-        """Where the rates of predictions are from."""
+        """Origin of the rates of predictions."""
         return self._rails.source
 
     def transfer(self, rows: Tensor, between: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a kind of gradient synchroniser does."""
+"""The interface of a kind of gradient synchroniser."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ class GradientSynchroniser(ABC):
 
     @abstractmethod
     def __init__(self, choices: Mapping[str, Any]) -> None:
-        """Take what the runtime plan chose. Raises KeyError and ValueError where it makes no sense."""
+        """Read the runtime plan's choices. Raise KeyError or ValueError if they are invalid."""
 
     @abstractmethod
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Which trained parameters it takes charge of, by name, of those that nobody else has taken."""
+        """Return, by name, the trained parameters that this kind synchronises.
+
+        Args:
+            left: the parameters that no earlier kind of the plan has taken.
+        """
 
     @abstractmethod
     def wrap(
@@ -41,30 +45,29 @@ class GradientSynchroniser(ABC):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel | None:
-        """Begin to look after `parameters`, whose values the ranks need not have alike yet; all ranks of the
+        """Begin to synchronise `parameters`, whose values may still differ between ranks; all ranks of the
         group call this together.
 
         Returns:
-            What lends the module to `train()`; None where this kind wraps nothing.
+            The wrapper that lends the module to `train()`; None if this kind wraps nothing.
         """
 
     @property
     def lossless(self) -> bool:
-        """Whether gradients arrive as they were computed, up to the order in which sums are rounded. Known
-        after `wrap`."""
+        """Whether gradients arrive as computed, up to the rounding order of sums. Valid after `wrap`."""
         return True
 
     @abstractmethod
     def begin_alike(self) -> None:
-        """Give every rank the group's first rank's values. All ranks call this together where they begin from
-        nothing; where they load a state, it makes them alike."""
+        """Give every rank the values of the group's first rank. All ranks call this together when they start
+        without a state; a loaded state makes them equal by itself."""
 
     def begin_iteration(self, iteration: int) -> None:  # noqa: B027 - most kinds do nothing between iterations
-        """Do what is due before an iteration. All ranks call this together."""
+        """Prepare an iteration. All ranks call this together."""
 
     @abstractmethod
     def after_backward(self) -> None:
-        """The backward pass is over: when this returns, the gradients are the mean over the ranks."""
+        """Make the gradients the mean over the ranks, after the backward pass."""
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -73,34 +76,32 @@ class GradientSynchroniser(ABC):
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Let this rank run the model alone, where nothing but time and memory counts."""
+        """Let this rank run the model alone, to measure only time and memory."""
         yield
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Let a state be put into a model that trains already, as into one that has just been built."""
+        """Let a state be loaded into a model that already trains, as into a newly built one."""
         yield
 
     def measured(self) -> CommunicationMeasures | None:
-        """What this rank has measured since it was asked last; None of a kind that follows no plan."""
+        """Return this rank's measurements since the last call; None for a kind without a plan."""
         return None
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """What this rank keeps from one iteration to the next, such as residuals, by names of its own; empty
-        where it keeps nothing."""
+        """Return the tensors that this rank keeps between iterations, such as residuals, by own names; {} if
+        none."""
 
     @abstractmethod
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Take what ranks of an earlier generation kept, each of which is given to one rank. All ranks call
-        this together.
+        """Load states of ranks of an earlier generation. All ranks call this together.
 
         Args:
-            states: on the CPU, of those ranks that are given to this one: of several where there are fewer
-                ranks now, of none where there are more. A residual adds them up, so its sum over all ranks
-                stays.
+            states: on the CPU, the states assigned to this rank: each earlier rank's goes to one rank, so
+                several if there are fewer ranks now, or none if there are more. Residuals are added up, so
+                their sum over all ranks is preserved.
         """
 
-    def close(self) -> None:  # noqa: B027 - most kinds have nothing to give back
-        """The model is not trained any more: let go of its gradients, and of groups and threads. All ranks
-        call this together."""
+    def close(self) -> None:  # noqa: B027 - most kinds hold no resources
+        """Release hooks, groups and threads; training is over. All ranks call this together."""

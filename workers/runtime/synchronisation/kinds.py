@@ -1,4 +1,4 @@
-"""The kinds of gradient synchronisers by the names that runtime plans call them."""
+"""The kinds of gradient synchronisers by their names in runtime plans."""
 
 from __future__ import annotations
 

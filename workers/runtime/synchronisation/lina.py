@@ -1,6 +1,7 @@
-"""Lina's schedule: rows of experts go before gradients, and both travel in pieces (Lina, section 4).
+"""Lina's schedule in training: rows of experts take priority over gradients, and both are sent in pieces
+(Lina, section 4).
 
-DDP finds out when gradients are ready and in which order all ranks send them. Instead of its all-reduce, its
+DDP determines when gradients are ready and in which order all ranks send them. Instead of an all-reduce, its
 hook submits the pieces of each gradient to the scheduler and returns at once; `after_backward` waits.
 """
 
@@ -34,17 +35,17 @@ from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchr
 from workers.runtime.synchronisation.model import DistributedModel
 
 _CHOICES = {"mode", "partition_bytes", "packs", "expert_bytes"}
-#: The first rank publishes nothing while the model is evaluated, for example.
+#: Long, as the first rank publishes nothing during an evaluation, for example.
 _CONTROL_TIMEOUT = timedelta(days=30)
 
 
 class LinaSynchroniser(ExpertParallelSynchroniser):
     """Takes all gradients, those of experts included.
 
-    Choices, all optional: `mode`, "bounded_overlap" or "leader"; `partition_bytes`, the most bytes of a
-    micro-operation; `packing`, the number of hosts of each expert in the beginning; `packs`, whether this
-    changes while the job trains (default true); `expert_bytes`, the most memory of a rank's experts, with
-    their gradients and what the optimizer keeps of them (default: no limit).
+    Choices, all optional: `mode`, "bounded_overlap" or "leader"; `partition_bytes`, the largest size of a
+    micro-operation; `packing`, the initial number of hosts of each expert; `packs`, whether that number
+    changes during training (default true); `expert_bytes`, the memory limit for a rank's experts with their
+    gradients and optimizer states (default: no limit).
     """
 
     supports_tiers = False
@@ -61,7 +62,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         limit = choices.get("expert_bytes")
         self._expert_bytes = None if limit is None else float(limit)
         self._packs = bool(choices.get("packs", True))
-        # A byte: each gradient has a bucket of its own, so it waits for no other one.
+        # One byte: each gradient has its own bucket and waits for no other.
         self._dense = DenseSynchroniser({"gradients_in_buckets": True}, bucket_mebibytes=1 / (1 << 20))
         self._communication: ScheduledCommunication | None = None
         self._gradient_group: dist.ProcessGroup | None = None
@@ -75,7 +76,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         self._decisions: list[PackingDecision] = []
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Return all of them."""
+        """Return all parameters that are left."""
         super().takes(parts, left)
         return dict(left)
 
@@ -118,7 +119,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         return RuntimePacking([len(each) for each in experts], self._ranks, self._packing, self._rows, memory)
 
     def exchange_for(self, name: str, placement: ExpertPlacement, group: dist.ProcessGroup) -> ExpertExchange:
-        """Return what carries the rows of a layer in pieces."""
+        """Return an exchange that sends a layer's rows in pieces."""
         assert self._communication is not None
         return PipelinedExchange(
             placement, group, self._communication, name=name, partition_bytes=self._partition_bytes
@@ -131,8 +132,11 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         self._shared = self._watch_shared() if self._communication is not None else None
 
     def _watch_shared(self) -> SharedGradients:
-        """Watch the experts of this rank that have several hosts. What only some ranks have in a place is
-        summed after the backward pass: the first rank, which may lead, knows nothing of it."""
+        """Watch the experts of this rank that have several hosts.
+
+        Places that only some ranks fill are summed after the backward pass, as the first rank, which may
+        lead, does not know them.
+        """
         assert self._parts is not None
         layers: dict[str, list[SharedParameter]] = {}
         for name in dict.fromkeys(each.layer for each in self._spread.values()):
@@ -159,7 +163,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         self._reduce(name, gradient, group, lane="experts")
 
     def _take_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Submit the gradients of a bucket. They are reduced in place after DDP has ended its own work."""
+        """Submit the gradients of a bucket. They are reduced in place after DDP's own work has ended."""
         buffer = bucket.buffer()
         if self._communication is not None:
             buffer.div_(self._ranks)
@@ -171,7 +175,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         return future
 
     def _reduce(self, name: str, gradient: Tensor, group: dist.ProcessGroup | None, lane: str = "") -> None:
-        """Submit the all-reduce of one gradient, in place, in pieces of this gradient alone."""
+        """Submit the in-place all-reduce of one gradient in pieces."""
         assert self._communication is not None
         values = gradient.detach().view(-1)
         pieces = cut(
@@ -180,12 +184,12 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
         self._communication.submit((piece, _begin_sum(values, piece, group)) for piece in pieces)
 
     def begin_alike(self) -> None:
-        """Give every rank the first one's values, and hosts those of their experts."""
+        """Give every rank the first one's values, and each host those of its experts."""
         super().begin_alike()
         self._dense.begin_alike()
 
     def begin_iteration(self, iteration: int) -> None:
-        """Move experts if that was decided."""
+        """Move experts if a packing decision is due."""
         self._iteration = iteration
         decision, self._due = self._due, None
         if decision is not None:
@@ -226,7 +230,7 @@ class LinaSynchroniser(ExpertParallelSynchroniser):
             self._due = decision
 
     def take_decisions(self) -> list[PackingDecision]:
-        """Return the decisions about packing since the last call."""
+        """Return the packing decisions since the last call."""
         taken, self._decisions = self._decisions, []
         return taken
 

@@ -1,4 +1,4 @@
-"""DDP's part of an iteration. `train()` gets the person's own module; DDP averages its gradients."""
+"""DDP's part of an iteration. `train()` gets the function's own module; DDP averages its gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workers.runtime.function.returned import refused
 from workers.runtime.synchronisation.pieces import has_functions_in_python
 
-#: What every library that carries tensors between ranks takes. The others travel as bytes.
+#: Types that all collective libraries accept. Tensors of other types are sent as bytes.
 _CARRIED = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
 )
@@ -24,36 +24,35 @@ _CARRIED = frozenset(
 class DistributedModel(DistributedDataParallel):
     """DDP without its forward pass.
 
-    Its hooks see each gradient, whatever way of `train()` led to it: a call of the model, of a method or of a
-    submodule, once or several times. So nobody needs to call this object, and what is said to the model
-    reaches the model.
+    Its hooks see each gradient, whether `train()` calls the model, a method or a submodule, once or several
+    times. `train()` therefore never calls this object and gets the unwrapped module.
     """
 
-    #: Whether gradients are averaged as soon as they are ready.
+    #: Whether gradients are now averaged as soon as they are ready.
     averages = False
-    #: Whether they are averaged after the backward pass, as they come in several pieces.
+    #: Whether gradients are averaged after the backward pass, as they come in several pieces.
     is_late = False
-    #: Whether they ever did; None before the first iteration.
+    #: Whether a gradient ever came in several pieces; None before the first iteration.
     _came_in_pieces: bool | None = None
 
     def begin_iteration(self) -> None:
         """Give every rank the first one's buffers. All ranks call this together."""
         if not self._has_rebuilt_buckets:
-            # DDP makes new buckets as it begins an iteration, of the parameters that it finds here.
+            # DDP rebuilds its buckets at the start of an iteration, from the parameters pushed here.
             self.reducer._push_all_rebuilt_params()
         self._pre_forward()
 
     @contextmanager
     def lend(self) -> Iterator[nn.Module]:
-        """The module as `train()` gets it.
+        """Yield the module as `train()` gets it.
 
-        Scripts that were written for DDP find it under `model.module` too. On a GPU its inputs are moved
-        there, as DDP moves them.
+        Scripts written for DDP find it under `model.module` too. On a GPU its inputs are moved there, as DDP
+        moves them.
         """
         module = self.module
         added = not hasattr(module, "module")
         if added:
-            # Not as an attribute of a module: it would be a submodule of itself.
+            # Bypass nn.Module's __setattr__, which would make it a submodule of itself.
             module.__dict__["module"] = module
         hook = None
         if self.device_ids:
@@ -79,14 +78,14 @@ class DistributedModel(DistributedDataParallel):
             self.averages = True
 
     def after_backward(self, *, in_pieces: bool) -> None:
-        """All gradients of this rank are there. What got none counts as zeros, and does not keep other ranks
-        waiting.
+        """Complete the average once all gradients of this rank are computed. A parameter without a gradient
+        counts as zeros, so that other ranks do not wait for it.
 
         Args:
             in_pieces: whether a gradient came in several pieces.
 
         Raises:
-            WorkerFailureError: it did, and the first piece was taken for the gradient.
+            WorkerFailureError: a gradient came in pieces, and its first piece was taken for the gradient.
         """
         self.averages = False
         if in_pieces and not self.is_late:
@@ -108,12 +107,13 @@ class DistributedModel(DistributedDataParallel):
             self._fire_reducer_autograd_hook(place)
 
     def _build_params_for_reducer(self) -> Any:
-        """Parameters in the order in which they fill buckets: from the model's end, as in a backward pass.
+        """Return the parameters in the order in which they fill buckets: from the model's end, as in a
+        backward pass.
 
-        DDP would sort its buckets after the first backward pass, by the gradients as they came. An all-reduce
-        over a ring begins each part of a bucket at another rank, so a gradient that lies elsewhere in its
-        bucket is added up in another order of ranks: with three ranks or more the first iteration of a
-        generation would differ in its last bits from the same iteration of a run that goes on.
+        DDP would sort its buckets after the first backward pass, by arrival of the gradients. A ring
+        all-reduce begins each part of a bucket at another rank, so a gradient's place in its bucket
+        determines the order of its sum. With three ranks or more, the first iteration of a generation would
+        differ in its last bits from the same iteration of an uninterrupted run.
         """
         parameters, sparse = super()._build_params_for_reducer()
         #: In the reducer's order.
@@ -121,7 +121,7 @@ class DistributedModel(DistributedDataParallel):
         return self._averaged, sparse[::-1]
 
     def begin_alike(self) -> None:
-        """What DDP does when it is made, unless it is told not to: every rank gets the first one's values."""
+        """Give every rank the first one's values, as DDP does on construction with `init_sync`."""
         kept = [
             (name, tensor)
             for name, tensor in [*self.module.named_parameters(), *self.module.named_buffers()]
@@ -146,7 +146,7 @@ class DistributedModel(DistributedDataParallel):
 
 
 class _InBackward(torch.autograd.Function):
-    """Does something while a backward pass runs."""
+    """Calls a function during a backward pass."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, action: Callable[[], None]) -> Tensor:
@@ -160,20 +160,20 @@ class _InBackward(torch.autograd.Function):
 
 
 def _in_a_backward_pass(action: Callable[[], None]) -> None:
-    """DDP's reducer ends its work by a callback of the backward pass: what completes it needs one."""
+    """Run `action` in a backward pass of its own: DDP's reducer finishes in a callback of a backward pass."""
     with torch.enable_grad():
         _InBackward.apply(torch.zeros((), requires_grad=True), action).backward()
 
 
 def _as_carried(tensor: Tensor) -> Tensor:
-    """The tensor as it is carried to other ranks: itself, or its bytes."""
+    """Return the tensor as it is sent to other ranks: itself, or its bytes."""
     if tensor.dtype in _CARRIED or not tensor.numel():
         return tensor
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def input_mover(device: torch.device) -> Callable[..., Any]:
-    """A hook before a forward pass that moves its inputs to the device."""
+    """Return a forward pre-hook that moves the inputs to the device."""
 
     def move(_module: nn.Module, inputs: Any, keywords: Any) -> tuple[Any, Any]:
         if not inputs and not keywords:

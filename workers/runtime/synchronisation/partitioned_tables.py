@@ -1,8 +1,8 @@
 """Tables whose columns are divided among the ranks (MoESys 2.7).
 
 Ids are gathered from all ranks. Each rank looks all of them up in its columns, and an all-to-all returns
-complete rows. Gradients take the way back, so each rank has the whole gradient of its columns. States move as
-those of experts do.
+complete rows. Gradients take the reverse path, so each rank has the whole gradient of its columns. States
+move like those of experts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class GroupTableExchange(TableExchange):
 
 
 class RehearsedTableExchange(TableExchange):
-    """Looks up the blocks that this rank has. The other columns are 0: only time and memory count."""
+    """Looks up the blocks that this rank has; other columns are 0. For measuring time and memory."""
 
     def __init__(self, own: Sequence[int]) -> None:
         self._own = own
@@ -85,7 +85,7 @@ class RehearsedTableExchange(TableExchange):
 
 
 class _ReturnColumns(torch.autograd.Function):
-    """Sends each rank the rows of its ids: forward columns of all rows, backward those of own rows."""
+    """Sends each rank the rows of its ids. Backward, sends the gradients of these rows' columns back."""
 
     @staticmethod
     def forward(
@@ -150,25 +150,25 @@ class PartitionedTables:
         return frozenset(self._places)
 
     def place(self, ranks: int) -> None:
-        """Give each block to a rank."""
+        """Assign each block to a rank."""
         self.hosts = {
             name: (owners_of_blocks(self._blocks[name], ranks)[place],)
             for name, place in self._places.items()
         }
 
     def connect(self, group: dist.ProcessGroup) -> None:
-        """Look up rows together with the other ranks from now on."""
+        """Look up later rows together with the other ranks."""
         for table in self._tables:
             table.exchange = GroupTableExchange(len(table.blocks), group)
 
     def disconnect(self) -> None:
-        """Look up rows alone from now on."""
+        """Look up later rows on this rank alone."""
         for table in self._tables:
             table.exchange = LocalTableExchange()
 
     @contextmanager
     def rehearsing(self, rank: int, ranks: int) -> Iterator[None]:
-        """Look up the blocks of this rank alone."""
+        """Look up only the blocks of this rank."""
         exchanges = [table.exchange for table in self._tables]
         for table in self._tables:
             owners = owners_of_blocks(len(table.blocks), ranks)

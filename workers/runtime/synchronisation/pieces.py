@@ -1,9 +1,9 @@
 """Gradients that come in several pieces.
 
-A backward pass within the backward pass brings a piece of a gradient of its own. `torch.utils.checkpoint`
-with `use_reentrant=True` has one for each part that it computes again. A gradient is ready after its last
-piece, and nobody knows which one that is: the pieces of one iteration are counted, and where a gradient has
-several, all are averaged after the backward pass.
+A nested backward pass adds a separate piece of a gradient. `torch.utils.checkpoint` with `use_reentrant=True`
+runs one for each recomputed part. A gradient is ready after its last piece, which cannot be recognised. The
+pieces of an iteration are therefore counted; if a gradient has several, all gradients are averaged after the
+backward pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch.autograd.function import BackwardCFunction
 
 
 def has_functions_in_python(loss: Tensor) -> bool:
-    """Whether the backward pass of the loss calls functions that are written in Python. Only these begin
-    backward passes of their own."""
+    """Return whether the backward pass of the loss calls functions written in Python: only these start nested
+    backward passes."""
     nodes = [loss.grad_fn]
     seen = set(nodes)
     while nodes:

@@ -1,4 +1,5 @@
-"""The runtime plan of a generation as a worker is told it. The control plane makes it, here it is checked."""
+"""The runtime plan of a generation as a worker receives it. The control plane makes it; this module checks
+it."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 
 from communication.profiles.link import LinkRate
 
-#: What the families of plans begin with under which codecs may lose something.
+#: Prefix of the plan families that allow lossy codecs.
 _LOSSY = "lossy"
 
 
 @dataclass(frozen=True)
 class SynchroniserChoice:
-    """A kind of synchroniser and what was chosen for it."""
+    """A kind of synchroniser and its choices."""
 
     kind: str
     choices: Mapping[str, Any]
@@ -28,10 +29,10 @@ class RuntimePlan:
 
     Attributes:
         digest: SHA-256 of the content; all ranks must have the same.
-        synchronisers: each takes charge of what the ones before it have left.
-        lossless: whether the job's gradients have to arrive as they were computed.
+        synchronisers: each takes parameters that the ones before it have left.
+        lossless: whether the job's gradients must arrive as computed.
         link: the slowest measured link between the generation's servers; None if none was measured.
-        at_levels: in a measurement, those of other numbers of ranks, where they are others.
+        at_levels: in a measurement, the synchronisers for numbers of ranks where they differ.
     """
 
     digest: str
@@ -41,7 +42,7 @@ class RuntimePlan:
     at_levels: Mapping[int, tuple[SynchroniserChoice, ...]] = field(default_factory=dict)
 
     def at(self, ranks: int) -> RuntimePlan:
-        """The plan of so many ranks of a measurement."""
+        """Return the plan for this number of ranks of a measurement."""
         return replace(self, synchronisers=self.at_levels.get(ranks, self.synchronisers), at_levels={})
 
     @classmethod
@@ -50,7 +51,7 @@ class RuntimePlan:
 
         Raises:
             KeyError: a field is missing.
-            ValueError: it is not what its digest was made of, or makes no sense.
+            ValueError: its content does not match its digest, or is invalid.
         """
         digest = message["digest"]
         actual = content_digest(message)
@@ -72,6 +73,6 @@ def _link(told: Mapping[str, Any] | None) -> LinkRate | None:
 
 
 def content_digest(message: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a plan says, its digest left out."""
+    """Return the SHA-256 of a plan's content without its digest."""
     content = {name: value for name, value in message.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

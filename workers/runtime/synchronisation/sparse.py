@@ -1,9 +1,9 @@
 """Synchronises the gradients of embeddings with `sparse=True`.
 
-A batch touches few rows of an embedding. Each rank sends the rows it touched, everyone gathers all of them
-and adds up those that meet: what travels grows with the batch and not with the table, on gloo and NCCL alike.
-DDP leaves these parameters to us (its own way for them is an all-reduce of sparse tensors, which NCCL lacks
-and gloo, in PyTorch 2.13, crashes on; docs/decisions/0023-sparse-gradients.md).
+A batch touches few rows of an embedding. Each rank sends the rows it touched, all ranks gather them and sum
+rows with the same index. Traffic grows with the batch, not with the table, on gloo and NCCL alike. DDP
+ignores these parameters: it would all-reduce sparse tensors, which NCCL lacks and on which gloo, in PyTorch
+2.13, crashes (docs/decisions/0023-sparse-gradients.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workers.runtime.synchronisation.interface import GradientSynchroniser
 
 
 class SparseSynchroniser(GradientSynchroniser):
-    """Takes the tables that ask for sparse gradients; averages them after the backward pass."""
+    """Takes the tables with sparse gradients; averages them after the backward pass."""
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
         if choices:
@@ -31,7 +31,7 @@ class SparseSynchroniser(GradientSynchroniser):
         self._world_size = 1
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """The trained embedding tables with `sparse=True`."""
+        """Return the trained embedding tables with `sparse=True`."""
         tables = tables_of_rows(parts.module)
         return {name: parameter for name, parameter in left.items() if id(parameter) in tables}
 
@@ -41,7 +41,7 @@ class SparseSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        """Nothing is wrapped."""
+        """Store the parameters; wrap nothing."""
         self._parameters = list(parameters.values())
         self._group = group
         self._world_size = dist.get_world_size(group)
@@ -57,7 +57,7 @@ class SparseSynchroniser(GradientSynchroniser):
         sparse = []
         for parameter in self._parameters:
             if parameter.grad is not None and not parameter.grad.is_sparse:
-                # The table is used in another way as well: its gradient is dense on every rank.
+                # The table is also used densely, so its gradient is dense on every rank.
                 dist.all_reduce(parameter.grad, group=self._group)
                 parameter.grad /= self._world_size
             else:
@@ -66,14 +66,14 @@ class SparseSynchroniser(GradientSynchroniser):
             self._average(sparse)
 
     def state(self) -> dict[str, Tensor]:
-        """It keeps nothing."""
+        """Return {}: this kind has no state."""
         return {}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """It kept nothing."""
+        """Do nothing: this kind has no state."""
 
     def _average(self, parameters: list[nn.Parameter]) -> None:
-        """Three collectives for all tables together: how many rows, which rows, their values."""
+        """Average by three collectives for all tables together: row counts, row indices, values."""
         local = [_rows_and_values(parameter) for parameter in parameters]
         counts = self._gather(torch.tensor([len(rows) for rows, _ in local]))
         widths = [math.prod(parameter.shape[1:]) for parameter in parameters]
@@ -104,7 +104,7 @@ class SparseSynchroniser(GradientSynchroniser):
 
 
 def tables_of_rows(module: nn.Module) -> frozenset[int]:
-    """Ids of the weights of embeddings with `sparse=True`, whose gradients are rows."""
+    """Return the ids of the weights of embeddings with `sparse=True`, whose gradients are rows."""
     return frozenset(
         id(part.weight)
         for part in module.modules()
@@ -121,7 +121,7 @@ def first_ones_values(parameters: Sequence[nn.Parameter], group: dist.ProcessGro
 
 
 def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
-    """The rows of a gradient (each once) and their values; none if the table was not used."""
+    """Return the row indices of a gradient (each once) and their values; empty if the table was not used."""
     if parameter.grad is None:
         return (
             torch.empty(0, dtype=torch.int64, device=parameter.device),
@@ -132,5 +132,5 @@ def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
 
 
 def _padded(tensor: Tensor, length: int) -> Tensor:
-    """`tensor` at a length that is the same on every rank, as collectives want it."""
+    """Return `tensor` padded with zeros to a length that is the same on every rank."""
     return torch.cat([tensor, tensor.new_zeros(length - len(tensor))])

@@ -25,7 +25,7 @@ from workers.runtime.synchronisation.usage import GradientUsage
 
 
 class Synchronisation:
-    """A model whose gradients are synchronised as a runtime plan says.
+    """A model whose gradients are synchronised by a runtime plan.
 
     Attributes:
         model: lends the module to `train()`, and averages its dense gradients.
@@ -41,8 +41,8 @@ class Synchronisation:
         """Wrap the model for training in `group` (default: the whole generation), on all its ranks together.
 
         Raises:
-            WorkerFailureError: the plan names what this runtime does not have, or leaves gradients to
-                nobody; DDP cannot train this model.
+            WorkerFailureError: the plan names a kind that this runtime lacks, or leaves gradients
+                unsynchronised; DDP cannot train this model.
         """
         if len({choice.kind for choice in plan.synchronisers}) < len(plan.synchronisers):
             raise _refused("it names a kind twice")
@@ -70,14 +70,14 @@ class Synchronisation:
         self.usage = GradientUsage(parts.module, without=spread)
 
     def of_kind(self, kind: str) -> GradientSynchroniser | None:
-        """The synchroniser of a kind; None where the plan has none."""
+        """Return the synchroniser of a kind; None if the plan has none."""
         return self._synchronisers.get(kind)
 
     def begin_alike(self) -> None:
-        """Begin from nothing: every rank gets the first one's values, whatever it has made itself.
+        """Give every rank the first one's initial values.
 
         Raises:
-            WorkerFailureError: the ranks have made different models.
+            WorkerFailureError: the ranks have built different models.
         """
         for synchroniser in self._synchronisers.values():
             synchroniser.begin_alike()
@@ -93,24 +93,24 @@ class Synchronisation:
         self.model.before_backward(loss)
 
     def gradients_are_there(self, *, in_pieces: bool) -> None:
-        """All gradients of this rank are computed.
+        """Complete the averages of the model once all gradients of this rank are computed.
 
         Args:
             in_pieces: whether a gradient came in several pieces.
 
         Raises:
-            WorkerFailureError: it did, and the first piece was taken for the gradient.
+            WorkerFailureError: a gradient came in pieces, and its first piece was taken for the gradient.
         """
         self.usage.note()
         self.model.after_backward(in_pieces=in_pieces)
 
     def after_backward(self) -> None:
-        """Let every kind do what is left after the backward pass."""
+        """Finish the synchronisation of every kind after the backward pass."""
         for synchroniser in self._synchronisers.values():
             synchroniser.after_backward()
 
     def close(self) -> None:
-        """The model is not trained any more. All ranks of the group call this together."""
+        """Release the resources of every kind. All ranks of the group call this together."""
         for synchroniser in self._synchronisers.values():
             synchroniser.close()
 
@@ -124,7 +124,7 @@ class Synchronisation:
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Let this rank run the model alone, where nothing but time and memory counts."""
+        """Let this rank run the model alone, to measure only time and memory."""
         with ExitStack() as stack:
             for synchroniser in self._synchronisers.values():
                 stack.enter_context(synchroniser.rehearsing())
@@ -132,27 +132,27 @@ class Synchronisation:
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
-        """Let a state be put into a model that trains already, as into one that has just been built."""
+        """Let a state be loaded into a model that already trains, as into a newly built one."""
         with ExitStack() as stack:
             for synchroniser in self._synchronisers.values():
                 stack.enter_context(synchroniser.restoring())
             yield
 
     def measured(self) -> CommunicationMeasures | None:
-        """What this rank has measured since it was asked last, of all kinds that follow a plan; None where
-        none does."""
+        """Return this rank's measurements since the last call, of all kinds with a plan; None if none has
+        one."""
         told = [each.measured() for each in self._synchronisers.values()]
         found = [each for each in told if each is not None]
         return reduce(CommunicationMeasures.with_others, found) if found else None
 
     def state(self) -> OwnState:
-        """What every kind keeps on this rank from one iteration to the next."""
+        """Return the state that each kind keeps on this rank between iterations."""
         kept = {kind: synchroniser.state() for kind, synchroniser in self._synchronisers.items()}
         return {kind: state for kind, state in kept.items() if state}
 
     def load_state(self, states: Sequence[OwnState]) -> None:
-        """Give each kind what it kept on the earlier ranks that are given to this one; what a kind kept that
-        the plan does not have any more is dropped."""
+        """Load each kind's states of the earlier ranks that are assigned to this one; drop states of kinds
+        that the plan no longer has."""
         for kind, synchroniser in self._synchronisers.items():
             synchroniser.load_state([state[kind] for state in states if kind in state])
 

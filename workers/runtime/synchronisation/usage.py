@@ -1,8 +1,8 @@
 """Which trained parameters got a gradient in an iteration: a parameter that no rank used keeps none.
 
-An optimizer passes over a parameter without a gradient; zeros in its place would let weight decay and
-momentum change it. A rank adds zeros for what its part of the batch did not use, so that the others need not
-wait. What no rank used is found with the exchange that ends every iteration anyway.
+An optimizer skips a parameter without a gradient; with a gradient of zeros, weight decay and momentum would
+change it. A rank contributes zeros for parameters that its part of the batch did not use, so that the others
+need not wait. Parameters that no rank used are found in the exchange that ends every iteration.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-#: Numbers of ranks are summed in so many bits, so many of them in a number of 53 bits.
+#: Bits of each count of ranks, and counts packed into one float64 (53 bits).
 _BITS, _TOGETHER = 13, 4
 
 
@@ -20,7 +20,11 @@ class GradientUsage:
     """The parameters of a model that got a gradient."""
 
     def __init__(self, module: nn.Module, *, without: Collection[int] = ()) -> None:
-        """`without`: ids of parameters that not all ranks have."""
+        """Collect the trained parameters.
+
+        Args:
+            without: ids of parameters that not all ranks have.
+        """
         self._parameters = [
             parameter
             for parameter in module.parameters()
@@ -31,9 +35,9 @@ class GradientUsage:
         self._all = self._packed([])
 
     def note(self) -> None:
-        """The backward pass is over, and no gradient was exchanged for one that is missing here.
+        """Note the parameters without a gradient, after the backward pass and before gradients are exchanged.
 
-        A rank without samples of its own computes one of another rank's, so it uses nothing else.
+        A rank without samples computes one of another rank's, so it uses no further parameters.
         """
         self._missing = [place for place, each in enumerate(self._parameters) if each.grad is None]
 
@@ -44,19 +48,19 @@ class GradientUsage:
 
     @property
     def is_partial(self) -> bool:
-        """Whether this rank used less than all parameters."""
+        """Whether this rank used only some of the parameters."""
         return bool(self._missing)
 
     @property
     def flags(self) -> Tensor:
-        """What the ranks sum up."""
+        """This rank's packed flags, which the ranks sum up."""
         return self._packed(self._missing) if self._missing else self._all
 
     def drop_unused(self, sums: Tensor) -> bool:
-        """Take the gradients from what no rank used; returns whether there is any gradient at all.
+        """Remove the gradients of parameters that no rank used; return whether any gradient is left.
 
         Args:
-            sums: of all ranks' flags.
+            sums: the sums of all ranks' flags.
         """
         counts = (sums[:, None] / self._weights).floor().remainder(2.0**_BITS).view(-1).tolist()
         unused = [place for place in self._missing if not counts[place]]

@@ -1,4 +1,4 @@
-"""What PyTorch says of what the runtime does with a model, in words for somebody who never did it."""
+"""PyTorch's errors about calls of the runtime, reworded for the function's author."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORDS = {
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """Raise WorkerFailureError where PyTorch's words are about calls of the runtime."""
+    """Raise WorkerFailureError in place of PyTorch's errors about calls of the runtime."""
     try:
         yield
     except RuntimeError as error:

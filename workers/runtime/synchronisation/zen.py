@@ -1,6 +1,6 @@
-"""Synchronises gradients that are mostly zeros as Zen's plan says: tables of embeddings above all.
+"""Synchronises gradients that are mostly zeros, such as those of embedding tables, by Zen's plan.
 
-The exchanges are those of `communication/hooks/zen/`. DDP leaves these parameters to us.
+The exchanges are in `communication/hooks/zen/`. DDP ignores these parameters.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class ZenSynchroniser(GradientSynchroniser):
 
     @property
     def gradients(self) -> SparseGradients:
-        """What is synchronised, after `wrap`."""
+        """The synchronised gradients; valid after `wrap`."""
         assert self._gradients is not None
         return self._gradients
 
     def takes(self, parts: TrainingParts, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Those of the plan.
+        """Return the plan's parameters.
 
         Raises:
-            WorkerFailureError: the model lacks some.
+            WorkerFailureError: the model lacks one of them.
         """
         names = [each.name for each in self._orders.tensors]
         lacking = sorted(set(names) - set(left))
@@ -68,7 +68,7 @@ class ZenSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        """Nothing is wrapped.
+        """Open the plan's groups; wrap nothing.
 
         Raises:
             WorkerFailureError: the plan is not for these gradients or ranks.
@@ -95,18 +95,18 @@ class ZenSynchroniser(GradientSynchroniser):
         self.gradients.after_backward()
 
     def measured(self) -> CommunicationMeasures:
-        """Seconds, bytes, densities and imbalance."""
+        """Return seconds, bytes, densities and imbalance since the last call."""
         return self.gradients.measures.told()
 
     def state(self) -> dict[str, Tensor]:
-        """It keeps nothing."""
+        """Return {}: this kind has no state."""
         return {}
 
     def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """It kept nothing."""
+        """Do nothing: this kind has no state."""
 
     def close(self) -> None:
-        """Take its groups down."""
+        """Destroy its groups."""
         if self._groups is not None:
             own_groups.disown(*self._groups.by_step.values())
             self._groups.close()
