@@ -1,1 +1,1 @@
-"""Which samples a rank gets."""
+"""The samples of a rank, and their order."""

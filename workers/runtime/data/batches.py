@@ -1,4 +1,4 @@
-"""Local batches: a rank's share of the global batch, loaded so that its randomness survives a rescale."""
+"""Local batches: a rank's share of the global batch, loaded with randomness that survives a rescale."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function, f
 
 @dataclass(frozen=True)
 class LocalBatch:
-    """What one rank computes in one iteration.
+    """One rank's samples in one iteration.
 
     Attributes:
-        size: samples that count; 0 for a rank that has none in this batch (it computes one sample with weight
-            0, as every rank must take part in the gradients' synchronisation).
-        weight: what the local mean loss is multiplied with, n_local * world_size / global_batch_size, so that
-            the mean over ranks is the mean over the global batch.
+        size: samples that count; 0 for a rank without samples in this batch (it computes one sample with
+            weight 0, as every rank must take part in the gradients' synchronisation).
+        weight: factor of the local mean loss, n_local * world_size / global_batch_size, so that the mean over
+            ranks is the mean over the global batch.
         first_place: place of the first sample in the global batch.
     """
 
@@ -41,40 +41,40 @@ class LocalBatch:
 
 
 class KeyedDataset(Dataset[Any]):
-    """The person's data set, each sample drawn under generators keyed by sample and iteration."""
+    """The function's data set, each sample drawn under generators keyed by sample and iteration."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
-        # Of its class: a wrapper that passes on what it lacks itself would show that of the data set within.
+        # Check the class: a wrapper that delegates attributes would show the inner data set's method.
         many = hasattr(type(dataset), "__getitems__")
         self._fetch_many: Callable[[list[int]], Any] | None = dataset.__getitems__ if many else None
         #: Whether `__getitems__` has drawn random numbers.
         self._draws = False
 
     def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> list[Any]:
-        """The samples of one local batch; `key` is the iteration and the samples' indices."""
+        """Return the samples of one local batch; `key` is the iteration and the samples' indices."""
         iteration, indices = key
         enter_iteration(self.seed, iteration, indices)
         if self._fetch_many is None:
             samples = [self.fetch_alone(index, iteration) for index in indices]
         else:
             samples = self._fetch_together(self._fetch_many, indices, iteration)
-        # What `collate` draws must not depend on what the last sample has drawn.
+        # Draws in `collate` must not depend on draws of the last sample.
         seed_generators(derive_seed(self.seed, "collate", indices[0], iteration))
         return samples
 
     def fetch_alone(self, index: int, iteration: int) -> Any:
-        """One sample as iteration `iteration` has it; of `__getitems__` what it returns for this one."""
+        """Return one sample as drawn in iteration `iteration`; with `__getitems__`, its list of this one."""
         seed_generators(derive_seed(self.seed, "sample", index, iteration))
         return self.dataset[index] if self._fetch_many is None else self._fetch_many([index])
 
     def _fetch_together(
         self, fetch: Callable[[list[int]], Any], indices: tuple[int, ...], iteration: int
     ) -> list[Any]:
-        """Samples of a data set that fetches several at once, such as every `Subset`.
+        """Return the samples of a data set that fetches several at once, such as every `Subset`.
 
-        One that draws random numbers is asked for each sample alone: nobody can seed between two of them.
+        If it draws random numbers, each sample is fetched alone, as generators cannot be seeded in between.
         """
         if not self._draws:
             seed_generators(self.seed)
@@ -93,13 +93,13 @@ class KeyedDataset(Dataset[Any]):
 
 
 def _draw() -> tuple[float, ...]:
-    """The next number of each global generator."""
+    """Return the next number of each global generator."""
     return float(torch.rand(())), random.random(), np.random.random()  # noqa: NPY002
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """In a batch's place: why another process could not load it."""
+    """Why a data worker could not load a batch; sent in the batch's place."""
 
     reason: str
     message: str
@@ -107,8 +107,8 @@ class _Failed:
 
 
 class LoadedApart(Dataset[Any]):
-    """Batches as processes load them ahead. A mistake of the person's there comes back with its own line:
-    PyTorch would tell of its process first."""
+    """Batches for data workers. An error of the function is returned with its own traceback; PyTorch would
+    wrap it in a message about its process."""
 
     def __init__(self, keyed: KeyedDataset, collate: Callable[[list[Any]], Any]) -> None:
         self._keyed = keyed
@@ -116,7 +116,7 @@ class LoadedApart(Dataset[Any]):
         self._sends = False
 
     def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> Any:
-        """The local batch, or why there is none."""
+        """Return the local batch, or a `_Failed`."""
         try:
             batch = self._collate(self._keyed[key])
             if not self._sends:
@@ -129,7 +129,7 @@ class LoadedApart(Dataset[Any]):
         return _Failed(failure.reason, failure.message, failure.traceback_text)
 
     def _try_to_send(self, batch: Any) -> None:
-        """PyTorch would wait for ever for a batch that cannot be sent."""
+        """Raise if a batch cannot be pickled: PyTorch would wait for it for ever."""
         try:
             ForkingPickler.dumps(batch)
         except Exception as error:
@@ -168,14 +168,14 @@ class BatchLoader:
         self._ahead_until: int | None = None
 
     def first_of(self, workers: int) -> BatchLoader:
-        """A loader of the part of each batch that the first of so many workers has, or the busiest one."""
+        """Return a loader for the busiest of `workers` workers: the first, unless the order names another."""
         return BatchLoader(
             self._keyed.dataset, self._collate, self._order, rank=self._order.busiest_rank(workers),
             world_size=workers, device=self._device,
         )  # fmt: skip
 
     def load(self, iteration: int) -> LocalBatch:
-        """The local batch of `iteration`, on the rank's device.
+        """Return the local batch of `iteration`, on the rank's device.
 
         Raises:
             WorkerFailureError: the data set or `collate` raised.
@@ -204,8 +204,8 @@ class BatchLoader:
         return content
 
     def _start_data_workers(self, iteration: int) -> DataLoader[Any]:
-        # Without this object: in a cycle with the iterator, the processes would outlive the loader until the
-        # garbage collector comes, which then waits five seconds for each of them.
+        # The closure must not hold `self`: in a cycle with the iterator, the processes would outlive the
+        # loader until garbage collection, which then waits five seconds for each of them.
         order, rank, world_size = self._order, self._rank, self._world_size
         self._ahead_until = last = order.known_until(iteration)
 
@@ -229,7 +229,7 @@ class BatchLoader:
 def _share(
     order: SampleOrder, rank: int, world_size: int, iteration: int
 ) -> tuple[tuple[int, ...], int, int, Tensor]:
-    """The samples that a rank loads, the place of the first, how many count, and those of all ranks."""
+    """Return a rank's sample indices, the place of the first, how many count, and all ranks' indices."""
     everything = order.global_batch(iteration)
     places = order.local_places(rank, world_size)
     shown = everything[places] if len(places) else everything[:1]
@@ -241,7 +241,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def accept_termination(_worker: int) -> None:
-    """The training process keeps SIGTERM for a thread of its own; a data worker simply ends on it."""
+    """Unblock SIGTERM in a data worker: the training process blocks it for a dedicated thread."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
@@ -249,7 +249,7 @@ def move_to(content: Any, device: torch.device) -> Any:
     """Move the tensors of a batch to `device`: in lists, tuples, mappings of any type, and data classes,
     however nested.
 
-    What has a method `to` of its own moves itself, such as packed sequences and the batches of tokenizers.
+    Objects with a method `to`, such as packed sequences and the batches of tokenizers, move themselves.
     """
     if device.type == "cpu":
         return content
@@ -260,7 +260,7 @@ def move_to(content: Any, device: torch.device) -> Any:
     if isinstance(content, Mapping):
         return _with_values(content, {key: move_to(value, device) for key, value in content.items()})
     if is_dataclass(content) and not isinstance(content, type):
-        moved = copy(content)  # its constructor may ask for other things than its fields
+        moved = copy(content)  # its constructor may take other arguments than its fields
         for field in fields(content):
             object.__setattr__(moved, field.name, move_to(getattr(content, field.name), device))
         return moved
@@ -272,7 +272,7 @@ def move_to(content: Any, device: torch.device) -> Any:
 
 
 def _with_values(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of the same type with other values; a plain dict where the type cannot be filled."""
+    """Return a mapping of the same type with other values; a plain dict if the type is immutable."""
     if not isinstance(mapping, MutableMapping):
         return values
     filled = copy(mapping)
@@ -281,10 +281,10 @@ def _with_values(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
 
 
 def dataset_size(dataset: Any) -> int:
-    """How many samples a data set has.
+    """Return the number of samples of a data set.
 
     Raises:
-        WorkerFailureError: it does not say, or it has none.
+        WorkerFailureError: it has no length, or is empty.
     """
     with blaming_the_function("init_dataset()"):
         size = len(dataset)

@@ -1,8 +1,8 @@
-"""The order of samples that a job asks for with the hyperparameter `sample_order`: from the second epoch on,
-samples with similar shares of two-expert tokens are neighbours (adaptive gating, 5.4).
+"""The order of samples for the hyperparameter `sample_order`: from the second epoch on, samples with similar
+shares of two-expert tokens are neighbours (adaptive gating, 5.4).
 
-What the samples' tokens did last, and the order of the present epoch, are part of the job's state. The order
-of the next epoch is a function of these alone.
+The last routing counts of all samples and the order of the current epoch are part of the job's state. They
+alone determine the order of the next epoch.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LARGEST_RECORD = 64 << 20
 
 
 class CurriculumOrder(SampleOrder):
-    """The first epoch is in random order, each later one follows from the record at its first sample.
+    """A random order in the first epoch; later orders are computed from the record at the epoch's start.
 
-    A batch may span the end of an epoch. Its samples of the old epoch count with what they did an epoch
-    earlier; at the end of the first one nothing is known of them, and they come last.
+    A batch may span the end of an epoch. Its samples of the old epoch then count with their records of one
+    epoch earlier; at the end of the first epoch they have no record and come last.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CurriculumOrder(SampleOrder):
         self._orders: dict[int, Tensor] = {}
 
     def known_until(self, iteration: int) -> int:
-        """Return the first iteration with samples of an epoch that `iteration` does not reach into."""
+        """Return the first iteration with samples of an epoch that begins after `iteration`."""
         epoch = ((iteration + 1) * self.global_batch_size - 1) // self.dataset_size
         return (epoch + 1) * self.dataset_size // self.global_batch_size
 
@@ -58,22 +58,22 @@ class CurriculumOrder(SampleOrder):
         return self._orders[epoch]
 
     def note(self, indices: Tensor, counts: Tensor) -> None:
-        """Replace what is recorded of the samples of a global batch.
+        """Replace the records of a global batch's samples.
 
         Args:
             indices: (samples).
             counts: (2, samples, layers): tokens, and those of them that went to two experts.
         """
-        # In a batch that holds a sample twice, the later place counts; NumPy guarantees that, torch does not.
+        # If a batch has a sample twice, the later place counts; NumPy guarantees that, torch does not.
         self._record.numpy()[:, indices.numpy()] = counts.numpy()
 
     def state(self, iteration: int) -> dict[str, Any]:
-        """Return what later orders follow from after `iteration` iterations; tensors are shared."""
+        """Return the state after `iteration` iterations that determines later orders; tensors are shared."""
         epoch = iteration * self.global_batch_size // self.dataset_size
         return {"record": self._record, "epoch": epoch, "order": self._orders.get(epoch)}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Load a state returned by `state`."""
         self._record = state["record"].clone()
         self._orders = {} if state["order"] is None else {state["epoch"]: state["order"].clone()}
 

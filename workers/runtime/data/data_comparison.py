@@ -1,7 +1,7 @@
 """Compares the first samples of a job's data set across its workers, and with those of its first generation.
 
-A data set that depends on the worker would give other results on other numbers of workers, with the digest
-of the order of samples unchanged: such a job is refused before it trains.
+With a data set that depends on the worker, results would depend on the number of workers, although the digest
+of the order of samples stays the same. Such a job is refused before it trains.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from workers.runtime.process_group import sum_beside
 
 _log = logging.getLogger(__name__)
 
-#: So many samples, or fewer where fetching them takes longer; one at least, unless that takes very long.
+#: SAMPLES are compared, fewer if fetching takes longer than SECONDS, none if it exceeds LONGEST_SECONDS.
 SAMPLES = 8
 SECONDS = 2.0
 LONGEST_SECONDS = 10.0
-#: Of what a state keeps.
+#: Version of the format in a state.
 _FORMAT = 1
 _WAY_OUT = (
     "it may depend on the hyperparameters and data_path() alone (sort what os.listdir, glob or a set gives; "
@@ -45,12 +45,13 @@ _FETCHED_TWICE = (
 
 @dataclass(frozen=True)
 class FirstSamples:
-    """What one process has found.
+    """The first samples as one process fetched them.
 
     Attributes:
-        size: samples of the data set. indices: of those that were fetched, in the order in which the job
-            takes them.
-        unsteady: place of the first one that was another one when it was fetched again; None where none was.
+        size: number of samples in the data set.
+        indices: the job's first samples, in its order.
+        digests: of the samples that were fetched.
+        unsteady: place of the first sample that differed when it was fetched again; None if none did.
     """
 
     size: int
@@ -59,7 +60,7 @@ class FirstSamples:
     unsteady: int | None = None
 
     def to_state(self) -> dict[str, Any]:
-        """As a state keeps it."""
+        """Return the size and digests as kept in a state."""
         digests = [[each.exact, each.projection, each.norm] for each in self.digests]
         return {"format": _FORMAT, "size": self.size, "digests": digests}
 
@@ -67,16 +68,17 @@ class FirstSamples:
 def fetch_first_samples(
     dataset: Any, seed: int, *, seconds: float = SECONDS, longest_seconds: float = LONGEST_SECONDS
 ) -> FirstSamples:
-    """Fetch the samples that the job takes first, each twice, as iteration 0 has them.
+    """Fetch the job's first samples, each twice, as in iteration 0.
 
-    A forked process fetches them: counters, caches and files of the data set, and this process's generators,
-    stay as they are. A sample that cannot be fetched ends it; training will say why.
+    A forked process fetches them, so counters, caches and files of the data set, and this process's
+    generators, do not change. It stops at a sample that cannot be fetched; training will report the error.
 
     Args:
-        seconds: after which no other sample is fetched. longest_seconds: after which fetching is broken off.
+        seconds: time after which no further sample is started.
+        longest_seconds: time after which fetching is aborted.
 
     Raises:
-        WorkerFailureError: the data set does not say how many samples it has, or has none.
+        WorkerFailureError: the data set has no length, or is empty.
     """
     size = dataset_size(dataset)
     indices = tuple(SampleOrder(size, min(SAMPLES, size), seed).global_batch(0).tolist())
@@ -109,7 +111,7 @@ def fetch_first_samples(
 
 
 def _fetch(dataset: KeyedDataset, indices: Sequence[int], seconds: float, sending: Connection) -> None:
-    """In the forked process: send each sample's digest, and whether it was the same when fetched again."""
+    """Send each sample's digest, and whether a second fetch gave the same; runs in the forked process."""
     accept_termination(0)
     torch.set_num_threads(1)
     begun = time.monotonic()
@@ -117,7 +119,7 @@ def _fetch(dataset: KeyedDataset, indices: Sequence[int], seconds: float, sendin
         enter_iteration(dataset.seed, 0, (index,))
         try:
             first, again = (digest_sample(dataset.fetch_alone(index, 0)) for _ in range(2))
-        except BaseException:  # noqa: BLE001 - the person's code: training calls it again, and blames it
+        except BaseException:  # noqa: BLE001 - the function's code: training calls it again and reports it
             return
         sending.send((first, first.bits == again.bits))
         if time.monotonic() - begun > seconds:
@@ -127,12 +129,12 @@ def _fetch(dataset: KeyedDataset, indices: Sequence[int], seconds: float, sendin
 def compare_workers(
     found: FirstSamples, *, rank: int, world_size: int, group: dist.ProcessGroup | None = None
 ) -> None:
-    """Compare what all ranks have found; all call this together.
+    """Compare the first samples of all ranks; all ranks call this together.
 
     Raises:
-        WorkerFailureError: on every rank, with the same words: the data set is not the same on all of them.
+        WorkerFailureError: on every rank, with the same message, if the data sets differ.
     """
-    # One sum of a table in which each rank has filled a row of its own.
+    # Gathers by a sum: each rank fills its own row of the table.
     table = torch.zeros(world_size, 3 + 3 * SAMPLES, dtype=torch.float64)
     row = row_of(found)
     table[rank, : len(row)] = torch.tensor(row, dtype=torch.float64)
@@ -143,17 +145,17 @@ def compare_workers(
 
 
 def row_of(found: FirstSamples) -> list[float]:
-    """What a process has found, as numbers."""
+    """Return the first samples of a process as numbers."""
     numbers = [value for each in found.digests for value in (each.exact, each.projection, each.norm)]
     unsteady = -1 if found.unsteady is None else found.unsteady
     return [found.size, len(found.digests), unsteady, *numbers]
 
 
 def compare_rows(table: Tensor, indices: Sequence[int]) -> None:
-    """Compare what the ranks have found, each of which has a row.
+    """Compare the ranks' rows.
 
     Raises:
-        WorkerFailureError: they have found different samples.
+        WorkerFailureError: a rank's samples differ from rank 0's, or from its own second fetch.
     """
     all_found = [_from_row(row) for row in table.tolist()]
     for other, theirs in enumerate(all_found):
@@ -167,10 +169,10 @@ def compare_rows(table: Tensor, indices: Sequence[int]) -> None:
 
 
 def compare_generations(found: FirstSamples, kept: Any) -> dict[str, Any]:
-    """Compare with what the job's state says that earlier generations found; returns what it is to say now.
+    """Compare with the samples of earlier generations in the job's state; return the state's new value.
 
     Raises:
-        WorkerFailureError: the data set is another one now.
+        WorkerFailureError: the data set has changed.
     """
     if not isinstance(kept, dict) or kept.get("format") != _FORMAT:
         return found.to_state()
@@ -182,7 +184,7 @@ def compare_generations(found: FirstSamples, kept: Any) -> dict[str, Any]:
 
 
 def _difference(one: FirstSamples, other: FirstSamples, indices: Sequence[int]) -> str | None:
-    """What is another one, as the beginning of a sentence; of so many samples as both have fetched."""
+    """Return the first difference among samples that both have fetched, as the beginning of a sentence."""
     if one.size != other.size:
         return f"the data set has another length ({other.size} and not {one.size})"
     for place, (first, second) in enumerate(zip(one.digests, other.digests, strict=False)):

@@ -1,7 +1,7 @@
-"""A short digest of a data set's first samples, which finds out whether all workers have the same data.
+"""Short digests of a data set's first samples, which show whether all workers have the same data.
 
-Samples are compared by texts, integers and shapes exactly, and by floating-point numbers and bytes up to
-rounding: processors of another kind round differently. What is of a type not known here counts as its name.
+Texts, integers and shapes are compared exactly; floating-point numbers and bytes up to rounding, since kinds
+of processors round differently. A value of an unknown type is represented by its type's name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: Of a tensor so many elements are looked at, and of a sample so many values.
+#: Elements of a tensor and values of a sample that a digest covers.
 MOST_ELEMENTS = 1 << 20
 MOST_VALUES = 10_000
-#: Two samples are the same where their projections differ by less, relative to their norms. Between different
-#: ones the difference is about as large as the norm.
+#: Two samples are the same if their projections differ by at most this share of the larger norm. Between
+#: different samples the difference is about as large as the norm.
 TOLERANCE = 1e-3
 _EXACT = frozenset(
     {torch.bool, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
@@ -29,12 +29,13 @@ _EXACT = frozenset(
 
 @dataclass(frozen=True)
 class SampleDigest:
-    """What is compared of a sample.
+    """The digest of a sample.
 
     Attributes:
-        exact: 48 bits of a hash of what must be the same. projection: of all other numbers, with fixed random
-            signs. norm: their length.
-        bits: a hash of everything, for one process that has fetched a sample twice.
+        exact: 48 bits of a hash of the values that are compared exactly.
+        projection: sum of all other numbers with fixed random signs.
+        norm: Euclidean norm of these numbers.
+        bits: a hash of everything, for comparisons within one process.
     """
 
     exact: int
@@ -43,13 +44,13 @@ class SampleDigest:
     bits: bytes = b""
 
     def is_like(self, other: SampleDigest) -> bool:
-        """Whether the samples are the same up to rounding."""
+        """Return whether the samples are the same up to rounding."""
         close = abs(self.projection - other.projection) <= TOLERANCE * max(self.norm, other.norm)
         return self.exact == other.exact and close
 
 
 def digest_sample(sample: Any) -> SampleDigest:
-    """The digest of a sample of any type."""
+    """Return the digest of a sample of any type."""
     reading = _Reading()
     reading.take(sample)
     return SampleDigest(
@@ -61,7 +62,7 @@ def digest_sample(sample: Any) -> SampleDigest:
 
 
 class _Reading:
-    """A sample that is being read."""
+    """An incremental digest of a sample."""
 
     def __init__(self) -> None:
         self.exact = hashlib.blake2b(digest_size=6)
@@ -80,7 +81,7 @@ class _Reading:
         elif isinstance(value, np.ndarray | np.generic):
             self._take_array(np.asarray(value))
         elif isinstance(value, str):
-            # The folder of a file is another one on each worker.
+            # A file's folder differs between workers.
             name = value.rpartition("/")[2] if value.startswith("/") else value
             self._note("str", name.encode(errors="surrogatepass"))
         elif isinstance(value, bool | int | bytes) or value is None:
@@ -112,7 +113,7 @@ class _Reading:
             return
         try:
             self._take_tensor(torch.from_numpy(np.ascontiguousarray(array).copy()))
-        except TypeError:  # of texts, times or records
+        except TypeError:  # an array of texts, times or records
             flat = np.ascontiguousarray(array).ravel()[:MOST_ELEMENTS]
             self._note(f"{array.dtype}{array.shape}", flat.tobytes())
 

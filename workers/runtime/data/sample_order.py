@@ -17,20 +17,20 @@ EMPTY_DIGEST = ""
 
 
 def local_slice(global_batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """First and one-past-last place of `rank`'s share of a global batch; shares differ by one sample at
-    most."""
+    """Return the first and one-past-last place of `rank`'s share of a global batch; shares differ by at most
+    one sample."""
     share, rest = divmod(global_batch_size, world_size)
     first = rank * share + min(rank, rest)
     return first, first + share + (1 if rank < rest else 0)
 
 
 def largest_local_batch(global_batch_size: int, world_size: int) -> int:
-    """The local batch of the rank that has most to compute."""
+    """Return the size of the largest local batch."""
     return -(-global_batch_size // world_size)
 
 
 class SampleOrder:
-    """Which samples iteration k consists of."""
+    """The samples of each iteration."""
 
     def __init__(self, dataset_size: int, global_batch_size: int, seed: int) -> None:
         if dataset_size < 1:
@@ -41,7 +41,7 @@ class SampleOrder:
         self._permutations: dict[int, Tensor] = {}
 
     def global_batch(self, iteration: int) -> Tensor:
-        """Indices (int64) of iteration `iteration`'s samples; it may span the end of an epoch."""
+        """Return the indices (int64) of iteration `iteration`'s samples; it may span the end of an epoch."""
         first = iteration * self.global_batch_size
         last = first + self.global_batch_size
         pieces = []
@@ -57,19 +57,18 @@ class SampleOrder:
         return torch.arange(*local_slice(self.global_batch_size, rank, world_size))
 
     def busiest_rank(self, world_size: int) -> int:
-        """Return a rank that has most to compute."""
+        """Return a rank with the largest local batch."""
         return 0
 
     def known_until(self, iteration: int) -> int | None:
-        """Return the first iteration whose samples are not known before `iteration`; None: all are."""
+        """Return the first iteration whose samples are unknown at `iteration`; None if all are known."""
         return None
 
     def _permutation(self, epoch: int) -> Tensor:
         if epoch not in self._permutations:
             generator = torch.Generator()
             generator.manual_seed(derive_seed(self.seed, "epoch", epoch))
-            # A batch touches few epochs; keeping the last one would do but for batches larger than the data
-            # set.
+            # A batch spans at most two epochs, unless it is larger than the data set.
             self._permutations = {
                 known: order for known, order in self._permutations.items() if known >= epoch - 1
             }
@@ -78,7 +77,7 @@ class SampleOrder:
 
 
 def chain_digest(previous: str, indices: Tensor) -> str:
-    """Add one iteration's samples to the running digest of everything the job has seen, in order."""
+    """Return the running digest of all samples in order, extended by one iteration's samples."""
     digest = hashlib.sha256(previous.encode())
     digest.update(indices.to(torch.int64).numpy().astype("<i8", copy=False).tobytes())
     return digest.hexdigest()

@@ -1,8 +1,9 @@
-"""Samples of several tasks: each batch has a fixed number of each, and workers serve tasks by their loads.
+"""Samples of several tasks in training: each batch has a fixed number of each task's samples, and workers
+serve tasks by their loads.
 
-The batch is the same for any number of workers: samples of the first task, then of the second, each in a
-random order of its own. The elastic planner of MoESys (2.5) gives places of the batch to workers. Every
-sample counts the same wherever it is computed, so plans change no gradient but by rounding.
+The batch is the same for any number of workers: samples of the first task, then of the second, each task in
+its own random order. The elastic planner of MoESys (2.5) assigns places of the batch to workers. Every sample
+has the same weight wherever it is computed, so a plan changes gradients only by rounding.
 """
 
 from __future__ import annotations
@@ -33,17 +34,20 @@ MAX_TASKS = 64
 
 
 class TaskOrder(SampleOrder):
-    """Which samples of which tasks an iteration consists of, and which worker computes them.
+    """The samples of each task in an iteration, and their workers.
 
     Attributes:
-        names: of the tasks.
-        batches: samples of each task in a batch.
+        names: names of the tasks.
+        batches: number of samples of each task in a batch.
     """
 
     def __init__(
         self, sizes: Sequence[int], tasks: Mapping[str, Task], global_batch_size: int, seed: int
     ) -> None:
-        """Take the number of samples of each task.
+        """Build the order.
+
+        Args:
+            sizes: number of samples of each task.
 
         Raises:
             ValueError: a batch has fewer samples than there are tasks.
@@ -60,19 +64,19 @@ class TaskOrder(SampleOrder):
         self._plans: dict[int, ElasticPlan] = {}
 
     def global_batch(self, iteration: int) -> Tensor:
-        """Indices (int64) of iteration `iteration`'s samples, task by task. Each task has its own epochs."""
+        """Return the indices (int64) of `iteration`'s samples, task by task. Each task has its own epochs."""
         parts = zip(self._begins, self._orders, strict=True)
         return torch.cat([begin + order.global_batch(iteration) for begin, order in parts])
 
     def plan(self, world_size: int) -> ElasticPlan:
-        """Return the shares of so many workers. Workers that cannot lower the largest load have none."""
+        """Return the workers' shares. Workers that cannot lower the largest load have none."""
         if world_size not in self._plans:
             loads = [planned.Task(batch, cost) for batch, cost in zip(self.batches, self._costs, strict=True)]
             self._plans[world_size] = plan_elastic(loads, Mode.BUDGET, world_size)
         return self._plans[world_size]
 
     def loads(self, world_size: int) -> tuple[float, ...]:
-        """Return the load of each of so many workers."""
+        """Return the load of each worker."""
         loads = self.plan(world_size).loads
         return loads + (0.0,) * (world_size - len(loads))
 
@@ -106,14 +110,14 @@ class TaskOrder(SampleOrder):
 def split_batch(batch: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Divide a batch among tasks in proportion to their shares, at least one sample each.
 
-    What rounding leaves goes to the largest remainders; of equals to the first.
+    The rounding remainder goes to the largest remainders, and among equal ones to the first.
 
     Raises:
         ValueError: there are more tasks than samples.
     """
     if batch < len(shares):
         raise ValueError(f"global_batch_size is {batch}; {len(shares)} tasks need at least as many samples")
-    # One each, and the rest by what is missing from the exact part.
+    # Then correct the sum where a count is farthest from its exact part.
     counts = [1] * len(shares)
     total = sum(shares)
     exact = [batch * share / total for share in shares]
@@ -132,10 +136,10 @@ def split_batch(batch: int, shares: Sequence[float]) -> tuple[int, ...]:
 def build_task_order(
     function: TrainingFunction, dataset: Any, global_batch_size: int, seed: int
 ) -> TaskOrder | None:
-    """Build the order of a function that declares tasks; None of any other.
+    """Build the order of a function that declares tasks; return None for any other.
 
     Raises:
-        WorkerFailureError: the tasks do not fit to the data set or the batch.
+        WorkerFailureError: the tasks do not fit the data set or the batch.
     """
     with blaming_the_function("tasks()"):
         tasks = dict(function.tasks())

@@ -1,4 +1,4 @@
-"""How evenly the loads of tasks keep workers busy, as metrics of each iteration."""
+"""Metrics of the balance of task loads among workers, for each iteration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.runtime.process_group import sum_beside
 
 
 class TaskTimes:
-    """Tells all ranks how long each of them computed in the iteration before; does nothing without tasks."""
+    """Exchanges the computing times of the previous iteration among all ranks; does nothing without tasks."""
 
     def __init__(
         self, order: TaskOrder | None, group: dist.ProcessGroup | None, *, rank: int, world_size: int
@@ -33,11 +33,11 @@ class TaskTimes:
         self._work = sum_beside(self._seconds, self._group) if self._world_size > 1 else None
 
     def end(self, own_seconds: float) -> dict[str, float]:
-        """Return the metrics: largest over mean load, and if there was an iteration before, the seconds of
-        the busiest worker and the mean share of these that workers were idle.
+        """Return the metrics: largest over mean load, and after the first iteration, the seconds of the
+        busiest worker and the mean share of this time in which workers were idle.
 
         Args:
-            own_seconds: what this rank computed in the present iteration.
+            own_seconds: this rank's computing time in the current iteration.
         """
         if self._imbalance is None:
             return {}

@@ -13,9 +13,9 @@ def divisible_tables(function: TrainingFunction, module: nn.Module) -> dict[str,
     """Return the places of blocks that may be divided among ranks, by the parameters' names in the model's
     state; the same on every rank.
 
-    A table stays whole on every rank if it is frozen, if the model uses its blocks elsewhere too, or if its
-    own `state_dict` names them otherwise. So do all tables if the function keeps copies of some, or if the
-    model trains nothing else, since DDP needs a parameter.
+    A table stays whole on every rank if it is frozen, or if the model uses its blocks elsewhere too. All
+    tables stay whole if the model's own `state_dict` renames a block, if the function keeps copies of tables,
+    or if the model trains nothing else, since DDP needs a parameter.
     """
     named = table_blocks(module)
     if not named or _keeps_copies(function, module):

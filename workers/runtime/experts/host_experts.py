@@ -1,7 +1,7 @@
-"""Experts wait in host memory until it is known which of them a rank has, so that its device never has all.
+"""Keeps experts in host memory until their placement is known, so that no device ever holds all of them.
 
-`init_model()` builds the whole model, since all ranks draw the same initial weights. Its experts that may be
-spread do not go to the device with the rest; each rank takes its own there before the optimizer makes its
+`init_model()` builds the whole model, since all ranks draw the same initial weights. Experts that may be
+spread are not moved to the device with the rest. Each rank moves its own before the optimizer creates its
 state.
 """
 
@@ -20,8 +20,8 @@ from workers.runtime.experts.spread_experts import kept_modules, spread_experts
 
 
 def move_rest(function: TrainingFunction, module: nn.Module, device: torch.device) -> None:
-    """Move a model to its device, without experts and columns that ranks may divide among them."""
-    # A layer that a model has at two places is one layer with two names.
+    """Move a model to its device, except experts and table columns that may be divided among ranks."""
+    # A layer at two places in the model is one layer with two names.
     names = spread_experts(function, module).keys() | divisible_tables(function, module).keys()
     spread = {module.get_parameter(name) for name in names}
     held = {parameter: parameter.detach().cpu() for parameter in spread}
@@ -33,7 +33,7 @@ def move_rest(function: TrainingFunction, module: nn.Module, device: torch.devic
 
 
 def take_to_device(parameters: Iterable[nn.Parameter], optimizer: Optimizer, device: torch.device) -> None:
-    """Move parameters of experts to the device, and what the optimizer has of them already."""
+    """Move parameters of experts to the device, with their existing optimizer states."""
     for parameter in parameters:
         parameter.data = parameter.data.to(device)
         kept = optimizer.state.get(parameter, {})
@@ -43,7 +43,7 @@ def take_to_device(parameters: Iterable[nn.Parameter], optimizer: Optimizer, dev
 
 
 def take_copies_to_device(function: TrainingFunction, device: torch.device) -> None:
-    """Move the experts of copies that the function made of layers on the device, such as an average."""
+    """Move the experts of the function's copies of layers, such as an average, to the device."""
     for module in kept_modules(function):
         for layer in moe_layers(module).values():
             if layer.gate_weights.weight.device == device:

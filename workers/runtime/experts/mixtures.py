@@ -16,7 +16,7 @@ from workers.runtime.tiers.usage import TierUsage
 
 
 class Mixtures:
-    """All `MoELayer`s of a model that is trained."""
+    """All `MoELayer`s of a model in training."""
 
     def __init__(self, parts: TrainingParts) -> None:
         self._parts, self._module = parts, parts.module
@@ -26,7 +26,7 @@ class Mixtures:
         self._table_bytes_saved = table_bytes_saved(parts)
 
     def begin_iteration(self, share: float) -> None:
-        """Forget passes outside iterations, such as those of an evaluation.
+        """Discard records of passes outside iterations, such as those of an evaluation.
 
         Args:
             share: this rank's share of the samples of the global batch.
@@ -46,7 +46,7 @@ class Mixtures:
         return loss + balance_loss(self._module).to(loss) if self._layers else loss
 
     def take_routing(self) -> RoutingOfIteration:
-        """Return what became of the iteration's tokens."""
+        """Return how the iteration's tokens were routed."""
         if not self._has_tiers:
             return RoutingOfIteration(self._take_counts(), table_bytes_saved=self._table_bytes_saved)
         before, self._tiers_before = self._tiers_before, self._parts.tier_usage()
@@ -59,14 +59,14 @@ class Mixtures:
 
 @dataclass(frozen=True)
 class RoutingOfIteration:
-    """What became of the tokens of an iteration.
+    """The routing of an iteration's tokens.
 
     Attributes:
         counts: by layer. The balance losses are this rank's until `with_balances`; the rest is the same on
             all ranks.
         tiers: values of `TierUsage`, of this rank until `with_tiers`; empty without tiers.
-        workers: whose values `tiers` sums up.
-        table_bytes_saved: memory of columns that this rank leaves to others; None without partitioned tables.
+        workers: number of ranks whose values `tiers` sums up.
+        table_bytes_saved: memory of the columns that other ranks hold; None without partitioned tables.
     """
 
     counts: Sequence[RoutingCounts]
@@ -89,7 +89,7 @@ class RoutingOfIteration:
         return replace(self, tiers=totals, workers=workers)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all layers together; none where no layer ran."""
+        """Return the metrics of all layers together; without layer metrics if no layer ran."""
         saved = {} if self.table_bytes_saved is None else {"table_bytes_saved": self.table_bytes_saved}
         ran = [each for each in self.counts if each.tokens]
         if not ran:
@@ -110,8 +110,8 @@ class RoutingOfIteration:
 
 
 def table_bytes_saved(parts: TrainingParts) -> float | None:
-    """Return the bytes of states of columns that this rank leaves to others: weights, gradients, and what the
-    optimizer keeps. None without partitioned tables."""
+    """Return the bytes of weights, gradients and optimizer states of the columns that other ranks hold; None
+    without partitioned tables."""
     names = table_blocks(parts.module).keys()
     if not names:
         return None
@@ -127,7 +127,7 @@ def _largest_load(counts: RoutingCounts) -> float:
 
 @contextmanager
 def without_peers(module: nn.Module) -> Iterator[None]:
-    """Let the layers compute on this rank alone: the others do not run the model meanwhile."""
+    """Let the layers compute on this rank alone, while the others do not run the model."""
     layers, tables = moe_layers(module).values(), partitioned_tables(module).values()
     exchanges = [layer.exchange for layer in layers]
     table_exchanges = [table.exchange for table in tables]

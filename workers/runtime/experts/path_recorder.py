@@ -20,7 +20,7 @@ from punctual.moe import moe_layers
 from punctual.moe.expert_paths import MOST_PATHS, ExpertPaths, path_type
 from workers.runtime.process_group import sum_beside
 
-#: Iterations from one recorded one to the next, and tokens of the global batch that one of them records.
+#: Period of recorded iterations, and tokens of the global batch recorded in each.
 EVERY_ITERATIONS, TOKENS = 8, 256
 #: The balance loss is stable if its means over two successive windows differ by at most this factor.
 WINDOW_ITERATIONS, STABLE_WITHIN = 32, 0.05
@@ -47,11 +47,11 @@ class PathRecorder:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything to record."""
+        """Whether the model has paths to record."""
         return len(self._layers) > 1
 
     def begin_iteration(self, iteration: int) -> None:
-        """Watch the forward pass of an iteration if it is to be recorded."""
+        """Watch the forward pass if this iteration is recorded."""
         if not self.is_active or iteration % EVERY_ITERATIONS:
             return
         self._sample = _Sample(self._tokens, iteration // EVERY_ITERATIONS)
@@ -59,7 +59,7 @@ class PathRecorder:
             layer.records.on_choices = partial(self._sample.note, name)
 
     def end_iteration(self, values: Mapping[str, float]) -> None:
-        """Keep what was recorded. All ranks call this after each iteration.
+        """Keep the recorded paths. All ranks call this after each iteration.
 
         Args:
             values: metrics of the global batch.
@@ -79,7 +79,7 @@ class PathRecorder:
     def _gather(self, sample: _Sample) -> Tensor:
         """Return the paths of all ranks, in the order of ranks."""
         layers, own = len(self._layers), sample.paths(self._layers)
-        # (ranks, 1 + numbers): how many paths a rank has, then these.
+        # (ranks, 1 + numbers): a rank's number of paths, then the paths.
         gathered = torch.zeros(self._world_size, 1 + self._tokens * layers, dtype=torch.int32)
         gathered[self._rank, 0] = len(own)
         gathered[self._rank, 1 : 1 + own.numel()] = own.flatten()
@@ -103,18 +103,18 @@ class PathRecorder:
             self._count = kept
 
     def found(self) -> ExpertPaths | None:
-        """Return the paths that are kept; None without any."""
+        """Return the kept paths; None if there are none."""
         if not self._count:
             return None
         experts = tuple(len(self._layers[name].experts) for name in self._order)
         return ExpertPaths(tuple(self._order), experts, self._paths[: self._count])
 
     def state(self) -> dict[str, Any] | None:
-        """Return what `load_state` takes, in the memory in which recording goes on."""
+        """Return the state for `load_state`; it shares memory with this recorder."""
         return {"layers": self._order, "count": self._count, "paths": self._paths} if self.is_active else None
 
     def load_state(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a state; states of earlier versions have none."""
+        """Continue from a state; None (states of earlier versions) changes nothing."""
         if state is not None and self.is_active:
             kept = state["paths"][: state["count"]][-len(self._paths) :]
             self._order, self._count = list(state["layers"]), len(kept)
@@ -139,12 +139,12 @@ class _Sample:
         stride = max(1, -(-len(choices) // self._most))
         self.order.append(name)
         self._places.add(len(choices))
-        # Not the same places of all sequences in each iteration.
+        # Vary the places between iterations.
         places = slice(self._turn % stride, None, stride)
         self._choices.append(torch.where(is_token[places], choices[places], -1))
 
     def paths(self, layers: Mapping[str, Any]) -> Tensor:
-        """Return (tokens, layers); none if a layer did not run, or layers saw unequal numbers of tokens."""
+        """Return (tokens, layers); empty if a layer did not run, or layers saw unequal numbers of tokens."""
         if len(self.order) < len(layers) or len(self._places) > 1:
             return torch.empty(0, len(layers), dtype=torch.int64)
         paths = torch.stack(self._choices, dim=1).cpu()

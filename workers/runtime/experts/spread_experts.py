@@ -1,4 +1,4 @@
-"""Finds the experts that ranks can divide among them, and functions that keep them."""
+"""Finds the experts that can be divided among ranks, and functions that keep references to them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def spread_experts(function: TrainingFunction, module: nn.Module) -> dict[str, E
     every rank.
 
     A layer stays whole on every rank if its experts have buffers or parameters that the model uses elsewhere
-    too, or if the model's own `state_dict` names them otherwise. So do all layers of a model that trains
-    nothing but experts, since DDP needs a parameter. So do all layers if some are frozen, or are kept by the
-    function: they may be copies, such as an average of the model, which would read experts of other ranks.
+    too, or if the model's own `state_dict` renames them. All layers stay whole if the model trains only
+    experts, since DDP needs a parameter, if some experts are frozen, or if the function keeps layers: those
+    may be copies, such as an average of the model, which would read experts of other ranks.
     """
     named, layers = expert_parameters(module), moe_layers(module)
     owners = {id(each.parameter): (each.layer, each.expert) for each in named.values()}
@@ -44,7 +44,7 @@ def spread_experts(function: TrainingFunction, module: nn.Module) -> dict[str, E
 
 
 def _keeps_layers(function: TrainingFunction, module: nn.Module) -> bool:
-    """Return whether the function has mixture-of-experts layers that are not those of the model."""
+    """Return whether the function has mixture-of-experts layers that are not the model's."""
     known = {id(layer) for layer in moe_layers(module).values()}
     return any(
         id(layer) not in known for kept in kept_modules(function) for layer in moe_layers(kept).values()
@@ -52,7 +52,7 @@ def _keeps_layers(function: TrainingFunction, module: nn.Module) -> bool:
 
 
 def keeps_experts(function: TrainingFunction, spread: Iterable[nn.Parameter]) -> bool:
-    """Return whether the function has a module with experts that are spread, such as the model itself."""
+    """Return whether the function has a module with spread experts, such as the model itself."""
     known = {id(parameter) for parameter in spread}
     return any(id(each) in known for module in kept_modules(function) for each in module.parameters())
 

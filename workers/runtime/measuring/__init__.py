@@ -1,1 +1,1 @@
-"""What a worker measures of its gradients, and how it tells its agent (docs/protocols.md 2.8)."""
+"""A worker's measurements of gradients, and their reports to the agent (docs/protocols.md 2.8)."""

@@ -1,4 +1,4 @@
-"""What codecs take on this worker's device."""
+"""Times of codecs on this worker's device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ REPETITIONS = 3
 
 
 def codec_fields(device: torch.device, courses: Callable[[], Course] = Course) -> list[dict[str, object]]:
-    """Times of every codec but the one that does nothing, on the device where gradients are computed, as a
-    record tells them. ``courses``: that keep that device's time."""
+    """Return the times of every codec except "none" on the gradients' device, as in a record.
+
+    Args:
+        courses: makes a clock of that device's time.
+    """
     values = torch.randn(SIZES[-1], generator=torch.Generator().manual_seed(0)).to(device)
     found: list[dict[str, object]] = []
     for name in CODECS:
@@ -38,7 +41,7 @@ def codec_fields(device: torch.device, courses: Callable[[], Course] = Course) -
 
 
 def _timed(name: str, values: Tensor, device: torch.device, course: Course) -> tuple[float, float]:
-    """Seconds to encode a gradient, what was not sent taken from it, and to decode one payload."""
+    """Return the seconds to encode a gradient, including the residual, and to decode one payload."""
     codec = codec_named(name)
     encodes, decodes = [], []
     sums = torch.zeros_like(values)

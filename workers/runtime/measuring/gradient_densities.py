@@ -1,4 +1,4 @@
-"""How sparse gradients are, on each rank and in sums of several: what Zen's planner is made from."""
+"""Densities of gradients, on each rank and in sums of several ranks: the input of Zen's planner."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from communication.zen.profile import SparsityProfile
 from punctual.protocol import limits
 from workers.runtime.synchronisation.sparse import tables_of_rows
 
-#: A gradient whose rows are touched by less than this share is told of.
+#: A gradient is reported if less than this share of its rows is touched.
 SPARSE_DENSITY = 0.5
-#: With fewer rows nothing is saved.
+#: Smaller gradients gain nothing.
 LEAST_ROWS = 64
-#: With more rows looking is too dear.
+#: Larger gradients are too expensive to check.
 MOST_ROWS = 1 << 26
 
 
 class GradientDensities:
-    """Notes which rows of gradients are not zero, in the iterations in which it watches.
+    """Records which rows of gradients are not zero, in iterations in which it watches.
 
-    Candidates are tables of embeddings with rows of gradients, and other parameters with many rows.
+    Candidates are embedding tables with sparse gradients, and other parameters with many rows.
     """
 
     def __init__(self, module: nn.Module, without: Collection[str] = ()) -> None:
         """Begin.
 
         Args:
-            without: names of parameters that no communication plan is made for.
+            without: names of parameters without a communication plan.
         """
         self.watching = False
         tables = tables_of_rows(module)
@@ -51,7 +51,7 @@ class GradientDensities:
             )
         }
         self._tables = {name for name, each in self._candidates.items() if id(each) in tables}
-        #: By candidate, a flag for each row, of each iteration.
+        #: For each candidate and iteration, a flag for each row.
         self._touched: dict[str, list[Tensor]] = {name: [] for name in self._candidates}
         self._iterations = 0
         self._hooks = [
@@ -59,13 +59,13 @@ class GradientDensities:
         ]
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Remove the hooks."""
         self.watching = False
         for hook in self._hooks:
             hook.remove()
 
     def iteration_done(self) -> None:
-        """An iteration that was watched is over. What was not computed in it touched nothing."""
+        """Note that a watched iteration is over. A gradient that was not computed touched no row."""
         self._iterations += 1
         for name, each in self._candidates.items():
             if len(self._touched[name]) < self._iterations:
@@ -84,8 +84,8 @@ class GradientDensities:
         self._touched[name].append(touched.cpu())
 
     def profiles(self, group: dist.ProcessGroup | None) -> list[SparsityProfile]:
-        """Of the sparse ones, as all ranks of a group have seen them; all of these call this together, after
-        as many watched iterations."""
+        """Return the profiles of sparse gradients over all ranks of a group. All ranks call this together,
+        after the same number of watched iterations."""
         if not self._candidates or not self._iterations:
             return []
         own = torch.tensor(
@@ -95,8 +95,8 @@ class GradientDensities:
         if dist.get_world_size(group) > 1:
             dist.all_reduce(own, group=group)
         mean = dict(zip(self._candidates, (own / dist.get_world_size(group)).tolist(), strict=True))
-        # Where all is zeros nothing was computed, or nothing can be told. Tables with rows of gradients are
-        # told of however dense they are: a plan of the other gradients must not take them.
+        # All zeros: nothing was computed. Tables with sparse gradients are reported at any density, as a plan
+        # of the other gradients must not include them.
         sparse = [
             name
             for name, each in mean.items()
@@ -123,7 +123,7 @@ class GradientDensities:
 
 
 def sparse_fields(profiles: Sequence[SparsityProfile]) -> list[dict[str, object]]:
-    """As a record tells them."""
+    """Return the profiles as in a record."""
     return [
         {
             "name": each.tensor,

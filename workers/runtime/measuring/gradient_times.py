@@ -1,4 +1,4 @@
-"""When gradients are ready, and what else an iteration takes: what planners call a model's profile."""
+"""When gradients become ready in an iteration, and its other times: the planners' tensor profile."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from workers.runtime.emulation.pace import Pace
 
-#: Of these the newest are looked at.
+#: Number of newest iterations that are kept.
 ITERATIONS_KEPT = 256
 
 
 @dataclass(frozen=True)
 class IterationTimes:
-    """Of one iteration, in seconds.
+    """Times of one iteration, in seconds.
 
     Attributes:
-        ready: of each gradient that was computed, from the beginning of the backward pass, in its order.
-        other: beside the backward pass and the waiting for others. exposed: in which it waited for others
-            after the last gradient.
+        ready: name of each computed gradient with its time since the backward pass began, in order.
+        other: time outside the backward pass and the synchronisation.
+        exposed: time after the last gradient in which the iteration waited for synchronisation.
     """
 
     seconds: float
@@ -37,8 +37,8 @@ class IterationTimes:
 class GradientTimes:
     """Times the iterations of a model while `watching`.
 
-    On a GPU by its own clock, on an emulated device by its emulated one, without what codecs took of the
-    backward pass. It has to be made after what holds a model to an emulated pace.
+    It uses the clock of the GPU, or the emulated clock of an emulated device. Time of codecs within the
+    backward pass is excluded. It must be constructed after the `Pace` of the model.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
@@ -50,7 +50,7 @@ class GradientTimes:
         self._ready: list[tuple[str, Any]] = []
         self._marks: list[Any] = []
         self._coded_seconds = 0.0
-        #: Called with the gradient before it is accumulated, so before anything is done to it.
+        #: Called before a gradient is accumulated, so before any other hook uses it.
         self._hooks = [
             parameter.register_hook(partial(self._gradient_ready, name))
             for name, parameter in module.named_parameters()
@@ -58,29 +58,29 @@ class GradientTimes:
         ]
 
     def close(self) -> None:
-        """Look at nothing any more."""
+        """Remove the hooks."""
         self.watching = False
         for hook in self._hooks:
             hook.remove()
 
     def begins(self) -> None:
-        """An iteration begins."""
+        """Note that an iteration begins."""
         self._ready, self._marks = [], []
         self._mark()
 
     def backward_begins(self) -> None:
-        """Its backward pass begins."""
+        """Note that its backward pass begins."""
         self.backward_began = time.perf_counter()
         self._mark()
         if self._pace is not None:
             self._coded_seconds = self._pace.clock.coded_seconds
 
     def synchronised(self) -> None:
-        """The gradients are the mean over all ranks."""
+        """Note that all gradients are synchronised."""
         self._mark(came=True)
 
     def ends(self) -> None:
-        """The iteration ends."""
+        """Note that the iteration ends, and keep its times."""
         self._mark()
         if not self.watching or len(self._marks) != 4:
             return
@@ -121,9 +121,9 @@ class GradientTimes:
 
 
 def gaps(iterations: Sequence[IterationTimes], sizes: dict[str, int]) -> list[tuple[str, float]]:
-    """Gradients in order of readiness, each with the median time since the one before it was ready.
+    """Return gradients in order of readiness, each with the time in seconds since the one before it.
 
-    The order is that of the median of their times. What was never computed comes last, at once.
+    Readiness is the median over iterations. Gradients that were never computed come last, with gap 0.
     """
     found: dict[str, list[float]] = {}
     for iteration in iterations:

@@ -1,4 +1,4 @@
-"""What links carry between a measurement's ranks, while nothing else of the job is on them."""
+"""Latency and bandwidth of the links between a measurement's ranks, while the job sends nothing else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from communication.hooks.device_time import courses_of
 from communication.hooks.groups import PlacementGroups
 from communication.profiles.placement import PlacementShape
 
-#: That tell the latency of a call.
+#: Size of the calls that measure latency.
 SMALL_BYTES = 1 << 12
-#: What tells the rate is sent in ever larger calls, until one takes so long or is so large.
+#: The calls that measure the rate double in size until one takes LONG_SECONDS or has LARGEST_BYTES.
 FIRST_BYTES, LARGEST_BYTES = 1 << 17, 1 << 25
 LONG_SECONDS = 0.05
 SMALL_CALLS, LARGE_CALLS = 8, 4
@@ -24,11 +24,14 @@ SMALL_CALLS, LARGE_CALLS = 8, 4
 def link_fields(
     servers: Sequence[int], group: dist.ProcessGroup | None, device: torch.device
 ) -> dict[str, dict[str, float]]:
-    """Latency of a call and bytes per second: `between` servers, of one server's network interface, and
-    `within` one, of a GPU. A record tells them so; what there is not is left out.
+    """Return latency of a call and bytes per second, as in a record: `between` servers, of a server's network
+    interface, and `within` a server, of a GPU. Links that do not exist are left out.
 
-    All ranks of a group call this together. ``servers``: of each of them. ``device``: whose gradients they
-    exchange. Ranks that are unevenly spread have no plan, and nothing is measured.
+    All ranks of a group call this together. Ranks spread unevenly have no plan, so nothing is measured.
+
+    Args:
+        servers: the server of each rank.
+        device: the device of the gradients that they exchange.
     """
     shape = shape_of(servers)
     if shape is None or shape.workers == 1:
@@ -47,7 +50,7 @@ def link_fields(
 
 
 def shape_of(servers: Sequence[int]) -> PlacementShape | None:
-    """Servers with as many ranks each, which follow one another; None of others."""
+    """Return the shape of consecutive ranks, equally many on each server; None for any other placement."""
     runs = [len(list(run)) for _, run in groupby(servers)]
     if len(runs) != len(set(servers)) or len(set(runs)) != 1:
         return None
@@ -57,7 +60,11 @@ def shape_of(servers: Sequence[int]) -> PlacementShape | None:
 def _rate(
     group: dist.ProcessGroup, everybody: dist.ProcessGroup | None, sharers: int, device: torch.device
 ) -> dict[str, float]:
-    """``sharers``: groups that exchange over the same link at once."""
+    """Measure latency and rate.
+
+    Args:
+        sharers: number of groups that exchange over the same link at once.
+    """
     small = _seconds(SMALL_BYTES, SMALL_CALLS, group, everybody, device)
     size = FIRST_BYTES
     while (large := _seconds(size, LARGE_CALLS, group, everybody, device)) < LONG_SECONDS:
@@ -79,9 +86,9 @@ def _seconds(
     everybody: dist.ProcessGroup | None,
     device: torch.device,
 ) -> float:
-    """Of an all-gather of so many bytes from each rank, one of several: the same on all ranks.
+    """Return the mean seconds of an all-gather of `size` bytes from each rank: the same on all ranks.
 
-    They begin at the end of a sum over all ranks, so at about the same time: others share the link all along.
+    The calls begin after a sum over all ranks, so at about the same time in all groups that share a link.
     """
     mine = torch.zeros(size, dtype=torch.uint8, device=device)
     gathered = mine.new_empty(size * group.size())

@@ -1,8 +1,8 @@
-"""A job's training as often as a measurement needs it.
+"""Training repeated as often as a measurement needs.
 
-A job may have fewer iterations than a measurement takes. A schedule such as OneCycleLR raises when it is
-stepped more often than its job has iterations, and a function may count its calls. So training begins anew,
-with another model and another copy of the function, wherever the job would have ended.
+A job may have fewer iterations than a measurement takes. A schedule such as OneCycleLR raises if it is
+stepped more often than the job has iterations, and a function may count its calls. Training therefore starts
+again, with a new model and a new copy of the function, whenever the job would have ended.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from punctual.function import TrainingFunction
 from workers.runtime.iteration import Control, IterationResult, IterationRunner
 
 _CONTAINERS = (dict, list, set, deque, Counter, OrderedDict, defaultdict)
-#: A function's tensors up to this size are counters and averages, and copied. Larger ones are data.
+#: A function's tensors up to this size are taken for counters and averages and copied; larger ones are data.
 _COPIED_BYTES = 1 << 20
 
 
 class Lives:
-    """Training at one level, begun anew after as many calls of `train()` as the job has iterations."""
+    """Training at one level, restarted after as many calls of `train()` as the job has iterations."""
 
     def __init__(self, begin: Callable[[], IterationRunner], length: int | None) -> None:
         """Begin the first life.
 
         Args:
-            begin: makes what trains. All ranks of the level call it together.
-            length: the job's iterations; None: without end.
+            begin: builds a runner. All ranks of the level call it together.
+            length: the job's iterations; None: unlimited.
         """
         self._begin = begin
         self._length = length
         self.runner = begin()
-        #: Seconds that beginning anew took.
+        #: Seconds spent on restarts.
         self.between_seconds = 0.0
         self._calls = self._iteration = 0
 
     def rehearse(self, *, workers: int | None = None) -> None:
-        """An iteration on this rank alone, as `IterationRunner.rehearse` has it."""
+        """Run `IterationRunner.rehearse`, in a new life if this one is over."""
         self.go_on_for(1)
         self.runner.rehearse(self._iteration, workers=workers)
         self._calls += 1
 
     def iterate(self, control: Control = Control.GO_ON) -> IterationResult:
-        """The next iteration, of this life or of a new one."""
+        """Run the next iteration, of this life or of a new one."""
         self.go_on_for(1)
         result = self.runner.run(self._iteration, control)
         self._calls += 1
@@ -58,7 +58,7 @@ class Lives:
         return result
 
     def go_on_for(self, iterations: int) -> int:
-        """Begin anew where fewer iterations are left; returns how many follow in one life, at most
+        """Start a new life if fewer than `iterations` are left; return how many one life allows, at most
         `iterations`."""
         if self._length is None:
             return iterations
@@ -73,7 +73,7 @@ class Lives:
         watching = times is not None and times.watching
         rows, watching_rows = self.runner.rows.take(), self.runner.rows.watching
         self.close()
-        # What trained before is in cycles, and has the accelerator's memory.
+        # The old runner is in reference cycles and holds accelerator memory.
         del self.runner
         gc.collect()
         self.runner = self._begin()
@@ -87,15 +87,15 @@ class Lives:
             self.runner.pace.passes(seconds)
 
     def close(self) -> None:
-        """Take groups and hooks down. All ranks of the level call it together."""
+        """Close groups and remove hooks. All ranks of the level call this together."""
         self.runner.synchronisation.close()
         if self.runner.times is not None:
             self.runner.times.close()
 
 
 def copies_of(function: TrainingFunction, dataset: Any) -> tuple[TrainingFunction, Any]:
-    """Another function and data set as these are now: what training changes of the copies, counters and lists
-    above all, these keep. They share the data itself."""
+    """Return copies of a function and data set, so that training on them does not change the originals'
+    counters and lists. The data itself is shared."""
     other_dataset = _copy_of(dataset)
     other = copy.copy(function)
     same = {id(dataset): other_dataset, id(function): other}
@@ -107,12 +107,12 @@ def copies_of(function: TrainingFunction, dataset: Any) -> tuple[TrainingFunctio
 def _copy_of(dataset: Any) -> Any:
     try:
         return copy.copy(dataset)
-    except Exception:  # noqa: BLE001 - whatever the person's class raises, it is used as it is
+    except Exception:  # noqa: BLE001 - the function's class may raise anything; use the original
         return dataset
 
 
 def _own(value: Any, same: dict[int, Any]) -> Any:
-    """A copy of counters, containers and their contents; other objects as they are."""
+    """Return a copy of counters, containers and their contents; other objects unchanged."""
     if id(value) in same:
         return same[id(value)]
     if isinstance(value, Tensor | np.ndarray):

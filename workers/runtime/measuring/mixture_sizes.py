@@ -1,4 +1,4 @@
-"""Sizes of a model with mixture-of-experts layers, told before any level of it is tried."""
+"""Sizes of a model with mixture-of-experts layers, reported before any level is measured."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from punctual.moe.tables import table_blocks
 from workers.runtime.function.parts import TrainingParts
 
 _log = logging.getLogger(__name__)
-#: Rows and columns of the parameter on which an optimizer shows what it keeps.
+#: Rows and columns of the parameter on which an optimizer's state is measured.
 PROBE_SIZE = 256
 
 
 def mixture_fields(parts: TrainingParts) -> dict[str, Any] | None:
     """Return the fields of a `mixture`; None for a model without experts that could be spread.
 
-    An expert is spread if all of its parameters are trained. Partitioned tables are whole on no worker, so
-    they are left out: sizes say what a worker needs at least. What the optimizer keeps is measured on a small
-    parameter, since it keeps nothing before its first step.
+    An expert is spread if all of its parameters are trained. Partitioned tables are left out: they need not
+    be whole on a worker, and the sizes are lower bounds per worker. The optimizer's state is measured on a
+    small parameter, since it is empty before the first step.
     """
     layers = moe_layers(parts.module)
     if not layers:
@@ -73,8 +73,8 @@ def _weight_bytes(layer: MoELayer) -> int:
 
 
 def optimizer_share(optimizer: Optimizer) -> float:
-    """Return the bytes that an optimizer keeps for each byte of a parameter; 0 if it does not show them on a
-    parameter of its own."""
+    """Return the bytes of an optimizer's state per byte of a parameter; 0 if they cannot be measured on a
+    separate parameter."""
     probe = nn.Parameter(torch.zeros(PROBE_SIZE, PROBE_SIZE))
     probe.grad = torch.zeros_like(probe)
     try:

@@ -1,4 +1,4 @@
-"""Records of what was measured, as agents take them: bounded, or none."""
+"""Records of measurements in the agent's format, of bounded size; none if a bound is exceeded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def profile_fields(
     without: Collection[str] = (),
     experts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
-    """The fields of a `communication_profile`; None of a model that has none, or more than a record holds.
+    """Return the fields of a `communication_profile`; None without measurements, or above a record's limits.
 
     Args:
-        without: names of parameters that no communication plan is made for. experts: what layers with
-            experts exchange; None of a model without them.
+        without: names of parameters without a communication plan.
+        experts: traffic of the layers with experts; None for a model without them.
     """
     trained = {
         name: each for name, each in module.named_parameters() if each.requires_grad and name not in without
@@ -47,7 +47,7 @@ def profile_fields(
     fields = {
         "gpus": gpus,
         "iterations": len(iterations),
-        # Of mixed ones the largest; 8 is more than a plan carries, of whatever type.
+        # The largest of mixed types; plans carry at most 8.
         "bytes_per_element": min(8, max(each.element_size() for each in trained.values())),
         "other_seconds": median(each.other for each in iterations),
         "tensors": [
@@ -65,8 +65,12 @@ def profile_fields(
 def window_fields(
     plan: str, iteration: int, iterations: Sequence[IterationTimes], measured: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The fields of a `communication_window`. ``plan``: digest of the runtime plan. ``measured``: what the
-    synchronisers have told, of which times and bytes are sums over these iterations."""
+    """Return the fields of a `communication_window`; None without iterations.
+
+    Args:
+        plan: digest of the runtime plan.
+        measured: the synchronisers' measurements; times and bytes are sums over these iterations.
+    """
     if not iterations:
         return None
     count = len(iterations)

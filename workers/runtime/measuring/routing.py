@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The first record comes soon, the others seldom: the agent keeps each until the control plane has it.
+#: The first record comes soon, the others seldom, as the agent keeps each until the control plane has it.
 FIRST_SECONDS, USUAL_SECONDS = 1.0, 10.0
 
 
 class RoutingReports:
-    """Sums up the counts of iterations; rank 0 sends them now and then.
+    """Sums up the counts of iterations; rank 0 sends them periodically.
 
-    While the agent has not taken a record, counts go into the next one.
+    While the agent has not confirmed a record, counts are added to the next one.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RoutingReports:
 
         Args:
             tell: takes the fields of an `expert_routing`.
-            is_heard: whether the agent has taken the records before.
+            is_heard: returns whether the agent has confirmed the earlier records.
             take_decisions: returns the packing decisions since its last call.
         """
         self._layers = moe_layers(module)
@@ -63,7 +63,7 @@ class RoutingReports:
         Args:
             iteration: number of iterations that are done.
             counts: by layer, with the balance losses of the global batch.
-            is_last: whether this worker trains no more; what is left is sent.
+            is_last: whether training ends; the remaining counts are then sent.
         """
         known = self._counts
         self._counts = [_sum(*pair) for pair in zip(known, counts, strict=True)] if known else list(counts)
@@ -107,7 +107,7 @@ class RoutingReports:
 def routing_reports(
     runner: IterationRunner, connection: AgentConnection, *, leads: bool
 ) -> RoutingReports | None:
-    """Return what reports to the agent; None of a model without such layers, or if this is not rank 0."""
+    """Return the reports to the agent; None for a model without such layers, or if this is not rank 0."""
     module = runner.parts.module
     if not leads or not moe_layers(module):
         return None
@@ -123,7 +123,7 @@ def routing_reports(
 
 
 def reportable(counts: Mapping[str, RoutingCounts]) -> dict[str, RoutingCounts]:
-    """Return the layers that a record holds: the first ones with few enough experts and a printable name."""
+    """Return the layers that fit a record: the first ones with few enough experts and a printable name."""
     fitting = {
         name: each
         for name, each in counts.items()
@@ -135,7 +135,7 @@ def reportable(counts: Mapping[str, RoutingCounts]) -> dict[str, RoutingCounts]:
 
 
 def hosts_of(layer: MoELayer) -> list[list[int]] | None:
-    """Return the ranks that have each expert, an empty list for all; None for more than a record holds."""
+    """Return the ranks that host each expert, an empty list for all ranks; None above a record's limit."""
     exchange = layer.exchange
     if not isinstance(exchange, GroupExchange):
         return [[] for _ in layer.experts]
@@ -145,7 +145,7 @@ def hosts_of(layer: MoELayer) -> list[list[int]] | None:
 
 
 def _sum(one: RoutingCounts, other: RoutingCounts) -> RoutingCounts:
-    """Add counts; balance losses are added too, and divided where they are sent."""
+    """Add counts and balance losses; `_fields` divides the latter by the number of iterations."""
     return replace(
         one,
         tokens=one.tokens + other.tokens,
@@ -157,8 +157,7 @@ def _sum(one: RoutingCounts, other: RoutingCounts) -> RoutingCounts:
 
 
 def _bounded(fields: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a record as it may be sent: without hosts if they are too many; None if that is too large too,
-    or not finite."""
+    """Return the record, without hosts if they are too many; None if it is still too large or not finite."""
     places = sum(len(hosts) for layer in fields["layers"] for hosts in layer["hosts"] or ())
     if places > limits.PLACES_OF_EXPERTS or not _fits(fields):
         fields = fields | {"layers": [layer | {"hosts": None} for layer in fields["layers"]]}

@@ -1,4 +1,4 @@
-"""When rows of experts travel in an iteration, as one rank sees it."""
+"""Times of expert rows' all-to-alls in an iteration, as seen by one rank."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from workers.runtime.lina.communication import Pending
 from workers.runtime.lina.exchange import PipelinedExchange
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange
 
-#: Not timed: memory is found, connections are made.
+#: Not timed: memory is allocated and connections are set up.
 WARM_UP_ITERATIONS = 3
-#: Timed between two records. On a GPU each one waits for the device.
+#: Iterations timed between two records. On a GPU each one waits for the device.
 TIMED_ITERATIONS = 8
 
 
@@ -34,11 +34,12 @@ class IterationRows:
     """All-to-alls of one iteration, in seconds from its beginning.
 
     Attributes:
-        seconds: of the iteration. backward: when the backward pass began.
+        seconds: duration of the iteration.
+        backward: when the backward pass began.
         spans: layer, beginning and end of each all-to-all.
-        sent_bytes: mean of what this rank gave to one of them.
-        choices: between servers, how each of them was to travel.
-        rates_source: where the rates of these predictions are from; None without any.
+        sent_bytes: mean bytes that this rank contributed to an all-to-all.
+        choices: the choice between algorithms for each all-to-all between servers.
+        rates_source: origin of the rates of these predictions; None without predictions.
     """
 
     seconds: float
@@ -50,14 +51,14 @@ class IterationRows:
 
     @property
     def all_to_all(self) -> float:
-        """Seconds in which rows were on their way."""
+        """Seconds in which at least one all-to-all was in flight."""
         return union_seconds((begin, end) for _, begin, end in self.spans)
 
 
 class RowTimes:
     """Times the all-to-alls of the first iterations after each reading, while `watching`.
 
-    On a GPU by its own clock, on an emulated device in emulated time.
+    It uses the clock of the GPU, or emulated time on an emulated device.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, pace: Pace | None) -> None:
@@ -129,7 +130,7 @@ class RowTimes:
         )
 
     def continue_from(self, timed: Sequence[IterationRows], *, watching: bool) -> None:
-        """Take over from the times of another model like this one."""
+        """Continue with the times of an earlier copy of this model."""
         self._timed, self.watching = list(timed), watching
 
     def take(self) -> list[IterationRows]:
@@ -151,7 +152,7 @@ class RowTimes:
         self._spans.append((layer, *span))
 
     def _submit(self, layer: int, pending: Pending, sent_bytes: int) -> None:
-        """Note an operation that ends while others are computed. Rows travel in several pieces."""
+        """Note an asynchronous operation, which carries one piece of the rows."""
         self._sent_bytes.append(sent_bytes)
         self._submitted.append((layer, pending))
 
@@ -164,7 +165,7 @@ class RowTimes:
 
     def _since(self, moment: Any) -> float:
         if self._cuda and isinstance(moment, float):
-            # Of an operation whose end the host has waited for.
+            # A host time, of an operation whose end the host has waited for.
             return moment - self._host_began_at
         if self._cuda:
             return float(self._begin.elapsed_time(moment)) / 1000
@@ -175,7 +176,7 @@ def timing_fields(timed: Sequence[IterationRows], places: Sequence[int | None]) 
     """Return a record's `timing` of some iterations; None if there are none.
 
     Args:
-        places: by layer its place in the record; None for a layer that is not in it.
+        places: each layer's place in the record; None for a layer that is not in it.
     """
     if not timed:
         return None
@@ -198,7 +199,7 @@ def timing_fields(timed: Sequence[IterationRows], places: Sequence[int | None]) 
 
 
 def _between_servers(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
-    """Return how rows travelled between servers, and means of one all-to-all; None if they did not."""
+    """Return the algorithms used between servers, and means of one all-to-all; None without such."""
     choices = [choice for each in timed for choice in each.choices]
     if not choices:
         return None
@@ -215,7 +216,7 @@ def _between_servers(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
 def traffic_fields(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
     """Return the `experts` of a communication profile; None if no layer exchanged rows, or too many did.
 
-    In the forward pass nothing else is on the links, and each layer sends its rows there and back.
+    In the forward pass nothing else uses the links, and each layer sends its rows to experts and back.
     """
     passes = [passage for each in timed if (passage := _passes_of(each))]
     if not passes or len(passes[-1]) > limits.MOE_LAYERS_OF_A_MODEL:
@@ -232,7 +233,7 @@ def traffic_fields(timed: Sequence[IterationRows]) -> dict[str, Any] | None:
 
 
 def _passes_of(iteration: IterationRows) -> list[tuple[float, float, float]]:
-    """Return for each layer of the forward pass the seconds of rows there and back, and between them."""
+    """Return for each layer's forward pass the seconds of its two all-to-alls, and between them."""
     forward: dict[int, list[tuple[float, float]]] = {}
     for layer, begin, end in iteration.spans:
         if begin < iteration.backward:
@@ -245,7 +246,7 @@ def _passes_of(iteration: IterationRows) -> list[tuple[float, float, float]]:
 
 
 def union_seconds(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the time in which at least one of the spans (begin, end) goes on."""
+    """Return the total time covered by at least one of the spans (begin, end)."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))

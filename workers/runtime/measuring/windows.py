@@ -1,4 +1,4 @@
-"""Tells now and then what became of a plan: a window of iterations, as rank 0 has seen them."""
+"""Periodic reports on a plan's performance: windows of iterations, as measured by rank 0."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from punctual.protocol import limits
 from workers.runtime.measuring.gradient_times import ITERATIONS_KEPT, GradientTimes
 from workers.runtime.measuring.records import window_fields
 
-#: That count for nothing: memory is found, connections are made.
+#: Not measured: memory is allocated and connections are set up.
 WARM_UP_ITERATIONS = 3
-#: The first window is to come soon, the others seldom: they are kept until someone has heard them.
+#: The first window comes soon, the others seldom, as each is kept until it is acknowledged.
 FIRST_WINDOW_ITERATIONS = 20
 WINDOW_ITERATIONS = 50
 WINDOW_SECONDS = 30.0
 
 
 class CommunicationWindows:
-    """Ends windows as iterations go by."""
+    """Measures windows of iterations and reports each at its end."""
 
     def __init__(
         self,
@@ -29,10 +29,13 @@ class CommunicationWindows:
         plan: str,
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
-        """
+        """Begin to measure.
+
         Args:
-            measured: what was exchanged since it was asked last. times: of the iterations.
-            plan: digest of the runtime plan. tell: takes the fields of a window.
+            measured: returns the measurements since its last call.
+            times: times of the iterations.
+            plan: digest of the runtime plan.
+            tell: takes the fields of a window.
         """
         self._measured, self._times, self._plan, self._tell = measured, times, plan, tell
         self._iterations = 0
@@ -41,7 +44,11 @@ class CommunicationWindows:
         times.watching = True
 
     def iteration_done(self, iteration: int) -> None:
-        """``iteration`` iterations are done."""
+        """Count an iteration; report a window if it ends.
+
+        Args:
+            iteration: number of iterations that are done.
+        """
         self._iterations += 1
         if not self._warm:
             if self._iterations == WARM_UP_ITERATIONS:
@@ -53,7 +60,7 @@ class CommunicationWindows:
         if self._iterations < (FIRST_WINDOW_ITERATIONS if first else WINDOW_ITERATIONS):
             return
         if self._told_at is not None and now - self._told_at < WINDOW_SECONDS:
-            # What came long ago is not kept for those who ask about now.
+            # Only ITERATIONS_KEPT iterations are kept: begin the window again.
             if self._iterations >= ITERATIONS_KEPT:
                 self._begin()
             return

@@ -62,7 +62,7 @@ class GradientSynchroniser(ABC):
         """Give every rank the values of the group's first rank. All ranks call this together when they start
         without a state; a loaded state makes them equal by itself."""
 
-    def begin_iteration(self, iteration: int) -> None:  # noqa: B027 - most kinds do nothing between iterations
+    def begin_iteration(self, iteration: int) -> None:  # noqa: B027 - most kinds do nothing here
         """Prepare an iteration. All ranks call this together."""
 
     @abstractmethod
