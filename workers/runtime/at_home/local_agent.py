@@ -1,4 +1,4 @@
-"""Plays the node agent on one machine, without a platform: starts workers, tells them what to do, hears them.
+"""A node agent for one machine without a platform: starts workers, sends them messages, receives reports.
 
 The benchmarks, the tests and `python -m workers.runtime.try_function` drive real worker processes with it.
 """
@@ -28,7 +28,7 @@ _REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def stage_packages(target: Path) -> Path:
-    """Copy what a worker may import out of the repository."""
+    """Copy the packages that a worker may import from the repository."""
     for name in STAGED:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,12 +40,16 @@ def stage_packages(target: Path) -> Path:
 
 
 class LocalAgent:
-    """Starts workers below one folder and ends them all at its own end."""
+    """Starts workers below one folder and ends them all on exit."""
 
     def __init__(
         self, launch: Launch = start_process, data: Mapping[str, Path] = MappingProxyType({})
     ) -> None:
-        """Begin. `data`: what workers find as declared data, by name."""
+        """Create the folder and stage the packages.
+
+        Args:
+            data: the workers' declared data, by name.
+        """
         self._folder = Path(tempfile.mkdtemp(prefix="punctual-"))
         self._launch = launch
         self._data = data
@@ -61,7 +65,7 @@ class LocalAgent:
         self._link_servers: dict[tuple[str, int], LinkServer] = {}
 
     def link_server(self, links: ServerLinks, server: int) -> LinkServer:
-        """What serves the links of emulated server number `server`; another one for other links."""
+        """Return the link server of emulated server number `server`; one for each set of links."""
         key = (json.dumps(links.to_message(), sort_keys=True), server)
         if key not in self._link_servers:
             self._link_servers[key] = LinkServer(links)
@@ -79,7 +83,11 @@ class LocalAgent:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start_worker(self, *, auto_store: bool = True) -> LocalWorker:
-        """Start a worker that gets warm; `auto_store`: confirm its files as if they were stored at once."""
+        """Start a worker, which warms up.
+
+        Args:
+            auto_store: confirm its files at once, as if they were stored.
+        """
         box = self._folder / f"w{len(self.workers)}"
         for name in ("bundle", "in", "out", "data"):
             (box / name).mkdir(parents=True)
@@ -99,12 +107,12 @@ class LocalAgent:
         seconds: float = 60.0,
         by_rank: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> Generation:
-        """Start the workers of a generation on the function in `source` and wait until they are warm, each
-        for `seconds`.
+        """Start the workers of a generation on the function in `source`; wait up to `seconds` for each to get
+        warm.
 
         Args:
-            assignment: what differs from :func:`assignment_defaults`. by_rank: what single ranks are told
-                otherwise than the rest.
+            assignment: fields that differ from :func:`assignment_defaults`.
+            by_rank: further fields for single ranks.
         """
         workers = self.warm_workers(world_size, auto_store=auto_store, seconds=seconds)
         return Generation(self, workers, source, assignment, by_rank)
@@ -112,7 +120,7 @@ class LocalAgent:
     def begin(
         self, workers: Sequence[LocalWorker], source: Path, assignment: Mapping[str, Any]
     ) -> Generation:
-        """Give warm workers a generation on the function in `source`."""
+        """Assign a generation on the function in `source` to warm workers."""
         return Generation(self, workers, source, assignment, {})
 
     def warm_workers(
@@ -126,7 +134,7 @@ class LocalAgent:
 
 
 def assignment_defaults() -> Message:
-    """An assignment that trains on the CPU of this machine."""
+    """Return an assignment that trains on the CPU of this machine."""
     return {
         "job": "local",
         "generation": 1,
@@ -147,7 +155,7 @@ def assignment_defaults() -> Message:
 
 
 def runtime_plan(*synchronisers: Mapping[str, Any], family: str = "dense") -> Message:
-    """A runtime plan of these synchronisers; the one that every job gets where none are named."""
+    """Return a runtime plan of these synchronisers; without any, every job's default plan."""
     usual = [
         {"kind": "expert_parallel", "choices": {}},
         {"kind": "sparse", "choices": {}},
@@ -163,7 +171,7 @@ def runtime_plan(*synchronisers: Mapping[str, Any], family: str = "dense") -> Me
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """A durable state as its workers wrote it: each rank's shard."""
+    """A durable state: the shards that the ranks wrote."""
 
     iteration: int
     reason: str
@@ -203,13 +211,13 @@ class Generation:
             worker.send({"assign": {**self.assignment, **mine, **by_rank.get(rank, {})}})
 
     def _place(self, rank: int) -> str:
-        """Numbers of a rank's server and of its rack, as an agent tells them."""
+        """Return the numbers of a rank's server and rack in the agent's format."""
         places = self.assignment.get("places")
         server, rack = (0, 0) if places is None else (places["servers"][rank], places["racks"][rank])
         return f"{server:016x}{rack:016x}"
 
     def _serve_links(self, agent: LocalAgent) -> None:
-        """Give each worker the links of the emulated server that its place names."""
+        """Serve to each worker the links of its place's emulated server."""
         device, places = self.assignment["device"], self.assignment.get("places")
         if device["kind"] != "emulated":
             return
@@ -230,23 +238,23 @@ class Generation:
         return self
 
     def goal(self, goal: str, start: Mapping[str, Any] | None = None) -> None:
-        """Tell all ranks a goal."""
+        """Send a goal to all ranks."""
         for worker in self.workers:
             worker.goal(goal, start)
 
     def train_from_nothing(self) -> Generation:
-        """Tell all ranks to train from the beginning."""
+        """Let all ranks train from the beginning."""
         self.goal("train", {"from": "nothing"})
         return self
 
     def train_from(self, predecessor: Generation) -> Generation:
-        """Tell all ranks to take over from `predecessor`, and that one to hand over."""
+        """Let all ranks take over from `predecessor`, and let `predecessor` hand over."""
         self.goal("train", predecessor.handover_start(len(self.workers)))
         predecessor.goal("hand_over")
         return self
 
     def train_from_checkpoint(self, point: CheckpointFiles) -> Generation:
-        """Give each rank the shards that it reads and tell all to train from them."""
+        """Give each rank the shards that it reads and let all train from them."""
         shards = []
         files: list[dict[str, str]] = [{} for _ in self.workers]
         for number, content in enumerate(point.shards):
@@ -260,7 +268,7 @@ class Generation:
         return self
 
     def checkpoint_files(self, seconds: float = 60.0) -> CheckpointFiles:
-        """The shards that all ranks announce first."""
+        """Return the first checkpoint that all ranks announce."""
         announced = [worker.wait_for_file("checkpoint", seconds) for worker in self.workers]
         (iteration,) = {file["iteration"] for file in announced}
         shards = [
@@ -270,7 +278,7 @@ class Generation:
         return CheckpointFiles(iteration, announced[0]["reason"], shards)
 
     def handover_start(self, readers: int) -> Message:
-        """Where a successor with so many ranks gets this generation's state."""
+        """Return the start with which a successor of `readers` ranks takes this generation's state over."""
         return {
             "from": "handover",
             "generation": self.assignment["generation"],
@@ -291,7 +299,7 @@ class Generation:
         )
 
     def report(self, seconds: float = 60.0) -> Message:
-        """The finished job's metrics.json."""
+        """Return the finished job's metrics.json."""
         self.leader.wait_for_file("final", seconds)
         content: Message = json.loads((self.leader.box / "out" / "final" / "metrics.json").read_text())
         return content

@@ -1,7 +1,6 @@
-"""Worker processes without the seconds that importing PyTorch takes: one process imports it, then forks each
-worker.
+"""Starts worker processes without importing PyTorch each time: one process imports it and forks the workers.
 
-A worker forked here runs the same `main` as one started from the command line, from the same staged packages.
+A forked worker runs the same `main` as one started from the command line, from the same staged packages.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from punctual.randomness import HASH_SEED
 
 
 class ForkedWorker:
-    """A worker process that the nursery forked, as far as a local agent handles one.
+    """A worker process forked by the nursery, with the interface that a local agent needs.
 
-    It is known by its number: the system gives the process id of one that ended to another.
+    It is identified by number, since process ids are reused.
     """
 
     def __init__(self, nursery: Nursery, number: int, pid: int) -> None:
@@ -33,11 +32,11 @@ class ForkedWorker:
         self.pid = pid
 
     def poll(self) -> int | None:
-        """The exit code, None while the worker runs."""
+        """Return the exit code; None while the worker runs."""
         return self._nursery.exit_codes.get(self._number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the worker's end."""
+        """Wait for the worker's end; return the exit code."""
         with self._nursery.changed:
             if not self._nursery.changed.wait_for(lambda: self.poll() is not None, timeout):
                 raise subprocess.TimeoutExpired("worker", timeout or 0)
@@ -46,18 +45,18 @@ class ForkedWorker:
     def kill(self) -> None:
         """End the worker with SIGKILL."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it may end by itself meanwhile
+            with suppress(ProcessLookupError):  # it may have ended in between
                 os.kill(self.pid, signal.SIGKILL)
 
 
 class Nursery:
-    """The process that has PyTorch imported and forks workers on request."""
+    """A process that has imported PyTorch and forks workers on request."""
 
     def __init__(self, packages: Path) -> None:
         self.changed = threading.Condition()
-        #: Of the workers that ended, by their number.
+        #: Exit codes of ended workers, by number.
         self.exit_codes: dict[int, int] = {}
-        #: Process ids of the workers, by their number, in the order in which they were asked for.
+        #: Process ids of all workers, by number.
         self._born: dict[int, int] = {}
         self._asking = threading.Lock()
         self._process = subprocess.Popen(
@@ -96,10 +95,10 @@ class Nursery:
                 self.changed.notify_all()
 
     def close(self) -> None:
-        """End the nursery; its workers must be gone already."""
+        """End the nursery; its workers must have ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        # Said and not left to the end of the pipe, whose other end a forked process may hold too.
+        # An explicit message, as a forked process may hold the pipe open.
         self._process.stdin.write(b'{"box": null}\n')
         self._process.stdin.close()
         self._process.wait(60)
@@ -123,7 +122,7 @@ def _fork_worker(box: Path) -> int:
 
 
 def serve() -> None:
-    """The nursery's own loop: fork when asked, tell who has died."""
+    """Run the nursery's loop: fork on request, report ended workers."""
     import torch._dynamo  # noqa: F401
 
     import workers.runtime.profiling  # noqa: F401
@@ -154,5 +153,5 @@ def serve() -> None:
 
 if __name__ == "__main__":
     serve()
-    # Taking PyTorch down in order takes seconds and serves nobody.
+    # A regular shutdown of PyTorch takes seconds and is not needed.
     os._exit(0)

@@ -1,7 +1,7 @@
 """TCP ports on this machine for processes that have not started yet.
 
-A port that is found by binding port 0 can be taken once it is closed again: the kernel gives the same ports
-to outgoing connections. These ports are below the kernel's range, and each process has blocks of its own.
+A port found by binding port 0 can be taken again once it is closed, as the kernel gives the same ports to
+outgoing connections. These ports are below the kernel's range, and each process has its own blocks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ BLOCK = 100
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, and that no other process gets from this function."""
+    """Return a free port that no other process gets from this function."""
     return next(_own_ports)
 
 
 def _bound(port: int) -> socket.socket | None:
-    """A socket bound to the port, or None if the port is taken."""
+    """Return a socket bound to the port, or None if the port is taken."""
     bound = socket.socket()
     try:
         bound.bind((LOOPBACK, port))
@@ -32,7 +32,7 @@ def _bound(port: int) -> socket.socket | None:
 
 def _ports() -> Iterator[int]:
     for first in range(FIRST, LAST, BLOCK):
-        # A block is free if its first port is: the process that has it keeps that port bound to its own end.
+        # A block is free if its first port is: its owner keeps that port bound for its whole life.
         if (holder := _bound(first)) is not None:
             holder.detach()
             for port in range(first + 1, first + BLOCK):

@@ -1,4 +1,4 @@
-"""One worker process as the local agent drives it (`local_agent.py`): its box, its socket, what it says."""
+"""One worker process of the local agent (`local_agent.py`): its box, its socket, its messages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 Message = dict[str, Any]
 
 
-#: The longest that what a worker said last is read after its process is gone: whoever it left may keep the
+#: Maximum time to read a worker's last messages after its process ended, as its children may keep the
 #: connection open.
 LAST_WORDS_SECONDS = 5.0
 
 
 class WorkerProcess(Protocol):
-    """The part of `subprocess.Popen` that is needed of a worker's process."""
+    """The part of `subprocess.Popen` that a worker's process must have."""
 
     @property
     def pid(self) -> int: ...
@@ -37,7 +37,7 @@ Launch = Callable[[Path, Mapping[str, str]], WorkerProcess]
 
 
 class WorkerEndedError(RuntimeError):
-    """A worker ended, or was silent for too long, before it said what was waited for."""
+    """A worker ended, or was silent for too long, before it sent the expected message."""
 
 
 class LocalWorker:
@@ -55,7 +55,7 @@ class LocalWorker:
         self.listen()
 
     def listen(self) -> None:
-        """Open the agent's socket and take the worker's connections."""
+        """Open the agent's socket and accept the worker's connections."""
         path = self.box / "agent.sock"
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -105,7 +105,7 @@ class LocalWorker:
             self.send({"stored": message["file"]["path"]})
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; a worker that is just gone does not hear it."""
+        """Send a message; it is lost if the worker has just ended."""
         try:
             if self._connection is not None:
                 self._connection.sendall(json.dumps(message).encode() + b"\n")
@@ -113,23 +113,23 @@ class LocalWorker:
             return
 
     def goal(self, goal: str, start: Mapping[str, Any] | None = None) -> None:
-        """Tell the worker a goal."""
+        """Send a goal to the worker."""
         self.send({"goal": goal, "start": start})
 
     def wait_for(
         self, wanted: Callable[[Message], bool], seconds: float = 60.0, *, after: int = 0
     ) -> Message:
-        """The first message from place `after` on that is wanted.
+        """Return the first message from index `after` on for which `wanted` holds.
 
         Raises:
-            WorkerEndedError: the worker ended without it, or `seconds` went by.
+            WorkerEndedError: the worker ended without such a message, or `seconds` passed.
         """
         deadline = time.monotonic() + seconds
         while True:
             ended = self.process.poll() is not None
             with self._changed:
                 if ended:
-                    # Its last words may still be on the way.
+                    # Its last messages may still be unread.
                     self._changed.wait_for(lambda: not self._reading, LAST_WORDS_SECONDS)
                 found = next((message for message in self.messages[after:] if wanted(message)), None)
                 if found is not None:
@@ -146,35 +146,35 @@ class LocalWorker:
         )
 
     def wait_for_phase(self, phase: str, seconds: float = 60.0) -> Message:
-        """The message that reports `phase`."""
+        """Return the message that reports `phase`."""
         return self.wait_for(lambda message: message.get("phase") == phase, seconds)
 
     def wait_for_event(self, kind: str, seconds: float = 60.0) -> Message:
-        """The event of this kind."""
+        """Return the first event of this kind."""
         found = self.wait_for(lambda message: message.get("event", {}).get("kind") == kind, seconds)
         return dict(found["event"])
 
     def wait_for_file(self, kind: str, seconds: float = 60.0) -> Message:
-        """The announcement of a checkpoint or of the final folder."""
+        """Return the first announcement of a `checkpoint` or of the `final` folder."""
         found = self.wait_for(lambda message: message.get("file", {}).get("kind") == kind, seconds)
         return dict(found["file"])
 
     def of_kind(self, name: str) -> list[Any]:
-        """All contents of messages of one sort: `phase`, `metrics`, `event`, `file`, `hello`."""
+        """Return the contents of all messages named `phase`, `metrics`, `event`, `file` or `hello`."""
         with self._changed:
             return [message[name] for message in self.messages if name in message]
 
     def log(self) -> str:
-        """The end of what the worker wrote to stdout and stderr."""
+        """Return the end of the worker's stdout and stderr."""
         path = self.box.parent / f"{self.box.name}.log"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
     def end(self, seconds: float = 60.0) -> int:
-        """Wait for the worker to exit by itself; returns the exit code."""
+        """Wait for the worker to exit by itself; return the exit code."""
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """End the worker whatever it does."""
+        """Kill the worker."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

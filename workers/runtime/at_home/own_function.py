@@ -1,4 +1,4 @@
-"""A function on this machine as the platform would take it: its files, its class, and its data."""
+"""A function on this machine, read as the platform would read it: its files, its class, and its data."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from punctual.bundles.archive import BundleLimits, read_files
 from punctual.bundles.layout import read_function
 from punctual.errors import PunctualError
 
-#: As the platform's own settings have them.
+#: The platform's default limits.
 _LIMITS = BundleLimits(unpacked_bytes=100 * 1024 * 1024)
 
 
 def read_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes], str]:
-    """The files that workers find of a `.py`, a zip or a folder, by path, and the function's `module:Class`.
+    """Return the files of a `.py`, a zip or a folder by path, as workers get them, and `module:Class`.
 
     Raises:
-        ValueError: what is wrong, in one sentence. OSError: the file cannot be read.
+        ValueError: the source is invalid; the message says why in one sentence.
+        OSError: the file cannot be read.
     """
     files, found, _ = read_function_source(source, entry)
     return files, found
 
 
 def read_function_source(source: Path, entry: str | None = None) -> tuple[dict[str, bytes], str, str]:
-    """Files and `module:Class`, as `read_source`, and why the class cannot be deployed; empty: it can.
+    """Return files and `module:Class`, as `read_source`, and why the class cannot be deployed ("": it can).
 
     Raises:
-        ValueError: what is wrong, in one sentence. OSError: the file cannot be read.
+        ValueError: the source is invalid; the message says why in one sentence.
+        OSError: the file cannot be read.
     """
     if source.is_dir():
-        # What the command line leaves out of a folder. It needs httpx, which workers do not have.
+        # Leaves out the same files as the command line. Imported here, as workers lack httpx.
         from punctual.client.bundles import pack
 
         try:
@@ -49,7 +51,7 @@ def read_function_source(source: Path, entry: str | None = None) -> tuple[dict[s
 
 
 def write_files(files: dict[str, bytes], target: Path) -> Path:
-    """Write the files below a folder, and return it."""
+    """Write the files below `target` and return it."""
     for path, content in files.items():
         place = target / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +60,7 @@ def write_files(files: dict[str, bytes], target: Path) -> Path:
 
 
 def find_data(source: Path) -> dict[str, Path]:
-    """What `data_path(name)` is to find: all that lies in `data` of the current folder, then beside the
-    script."""
+    """Return the files for `data_path(name)`: those in `data` in the current folder, then beside the script."""
     folders = (Path("data"), (source if source.is_dir() else source.parent) / "data")
     found: dict[str, Path] = {}
     for folder in folders:

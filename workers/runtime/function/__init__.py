@@ -1,1 +1,1 @@
-"""What a person's function builds and returns."""
+"""Objects that a person's function builds and returns, and their checks."""

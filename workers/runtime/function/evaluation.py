@@ -17,10 +17,10 @@ from workers.runtime.function.returned import check_metric_names, numbers_of
 
 
 def evaluate(function: TrainingFunction, module: nn.Module, seed: int) -> dict[str, float]:
-    """What the function measures of the model, in evaluation mode and without gradients.
+    """Return the function's metrics of the model, in evaluation mode and without gradients.
 
     Raises:
-        WorkerFailureError: it raised, or returned something else than numbers.
+        WorkerFailureError: the function raised, or returned something other than numbers.
     """
     seed_generators(derive_seed(seed, "evaluate"))
     module.eval()
@@ -35,11 +35,11 @@ def evaluate(function: TrainingFunction, module: nn.Module, seed: int) -> dict[s
 
 @contextmanager
 def alone(module: nn.Module) -> Iterator[None]:
-    """Let code that runs on one worker alone see no process group.
+    """Hide the process group from code that runs on one worker alone.
 
-    Metrics of some libraries gather from all ranks as soon as torch.distributed is initialised, and
-    mixture-of-experts layers exchange counts. The other ranks do not evaluate: they would be waited for until
-    the job is killed.
+    Metrics of some libraries gather from all ranks once torch.distributed is initialised, and
+    mixture-of-experts layers exchange counts. The other ranks do not evaluate, so this rank would wait for
+    them for ever.
     """
     world = dist.group.WORLD
     dist.group.WORLD = None

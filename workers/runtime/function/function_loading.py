@@ -17,7 +17,7 @@ def load_function(box: Path, entry: str, hyperparameters: Mapping[str, Any], see
     """Import `entry` (``module:Class``) from the box's bundle and instantiate it.
 
     The bundle comes first on `sys.path`, then the installed requirements, then the runtime's own packages.
-    What the module draws while it is imported, and its class while it is made, comes of the job's seed.
+    Random draws during import and instantiation follow the job's seed.
 
     Raises:
         WorkerFailureError: `function_load_error`, with the frames of the person's file.
@@ -47,5 +47,5 @@ def load_function(box: Path, entry: str, hyperparameters: Mapping[str, Any], see
 
 
 def overrides(function: TrainingFunction, method: str) -> bool:
-    """Whether the person's class has its own version of an optional method."""
+    """Return whether the function's class overrides an optional method."""
     return getattr(type(function), method) is not getattr(TrainingFunction, method)

@@ -1,5 +1,4 @@
-"""What a training loop does beside the loss, left in `train()`: refused where it would be done twice, or in
-vain."""
+"""Refuses steps of a training loop that were left in `train()` and would run twice or have no effect."""
 
 from __future__ import annotations
 
@@ -24,10 +23,10 @@ class LeftoverSteps:
     """Finds steps of the optimizer, of schedulers, of clipping and of loss scaling in `train()`."""
 
     def __init__(self, parts: TrainingParts) -> None:
-        """Look at what `train` names.
+        """Check the names that `train` uses.
 
         Raises:
-            WorkerFailureError: it clips gradients, which are not there yet.
+            WorkerFailureError: it clips gradients, which are computed only after it returns.
         """
         self._parts = parts
         self._inside = False
@@ -41,10 +40,11 @@ class LeftoverSteps:
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """Around a call of `train()`.
+        """Check a call of `train()` within this context.
 
         Raises:
-            WorkerFailureError: it stepped what is stepped for it, or what no state has.
+            WorkerFailureError: it stepped the optimizer, the runtime's scheduler, or a scheduler that is in
+                no state, or it scaled the loss.
         """
         parts = self._parts
         before = [(each, _position(each)) for each in (parts.scheduler, *_own(parts.function, LRScheduler))]
@@ -66,7 +66,7 @@ class LeftoverSteps:
                     "train() steps a scheduler that no state has, so it would begin anew when the job moves: "
                     "return it from init_scheduler(), which has it stepped once per iteration"
                 )
-        # Scaling begins with the first loss that is scaled.
+        # `_scale` is set when the first loss is scaled.
         if any(scaler._scale is not None for scaler in _own(parts.function, GradScaler)):
             raise refused(
                 "train() scales its loss with a GradScaler, and nothing would scale the gradients back: "
@@ -84,7 +84,7 @@ class LeftoverSteps:
 
 
 def _own(function: TrainingFunction, kind: type[Any]) -> list[Any]:
-    """What the function keeps of a kind."""
+    """Return the function's attributes of a type."""
     return [each for each in vars(function).values() if isinstance(each, kind)]
 
 
@@ -93,7 +93,7 @@ def _position(scheduler: Any) -> Any:
 
 
 def _names_in(function: Any) -> set[str]:
-    """What a function of Python names, functions inside it included."""
+    """Return the names that a Python function uses, nested functions included."""
     names: set[str] = set()
     waiting = [getattr(function, "__code__", None)]
     while waiting:

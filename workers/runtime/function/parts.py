@@ -1,4 +1,4 @@
-"""The things a function builds: model, optimizer, scheduler, data."""
+"""The objects that a function builds: model, optimizer, scheduler, data."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from workers.runtime.topology import Topology
 
 @dataclass
 class TrainingParts:
-    """What training consists of, as the function built it.
+    """The objects that the function built for training.
 
     Attributes:
-        curriculum: the order of samples if it follows what they did before; None until the loader is built.
-        experts: which ranks have which experts, where these are spread.
-        disk: what this rank may do to its server's disk.
-        tier_usage: returns what the tiers of experts did since they were built.
-        kept_elsewhere: returns the value of a parameter whose memory does not hold it, by its name; None for
-            any other parameter.
+        curriculum: the order of samples if it is a curriculum; None until the loader is built.
+        experts: which ranks have which experts, if these are spread.
+        disk: limits on this rank's use of its server's disk.
+        tier_usage: returns the usage of the experts' tiers since they were built.
+        kept_elsewhere: returns, by name, the value of a parameter that is in a tier instead of its own
+            memory; None for any other parameter.
         tasks: the order of samples if the function declares tasks; None until the loader is built.
-        topology: where the ranks of the generation are.
+        topology: servers of the generation's ranks.
     """
 
     function: TrainingFunction
@@ -65,7 +65,7 @@ class TrainingParts:
 
     @property
     def expert_states(self) -> ExpertStates:
-        """What takes the experts of this rank out of states, and puts them back."""
+        """The object that extracts this rank's experts from states, and restores them."""
         return ExpertStates(self.experts, self.module, self.optimizer)
 
     @property
@@ -74,15 +74,15 @@ class TrainingParts:
         return sum(p.numel() * p.element_size() for p in self.module.parameters() if p.requires_grad)
 
     def local_batch(self, assignment: Assignment, world_size: int) -> int:
-        """Samples by which an emulated device takes its time: of a task order this rank's, of any other one
-        the most of any rank."""
+        """Return the local batch size that sets an emulated device's time: this rank's in a task order, else
+        the largest of any rank."""
         if self.tasks is None:
             return largest_local_batch(assignment.global_batch_size, world_size)
         return max(1, len(self.tasks.local_places(assignment.rank, world_size)))
 
 
 def select_device(assigned: Device) -> torch.device:
-    """The torch device of this worker; emulated accelerators compute on the CPU.
+    """Return the torch device of this worker; emulated accelerators compute on the CPU.
 
     Raises:
         WorkerFailureError: `start_failed` when the assigned GPU cannot be used.
@@ -102,7 +102,7 @@ def select_device(assigned: Device) -> torch.device:
 def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> TrainingParts:
     """Let the function build model, optimizer and scheduler; every rank gets the same initial model.
 
-    Experts that may be spread are in host memory until a synchroniser takes them to the device.
+    Experts that may be spread stay in host memory until a synchroniser moves them to the device.
 
     Raises:
         WorkerFailureError: `function_error`.
@@ -111,7 +111,7 @@ def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> 
     with blaming_the_function("init_model()"):
         module = check_model(function.init_model())
         move_rest(function, module, device)
-        # A batch that was tried in init_model() is no part of the training.
+        # A trial batch in init_model() must not contribute gradients.
         module.zero_grad(set_to_none=True)
     with blaming_the_function("init_optimizer()"):
         optimizer = check_optimizer(function.init_optimizer(module))
@@ -134,7 +134,7 @@ def build_dataset(function: TrainingFunction, seed: int) -> Any:
 def build_sample_order(
     parts: TrainingParts, dataset: Any, name: str, global_batch_size: int, seed: int
 ) -> SampleOrder:
-    """Build the order of samples; note it in the parts if it is a special one.
+    """Build the order of samples; store it in `parts` if it is a task order or a curriculum.
 
     Args:
         name: the hyperparameter `sample_order`.
@@ -157,7 +157,7 @@ def build_sample_order(
 
 
 def build_loader(assignment: Assignment, parts: TrainingParts, dataset: Any, world_size: int) -> BatchLoader:
-    """The loader of this rank's share of every batch, in the order that the job asks for.
+    """Return the loader of this rank's share of every batch, in the job's order.
 
     Raises:
         WorkerFailureError: `function_error`.

@@ -1,4 +1,4 @@
-"""What a function's methods return: taken, or refused in one sentence that says what to return instead."""
+"""Checks of the values that a function's methods return; a refusal says what to return instead."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from workers.runtime.failures import WorkerFailureError
 
 #: How many metrics `train` may return.
 METRIC_SLOTS = 32
-#: The loss and what the runtime tells of mixture-of-experts layers, their tiers, and tasks.
+#: Metrics of the runtime: the loss, and those of mixture-of-experts layers, tiers and tasks.
 RUNTIME_METRICS = 1 + 4 + 4 + 3
 GUIDE = "docs/functions.md, Supported and refused"
 
 
 def refused(problem: str) -> WorkerFailureError:
-    """The failure of a function that returned something else than it should."""
+    """Return the failure of a function that returned something invalid."""
     return WorkerFailureError("function_error", f"{problem} ({GUIDE})")
 
 
 def check_model(module: Any) -> nn.Module:
-    """What `init_model` returned.
+    """Return `module`, the result of `init_model`, if it is valid.
 
     Raises:
-        WorkerFailureError: it is no module, nothing of it can be trained, or it has no shape yet.
+        WorkerFailureError: it is not a module, has nothing to train, or has parameters without a shape.
     """
     if not isinstance(module, nn.Module):
         raise refused(f"init_model() must return an nn.Module, not {_kind(module)}")
@@ -54,10 +54,10 @@ def check_model(module: Any) -> nn.Module:
 
 
 def check_optimizer(optimizer: Any) -> Optimizer:
-    """What `init_optimizer` returned.
+    """Return `optimizer`, the result of `init_optimizer`, if it is valid.
 
     Raises:
-        WorkerFailureError: it is not one optimizer, or one that evaluates the loss itself.
+        WorkerFailureError: it is not one optimizer, or its `step` needs a closure.
     """
     if not isinstance(optimizer, Optimizer):
         several = (
@@ -75,10 +75,10 @@ def check_optimizer(optimizer: Any) -> Optimizer:
 
 
 def check_scheduler(scheduler: Any, optimizer: Optimizer) -> Any:
-    """What `init_scheduler(optimizer)` returned.
+    """Return `scheduler`, the result of `init_scheduler(optimizer)`, if it is valid.
 
     Raises:
-        WorkerFailureError: it is no scheduler, or that of another optimizer.
+        WorkerFailureError: it is not a scheduler, or belongs to another optimizer.
     """
     methods = ("step", "state_dict", "load_state_dict")
     if isinstance(scheduler, LRScheduler) and scheduler.optimizer is not optimizer:
@@ -97,10 +97,10 @@ def check_scheduler(scheduler: Any, optimizer: Optimizer) -> Any:
 
 
 def check_dataset(dataset: Any) -> Any:
-    """What `init_dataset` returned.
+    """Return `dataset`, the result of `init_dataset`, if it is valid.
 
     Raises:
-        WorkerFailureError: it is no map-style data set.
+        WorkerFailureError: it is not a map-style data set.
     """
     hint = ""
     if isinstance(dataset, DataLoader):
@@ -116,10 +116,10 @@ def check_dataset(dataset: Any) -> Any:
 
 
 def own_state(function: TrainingFunction) -> dict[str, Any]:
-    """What the function's `state_dict` returned.
+    """Return the result of the function's `state_dict`.
 
     Raises:
-        WorkerFailureError: it is no dict.
+        WorkerFailureError: it is not a dict.
     """
     state = function.state_dict()
     if not isinstance(state, Mapping):
@@ -128,10 +128,10 @@ def own_state(function: TrainingFunction) -> dict[str, Any]:
 
 
 def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, float]]:
-    """What `train` returned.
+    """Return loss (a scalar) and metrics from the result of `train`.
 
     Raises:
-        WorkerFailureError: it is no loss, or the metrics are no numbers that can be kept.
+        WorkerFailureError: the loss is invalid, or a metric is not a number or has an invalid name.
     """
     loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -150,10 +150,10 @@ def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, float]]:
 
 
 def check_metric_names(metrics: Mapping[Any, Any], where: str) -> None:
-    """Raise WorkerFailureError where a metric has a name that cannot be kept, or there are too many.
+    """Raise WorkerFailureError if a metric's name is invalid or there are too many metrics.
 
     Args:
-        where: which function of the person's returned them.
+        where: the method that returned them.
     """
     most = limits.METRICS_OF_AN_ITERATION - METRIC_SLOTS - RUNTIME_METRICS
     if len(metrics) > most:
@@ -170,13 +170,13 @@ def check_metric_names(metrics: Mapping[Any, Any], where: str) -> None:
 
 
 def numbers_of(metrics: Any, where: str) -> dict[str, float]:
-    """The metrics as numbers.
+    """Return the metrics as numbers.
 
     Args:
         where: the method that returned them.
 
     Raises:
-        WorkerFailureError: they are no dict of numbers.
+        WorkerFailureError: they are not a dict of numbers.
     """
     if not isinstance(metrics, Mapping):
         raise refused(f"{where} must return its metrics as a dict of numbers, not {_kind(metrics)}")
@@ -193,7 +193,7 @@ def _number(name: Any, value: Any, where: str) -> float:
 
 
 def _has_own(dataset: Any, method: str) -> bool:
-    """Whether it has the method; PyTorch's base class has one that only raises."""
+    """Return whether the data set implements the method; PyTorch's base class only raises."""
     found = getattr(type(dataset), method, None)
     return found is not None and found is not getattr(Dataset, method, None)
 

@@ -22,7 +22,7 @@ def function_stops(
     together.
 
     Args:
-        values: loss and metrics, on the first rank if it asks the function; None otherwise.
+        values: loss and metrics on the first rank, if the function is to be called; None otherwise.
 
     Raises:
         WorkerFailureError: the function raised.
@@ -38,7 +38,7 @@ def function_stops(
 def _kept_experts(
     parts: TrainingParts, synchronisation: Synchronisation, *, leads: bool
 ) -> AbstractContextManager[None]:
-    """Give the first rank all experts if its function has kept the model, so that it can run it."""
+    """Give the first rank all experts if its function keeps the model, so that the function can run it."""
     if dist.get_world_size() == 1 or not parts.experts.hosts:
         return nullcontext()
     spread = [parts.module.get_parameter(name) for name in parts.experts.hosts]

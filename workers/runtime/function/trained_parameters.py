@@ -1,8 +1,8 @@
-"""Which parameters are trained, and what may change of them while a job trains.
+"""Which parameters are trained, and which of their properties may change while a job trains.
 
-A synchroniser takes charge of the parameters that are trained when a generation begins, and a state is loaded
-into parameters of the same names and shapes. `train()` may freeze and unfreeze parameters at any iteration.
-Whatever else changes of them, or of what the optimizer steps, is refused at the iteration that finds it.
+Synchronisers take the parameters that are trained when a generation begins, and a state is loaded into
+parameters of the same names and shapes. `train()` may freeze and unfreeze parameters at any iteration. Any
+other change of parameters, or of the optimizer's groups, is refused at the next check.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.synchronisation.sparse import SparseSynchroniser, tables_of_rows
 
-#: Gradients that travel together.
+#: Largest number of gradient elements in one all-reduce.
 BUCKET_ELEMENTS = 1 << 22
 _DOCS = 'see "What may change while it trains" in docs/functions.md'
 
 
 class TrainedParameters:
-    """The parameters of a model as a generation begins with them, and what has changed since.
+    """The parameters of a model at the start of a generation, and their changes since.
 
-    In each iteration: `check` before the backward pass; `synchronise` where there are some that no
-    synchroniser has. A frozen one has no gradient, and counts as not used.
+    In each iteration, `check` is called before the backward pass, and `synchronise` if `late` parameters
+    have no synchroniser. A frozen parameter has no gradient and counts as unused.
 
     Attributes:
-        fingerprint: of the parameters that are trained now; 40 bits, so that sums over ranks are exact.
-        late: parameters trained now that were not when the generation began.
+        fingerprint: hash of the names of the parameters trained now; 40 bits, so sums over ranks are exact.
+        late: parameters trained now that were frozen when the generation began.
     """
 
     def __init__(self, parts: TrainingParts, group: dist.ProcessGroup | None, world_size: int) -> None:
-        """All parameters that are trained now have a synchroniser.
+        """Record the parameters; all that are trained now have a synchroniser.
 
         Raises:
-            WorkerFailureError: an optimizer steps what is not in the model.
+            WorkerFailureError: an optimizer steps a parameter that is not in the model.
         """
         self._parts, self._group, self._world_size = parts, group, world_size
         self.fingerprint = 0.0
@@ -60,7 +60,7 @@ class TrainedParameters:
         self._note_trained()
 
     def synchronise(self) -> None:
-        """Bring the gradients of `late` parameters to their mean over the ranks. All ranks have the same."""
+        """Average the gradients of `late` parameters over the ranks; these are the same on all ranks."""
         tables = tables_of_rows(self._parts.module)
         rows = {str(place): each for place, each in enumerate(self.late) if id(each) in tables}
         if rows:
@@ -70,13 +70,13 @@ class TrainedParameters:
         for bucket in _buckets(each for each in self.late if id(each) not in tables):
             _average(bucket, self._group, self._world_size)
 
-    # -- what has changed
+    # -- changes
 
     def check(self) -> None:
-        """Look at what `train()` has changed.
+        """Check the changes that `train()` made to the model and the optimizer.
 
         Raises:
-            WorkerFailureError: something has changed that may not.
+            WorkerFailureError: a change is not allowed.
         """
         module = self._parts.module
         if not self._structure.is_unchanged():
@@ -157,7 +157,7 @@ class TrainedParameters:
 
 
 class _Structure:
-    """Which modules, parameters and buffers are in which place; quickly compared with what is there now."""
+    """A snapshot of a model's modules, parameters and buffers that is quick to compare."""
 
     def __init__(self, module: nn.Module) -> None:
         self._places = [
@@ -167,7 +167,7 @@ class _Structure:
         ]
 
     def is_unchanged(self) -> bool:
-        """Whether nothing was added, removed, renamed or replaced. Buffers are replaced in many models."""
+        """Return whether nothing was added, removed, renamed or replaced. Buffers may be replaced."""
         for place, names, values in self._places:
             if len(place) != len(names):
                 return False
@@ -183,13 +183,13 @@ def _places_of(part: nn.Module) -> tuple[tuple[dict[str, Any], bool], ...]:
 
 
 def _named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """What a state has of a model, by all its names."""
+    """Return the parameters and persistent buffers of a model, by all their names."""
     named = dict(module.named_parameters(remove_duplicate=False))
     return {**named, **dict(_kept_buffers(module))}
 
 
 def _kept_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """The buffers that a state has."""
+    """Yield the persistent buffers, which a state contains."""
     for prefix, part in module.named_modules(remove_duplicate=False):
         for name, buffer in part._buffers.items():
             if buffer is not None and name not in part._non_persistent_buffers_set:
@@ -199,8 +199,8 @@ def _kept_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 def _buffers_of_fixed_shape(
     module: nn.Module,
 ) -> Iterable[tuple[dict[str, Tensor | None], str, str, tuple[int, ...] | None]]:
-    """Where each buffer of a state is, its key there, its whole name and its shape. Modules that load states
-    in a way of their own, such as observers, may take other shapes."""
+    """Yield the container of each persistent buffer, its key there, its full name and its shape. Modules that
+    override loading, such as observers, may accept other shapes and are left out."""
     for prefix, part in module.named_modules():
         if type(part)._load_from_state_dict is nn.Module._load_from_state_dict:
             for key in part._buffers.keys() - part._non_persistent_buffers_set:
@@ -228,7 +228,7 @@ def _are_same(groups: Sequence[Sequence[Tensor]], others: Sequence[Sequence[Tens
 
 
 def _own_optimizers(parts: TrainingParts) -> list[Optimizer]:
-    """Optimizers that the function keeps, beside the one that is stepped."""
+    """Return the optimizers that the function keeps besides the one that is stepped."""
     kept = vars(parts.function).values()
     return [each for each in kept if isinstance(each, Optimizer) and each is not parts.optimizer]
 
@@ -238,7 +238,7 @@ def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters of one device and type that travel together, in their order."""
+    """Group consecutive parameters of one device and type into buckets."""
     buckets: list[list[nn.Parameter]] = []
     size = 0
     for each in parameters:
@@ -252,7 +252,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _average(bucket: Sequence[nn.Parameter], group: dist.ProcessGroup | None, world_size: int) -> None:
-    """Replace each gradient by its mean; one that no rank has computed stays away."""
+    """Replace each gradient by its mean over the ranks; one that no rank computed stays None."""
     if world_size == 1:
         return
     computed = torch.tensor([each.grad is not None for each in bucket]).to(bucket[0])

@@ -1,4 +1,4 @@
-"""What `train()` remembers on the function and no state has: it would begin anew whenever the job moves."""
+"""Finds values that `train()` keeps on the function outside any state: they are lost when the job moves."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from workers.runtime.function.returned import refused
 
 _log = logging.getLogger(__name__)
 
-#: What changes between all of the first iterations of a generation is remembered.
+#: An attribute that changes in each of this many first iterations counts as state.
 _LOOKS = 3
 
 
 class UndeclaredState:
-    """Looks at the attributes of a function without `state_dict` after its first iterations.
+    """Checks the attributes of a function without `state_dict` after its first iterations.
 
-    Weights of another model are refused: an average of the weights, a target network. A number that counts
-    and a tensor that is changed in place may be for the person's eyes alone, so the log names them. Tensors
-    that are replaced in each iteration may be of this iteration alone.
+    Changing weights of another model, such as an average or a target network, are refused. Counters and
+    tensors changed in place may not affect results, so they are only logged. Tensors replaced in each
+    iteration are ignored, as they may belong to that iteration alone.
     """
 
     def __init__(self, parts: TrainingParts, *, tells: bool) -> None:
-        """Look at the function's methods.
+        """Check the function's methods.
 
         Args:
             tells: whether this rank writes to the log.
 
         Raises:
-            WorkerFailureError: it gives a state and takes none back.
+            WorkerFailureError: the function has `state_dict` without `load_state_dict`.
         """
         declares = overrides(parts.function, "state_dict")
         if declares and not overrides(parts.function, "load_state_dict"):
@@ -49,10 +49,10 @@ class UndeclaredState:
         self._seen: list[dict[str, Any]] = []
 
     def iteration_done(self) -> None:
-        """Look, after one of the first iterations.
+        """Compare the attributes after one of the first iterations.
 
         Raises:
-            WorkerFailureError: `train` changes weights that no state has.
+            WorkerFailureError: `train` changes weights that are in no state.
         """
         if len(self._seen) == self._looks:
             return
@@ -80,7 +80,7 @@ class UndeclaredState:
         self._seen = [{}] * self._looks
 
     def _marks(self) -> Iterable[tuple[str, tuple[type[Any], int, Any]]]:
-        """Of each attribute: its kind, which object it is, and what becomes another value when it changes."""
+        """Yield each attribute's name with its kind, the object's id, and a value that shows changes."""
         for name, value in vars(self._function).items():
             if type(value) is int:
                 yield name, (int, 0, value)

@@ -1,1 +1,1 @@
-"""Lina's schedule on real ranks: the order of their communication, exchanges in pieces, packing."""
+"""Lina's schedule in training: order of communication, exchanges in pieces, packing."""

@@ -1,7 +1,7 @@
 """The thread of each rank that launches its micro-operations (Lina 4.2, step T2).
 
-That thread alone touches the scheduler. Before each launch it handles everything that was submitted or has
-ended. One more thread per class of traffic waits for what was launched. All threads end with `close`.
+Only that thread uses the scheduler. Before each launch it handles all submitted and ended operations. One
+more thread per class of traffic waits for launched operations. All threads end with `close`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ class Pending:
     """A submitted operation.
 
     Attributes:
-        began_at: since when it had its class's stream for itself, by the monotonic clock; None before it has
-            ended.
+        began_at: when earlier operations of its class had ended (monotonic clock); None until it has ended.
         ended_at: when it ended; None until then.
-        span: when it began and ended, on an emulated device in emulated time; None until it has ended.
+        span: its begin and end, in emulated time on an emulated device; None until it has ended.
     """
 
     operation: MicroOperation
@@ -52,22 +51,22 @@ class Pending:
     done: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> None:
-        """Wait until it has ended. Its results can be read on the current stream.
+        """Wait until it has ended. Its results can then be read on the current stream.
 
         Raises:
-            RuntimeError: it could not be carried out.
+            RuntimeError: it failed.
         """
         self.done.wait()
         if self.error is not None:
             raise RuntimeError(f"{self.operation.tensor} was not exchanged: {self.error}") from self.error
-        # It has ended. An emulated group learns which thread waited.
+        # It has ended; this call tells an emulated group which thread waited.
         work, self.work = self.work, None
         if work is not None:
             work.wait()
 
     @property
     def seconds(self) -> float:
-        """Duration on the link, without the time that it waited for earlier operations of its class."""
+        """Duration on the link, without the wait for earlier operations of its class."""
         assert self.began_at is not None
         assert self.ended_at is not None
         return self.ended_at - self.began_at
@@ -76,12 +75,12 @@ class Pending:
 class ScheduledCommunication:
     """All communication of one rank, in the order of its scheduler.
 
-    All ranks submit the operations of one class and lane in the same order. Each class, and each lane, has a
-    process group of its own.
+    All ranks submit the operations of one class and lane in the same order. Each class, and each lane, has
+    its own process group.
 
     Attributes:
         mode: mode of the scheduler.
-        on_end: called with each operation that has ended, in a thread of this object; None for nothing.
+        on_end: called with each ended operation, in a thread of this object; None: not called.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class ScheduledCommunication:
         """Start the threads.
 
         Args:
-            control: in mode LEADER a gloo group of all ranks, whose first one publishes what it launches.
+            control: in mode LEADER, a gloo group of all ranks; its first rank publishes its launches.
             device: where tensors are; the CPU if None.
 
         Raises:
@@ -138,7 +137,7 @@ class ScheduledCommunication:
         """Queue operations together. An all-to-all ends the hold.
 
         Args:
-            operations: each with the call that begins it. Their tensors are ready on the current stream.
+            operations: each with the call that starts it. Their tensors are ready on the current stream.
         """
         ready = None
         if self._device.type == "cuda":
@@ -152,14 +151,14 @@ class ScheduledCommunication:
         return submitted
 
     def hold(self) -> None:
-        """Launch no all-reduce until an all-to-all is submitted, or `flush`."""
+        """Launch no all-reduce until an all-to-all is submitted or `flush` is called."""
         self._inbox.put(partial(self._set_hold, True))
 
     def flush(self) -> None:
-        """End the hold; wait until everything that was submitted has ended.
+        """End the hold; wait until all submitted operations have ended.
 
         Raises:
-            RuntimeError: something could not be carried out.
+            RuntimeError: an operation failed.
         """
         self._inbox.put(partial(self._set_hold, False))
         with self._is_empty:
@@ -168,7 +167,7 @@ class ScheduledCommunication:
             raise RuntimeError(f"communication has failed: {self._failure}") from self._failure
 
     def close(self) -> None:
-        """End the threads; nothing may be under way. In mode LEADER all ranks call this together."""
+        """End the threads; no operation may be pending. In mode LEADER all ranks call this together."""
         self._inbox.put(None)
         for launched in self._launched.values():
             launched.put(None)
@@ -192,7 +191,7 @@ class ScheduledCommunication:
                 self._publishing.popleft()[0].wait()
 
     def _handle_inbox(self) -> bool:
-        """Wait for a message; handle it and all that have come by then. Return False for the last one."""
+        """Wait for a message; handle it and all queued ones. Return False after the closing message."""
         message = self._inbox.get()
         while message is not None:
             message()
@@ -234,7 +233,7 @@ class ScheduledCommunication:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Launch nothing more; whoever waits gets the error."""
+        """Launch nothing more; end all pending operations with the error."""
         self._failure = self._failure or error
         left, self._pending = list(self._pending.values()), {}
         self._scheduler = PriorityScheduler(self.mode, is_leader=self._is_leader)
@@ -247,7 +246,7 @@ class ScheduledCommunication:
                 return
             pending.error = error
             self._failure = self._failure or error
-            # Let go of the tensors.
+            # Release the tensors.
             pending.begin = _begin_nothing
             if error is None and self.on_end is not None:
                 self.on_end(pending)
@@ -269,7 +268,7 @@ class ScheduledCommunication:
                 last_end = pending.ended_at
                 emulated = pending.work.span if isinstance(pending.work, EmulatedWork) else None
                 pending.span = emulated or (pending.began_at, pending.ended_at)
-                # The scheduler learns of the end before anybody submits what follows from it.
+                # The scheduler must see this end before an operation that depends on it is submitted.
                 self._inbox.put(partial(self._after_end, pending, error))
                 self._finish(pending, error)
                 del pending
@@ -297,7 +296,7 @@ class ScheduledCommunication:
             self._inbox.put(partial(self._decisions.append, number))
 
     def _follow_known_decisions(self) -> None:
-        """Follow decisions up to the first one whose operation was not submitted here yet."""
+        """Follow the leader's decisions up to the first whose operation is not submitted on this rank yet."""
         if not self._decisions:
             return
         known = {_number(operation): operation for operation in self._pending}
@@ -310,12 +309,12 @@ def _begin_nothing() -> None:
 
 
 def _wait_until_done(work: dist.Work | None, stream: torch.cuda.Stream | None) -> BaseException | None:
-    """Wait for a collective; return what went wrong."""
+    """Wait for a collective; return its error, or None."""
     try:
         if work is not None:
             work.wait()
         if stream is not None:
-            # NCCL's `wait` lets the stream wait alone.
+            # NCCL's `wait` blocks only the stream, not the host.
             stream.synchronize()
     except BaseException as error:  # noqa: BLE001 - raised where the operation is waited for
         return error
@@ -333,5 +332,5 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def _as_current(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    # None changes nothing.
+    # With None, `torch.cuda.stream` does nothing.
     return torch.cuda.stream(stream)

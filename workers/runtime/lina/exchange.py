@@ -1,8 +1,9 @@
-"""Rows travel to experts and back in pieces, and experts compute beside them (Lina 4.3, steps T1 and T3).
+"""Exchanges of rows with experts in pieces, overlapped with the experts' computation (Lina 4.3, steps T1 and
+T3).
 
-The pieces of the way there are submitted together. An expert computes a piece once it has arrived; its
-outputs leave at once. The backward pass follows from the order of these steps: autograd runs the newest
-first, so it submits the gradients of all pieces, the last piece first, before it waits for any.
+All pieces to the experts are submitted together. An expert computes a piece once it has arrived, and its
+outputs are sent back at once. The order of the backward pass follows: autograd runs the newest step first, so
+it submits the gradients of all pieces, the last piece first, before it waits for any.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from punctual.moe.placement import ExpertPlacement
 from workers.runtime.lina.communication import Pending, ScheduledCommunication
 from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 
-#: Learns of an operation of rows, and of the bytes that this rank gives to it.
+#: Called with an operation on rows and the bytes that this rank sends.
 Submitted = Callable[[Pending, int], None]
 
 
 @dataclass
 class ExchangeTimes:
-    """Seconds that the forward passes of a layer took, by micro-operation.
+    """Times of a layer's forward passes, by micro-operation.
 
     Attributes:
-        experts: calls that tell the computation of a piece; call them after the iteration.
-        all_to_all: operations of rows.
+        experts: functions that return the seconds of computing a piece; call them after the iteration.
+        all_to_all: all-to-alls of rows.
     """
 
     experts: list[Callable[[], float]] = field(default_factory=list)
@@ -44,14 +45,14 @@ class ExchangeTimes:
 
     @contextmanager
     def computation(self, device: torch.device) -> Iterator[None]:
-        """Measure what is computed meanwhile."""
+        """Measure the computation inside this context."""
         mark = _mark(device)
         yield
         self.experts.append(partial(_seconds_between, mark, _mark(device)))
 
 
 def _mark(device: torch.device) -> float | torch.cuda.Event:
-    """Note a moment: of the device's current stream, or of this thread."""
+    """Return a time mark: an event on the device's current stream, or this thread's clock."""
     if device.type != "cuda":
         return time.monotonic()
     event = torch.cuda.Event(enable_timing=True)
@@ -69,12 +70,12 @@ def _seconds_between(first: float | torch.cuda.Event, last: float | torch.cuda.E
 
 
 class PipelinedExchange(RuntimeExchange):
-    """Carries the rows of a layer by micro-operations.
+    """Exchanges the rows of a layer by micro-operations.
 
-    If every rank hosts every expert, nothing travels but counts.
+    If every rank hosts every expert, only counts are exchanged.
 
     Attributes:
-        submitted: called with each operation of rows, and the bytes that this rank gives; None for nothing.
+        submitted: called with each operation on rows and the bytes that this rank sends; None: not called.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class PipelinedExchange(RuntimeExchange):
         name: str,
         partition_bytes: float = PARTITION_BYTES,
     ) -> None:
-        """Exchange in a group that no one else uses.
+        """Set up exchanges in a group that has no other use.
 
         Args:
             name: name of the layer, the same on all ranks.
-            partition_bytes: most bytes of a micro-operation.
+            partition_bytes: largest size of a micro-operation.
         """
         super().__init__(placement, group)
         self.submitted: Submitted | None = None
@@ -101,7 +102,7 @@ class PipelinedExchange(RuntimeExchange):
         self._times = ExchangeTimes()
 
     def take_times(self) -> ExchangeTimes:
-        """Return what was measured since the last call."""
+        """Return the times since the last call."""
         times, self._times = self._times, ExchangeTimes()
         return times
 
@@ -141,7 +142,7 @@ class PipelinedExchange(RuntimeExchange):
         return restored
 
     def watch_combined(self, combined: Tensor) -> Tensor:
-        """Hold all-reduces from the backward pass of the combination on."""
+        """Hold all-reduces from the backward pass of the combination onwards."""
         if not self._routes.is_local and combined.requires_grad:
             combined.register_hook(lambda _gradient: self._communication.hold())
         return combined
@@ -158,7 +159,7 @@ class PipelinedExchange(RuntimeExchange):
         return _Way(self._communication, self._group, name, piece, sent, received, self.submitted)
 
     def _cut(self, rows: Tensor, counts: Tensor) -> list[_Piece]:
-        """Cut each rank's rows of each expert into nearly equal runs, as many on all ranks."""
+        """Cut each rank's rows of each expert into nearly equal runs, the same number on all ranks."""
         row_bytes = rows.element_size() * rows.shape[1]
         number = count_pieces(int(counts.sum(1).max()) * row_bytes, self._partition_bytes)
         ends = [counts * piece // number for piece in range(number + 1)]
@@ -178,8 +179,8 @@ class _Piece:
     """A part of this rank's rows.
 
     Attributes:
-        number, pieces: index of the piece, and how many there are.
-        places: indices of the rows, in the order in which they leave.
+        number, pieces: index of the piece, and the number of pieces.
+        places: indices of the rows, in the order in which they are sent.
     """
 
     number: int
@@ -189,10 +190,10 @@ class _Piece:
 
 
 class _Way:
-    """The all-to-all of one piece in one direction, and that of its gradient in the other one.
+    """The all-to-all of one piece in one direction, and of its gradient in the opposite direction.
 
     Attributes:
-        forward: the operation of the rows, once submitted.
+        forward: the operation on the rows, once submitted.
     """
 
     forward: Pending
@@ -216,7 +217,7 @@ class _Way:
         self._sent, self._received = sent, received
 
     def submit(self, rows: Tensor) -> Tensor:
-        """Submit the all-to-all of rows; return what they arrive in."""
+        """Submit the all-to-all of rows; return the receive buffer."""
         arriving, self.forward = self._submit(self._name, rows, self._sent, self._received)
         return arriving
 
@@ -226,7 +227,7 @@ class _Way:
         self._gradient, self._backward = self._submit(name, gradient, self._received, self._sent)
 
     def take_gradient(self) -> Tensor:
-        """Wait for the gradient that was submitted last; return what has arrived."""
+        """Wait for the gradient that was submitted last; return the received one."""
         self._backward.wait()
         gradient = self._gradient
         del self._gradient, self._backward
@@ -253,13 +254,13 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, way: _Way) -> Tensor:
-        """Return what the rows arrive in."""
+        """Return the receive buffer."""
         ctx.way = way
         return way.submit(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient, which has arrived."""
+        """Return the received gradient."""
         return ctx.way.take_gradient(), None
 
 
@@ -268,13 +269,13 @@ class _Finish(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, arriving: Tensor, way: _Way) -> Tensor:
-        """Return the rows, which have arrived."""
+        """Return the received rows."""
         ctx.way = way
         way.forward.wait()
         return arriving.view_as(arriving)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Submit the gradient. What is returned has the shape that autograd expects; nobody reads it."""
+        """Submit the gradient. The returned tensor only has the shape that autograd expects."""
         ctx.way.submit_gradient(gradients[0])
         return gradients[0], None

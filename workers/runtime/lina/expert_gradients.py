@@ -1,7 +1,7 @@
 """Gradients of experts with several hosts, summed over these by the scheduler (Lina 4.4).
 
-Layers follow each other in one order on all ranks: the model's, from its end. A layer whose gradients are
-ready before its turn waits.
+All ranks process layers in one order: the model's, from its end. A layer whose gradients are ready early
+waits for its turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SharedParameter:
 
     Attributes:
         name: name in the model.
-        key: name that is the same on all ranks, though they host other experts in this place.
+        key: name that is the same on all ranks, even if they host different experts in this place.
         group: the hosts.
     """
 
@@ -36,7 +36,7 @@ class SharedParameter:
 
 
 class SharedGradients:
-    """Submits the gradients of shared experts as soon as they are ready and have their turn."""
+    """Submits the gradients of shared experts when they are ready and it is their turn."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SharedGradients:
             self._next = next(self._turns, None)
 
     def submit_rest(self) -> None:
-        """Submit what is left after the backward pass."""
+        """Submit the remaining gradients after the backward pass."""
         while self._next is not None:
             self._submit(self._next)
             self._next = next(self._turns, None)
@@ -83,7 +83,7 @@ class SharedGradients:
     def _submit(self, layer: str) -> None:
         parameters = self._layers[layer]
         if all(shared.parameter.grad is None for shared in parameters):
-            # The layer did not run, here or anywhere.
+            # The layer did not run on any rank.
             return
         for shared in parameters:
             if shared.parameter.grad is None:
@@ -96,6 +96,6 @@ class SharedGradients:
         return {shared.name for parameters in self._layers.values() for shared in parameters}
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()

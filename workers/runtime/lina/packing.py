@@ -14,7 +14,7 @@ from moe.lina.packing import ExpertPacking, PackingController, PackingDecision, 
 from workers.runtime.emulation.emulated_network import EmulatedGroup
 from workers.runtime.lina.exchange import PipelinedExchange
 
-#: The controller judges by them; numbers on the wire.
+#: Number of measurements that are exchanged for the controller.
 _MEASURES = 3
 
 
@@ -22,7 +22,7 @@ class RuntimePacking:
     """The packing of all spread layers of a model.
 
     Attributes:
-        controller: decides; its packing counts the experts of the largest layer.
+        controller: makes the decisions; its packing is that of the largest layer.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RuntimePacking:
 
         Args:
             layers: number of experts of each spread layer.
-            group: a group that nothing else uses between iterations.
+            group: a group without other use between iterations.
         """
         self._group = group
         self._memory = expert_memory
@@ -50,7 +50,7 @@ class RuntimePacking:
         self._began_at = time.monotonic()
 
     def end(self, iteration: int, exchanges: Iterable[PipelinedExchange]) -> PackingDecision | None:
-        """End an iteration's passes. Return the decision if there is one: the same on all ranks."""
+        """End an iteration's passes. Return the decision, the same on all ranks, or None."""
         taken = [exchange.take_times() for exchange in exchanges]
         if not self.controller.may_change:
             return None
@@ -61,7 +61,7 @@ class RuntimePacking:
         return self.controller.after_step(iteration, StepTimes(*means.tolist()))
 
     def _fits(self, packing: ExpertPacking) -> bool:
-        """Return whether all ranks have memory for their experts; all ranks ask together."""
+        """Return whether all ranks have memory for their experts; all ranks call this together."""
         packings = [ExpertPacking(experts, self._ranks, packing.factor) for experts in self._layers]
         hosted = [[len(one.experts_of(rank)) for one in packings] for rank in range(self._ranks)]
         lacking = 0.0 if self._memory.has_room_for(hosted[dist.get_rank(self._group)]) else 1.0
@@ -80,7 +80,7 @@ class RuntimePacking:
 
 
 class ExpertMemory:
-    """How much memory experts take on this rank, with what the optimizer keeps of them."""
+    """Memory of experts on this rank, with their optimizer states."""
 
     def __init__(
         self, layers: Sequence[Sequence[nn.Module]], optimizer: Optimizer, limit_bytes: float | None
@@ -89,15 +89,18 @@ class ExpertMemory:
 
         Args:
             layers: experts of each layer.
-            limit_bytes: most bytes of the experts of a rank; None for no limit.
+            limit_bytes: memory limit for a rank's experts; None: no limit.
         """
         self._layers, self._optimizer, self._limit_bytes = layers, optimizer, limit_bytes
 
     def has_room_for(self, hosted: Sequence[int]) -> bool:
-        """Return whether so many experts of each layer fit.
+        """Return whether the experts fit.
 
-        Each counts as its parameters, their gradients, and as much of the optimizer as that keeps of this
-        rank's largest expert of the layer.
+        Each counts as the parameters, gradients and optimizer states of this rank's largest expert of the
+        layer.
+
+        Args:
+            hosted: number of experts of each layer.
         """
         if self._limit_bytes is None:
             return True
