@@ -60,7 +60,7 @@ def write_files(files: dict[str, bytes], target: Path) -> Path:
 
 
 def find_data(source: Path) -> dict[str, Path]:
-    """Return the files for `data_path(name)`: those in `data` in the current folder, then beside the script."""
+    """Return the files for `data_path(name)`: in `data` of the current folder, then beside the script."""
     folders = (Path("data"), (source if source.is_dir() else source.parent) / "data")
     found: dict[str, Path] = {}
     for folder in folders:

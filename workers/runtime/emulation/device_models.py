@@ -1,8 +1,8 @@
-"""Emulated accelerators: how long a declared device computes.
+"""Computing times of emulated accelerators.
 
-A fixed cost and a cost per local sample (docs/protocols.md, 3.1), a part of it in the forward pass and the
-rest in the backward pass; what codecs take. What a device sends goes over the links of its server: nothing
-here says how long that takes.
+An iteration has a fixed cost and a cost per local sample (docs/protocols.md, 3.1), divided between the
+forward and the backward pass. Codecs have separate times. Sending goes over the server's links and is not
+part of these models.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from communication.library.codecs import WIRE_FORMATS, gpu_codec
 from communication.profiles.codec import CodecProfile, Device
 from workers.runtime.emulation.emulated_codecs import CodecTable
 
-#: A backward pass computes gradients of inputs and of weights, each about as dear as the forward pass.
+#: A backward pass computes gradients of inputs and of weights, each at about the cost of the forward pass.
 FORWARD_SHARE = 1 / 3
 
 
 def _library_codecs() -> dict[tuple[str, Device], CodecProfile]:
-    """As they were published for a GPU; what its server's processors encode takes the host's own time."""
+    """Return the codecs' published times on a GPU; codecs on CPUs take the host's real time."""
     return {(name, Device.GPU): gpu_codec(name) for name in LOSSY}
 
 
@@ -42,13 +42,15 @@ def _codec(message: Mapping[str, Any]) -> tuple[tuple[str, Device], CodecProfile
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """How long a declared accelerator computes.
+    """Computing times of a declared accelerator.
 
     Attributes:
-        forward_share: of an iteration's computing, the part that is over when the backward pass begins.
-        gradient_shares: of the backward pass, by a gradient's name; where none are told, gradients take as
-            much as they have elements.
-        codecs: what encoding and decoding take; those of the library where none are told.
+        fixed_seconds: cost of an iteration without samples.
+        seconds_per_sample: cost of each local sample.
+        forward_share: share of an iteration's computing time in the forward pass.
+        gradient_shares: shares of the backward pass by a gradient's name; if empty, shares are proportional
+            to the gradients' elements.
+        codecs: times of encoding and decoding; by default the library's.
     """
 
     fixed_seconds: float
@@ -62,8 +64,8 @@ class DeviceModel:
         """Read the `model` of an emulated device.
 
         Raises:
-            KeyError: a field is missing, or a codec unknown.
-            ValueError: a codec's table is none.
+            KeyError: a field is missing, or a codec is unknown.
+            ValueError: a codec's table is invalid.
         """
         return cls(
             fixed_seconds=float(message["fixed_seconds"]),
@@ -76,5 +78,5 @@ class DeviceModel:
         )
 
     def compute_seconds(self, local_batch: int) -> float:
-        """Forward and backward pass of `local_batch` samples."""
+        """Return the seconds of the forward and backward pass of `local_batch` samples."""
         return self.fixed_seconds + self.seconds_per_sample * local_batch

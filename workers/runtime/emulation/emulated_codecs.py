@@ -1,7 +1,7 @@
-"""What an emulated device takes to encode and decode gradients, beside its passes.
+"""Emulated time of encoding and decoding gradients, beside the device's passes.
 
-Codecs really run, on the host, and each ends no earlier than the declared device would have done it. What an
-exchange waited for before it encodes, decodes or is sent is kept with it: threads of the host may be late.
+Codecs really run on the host, and each ends no earlier than on the declared device. Each exchange has its own
+emulated time, so that late threads of the host do not delay it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CodecTable = Mapping[tuple[str, Device], CodecProfile]
 
 
 class EmulatedCourse(Course):
-    """An exchange's way in emulated time."""
+    """The progress of an exchange in emulated time."""
 
     def __init__(self, clock: EmulatedClock, codecs: CodecTable) -> None:
         self._clock, self._codecs = clock, codecs
@@ -27,16 +27,16 @@ class EmulatedCourse(Course):
 
     @property
     def at(self) -> float:
-        """In emulated time."""
+        """The exchange's emulated time."""
         return self._at
 
     def goes_on(self) -> None:
-        """No earlier than this thread was through with what it did before."""
+        """Continue no earlier than the end of this thread's earlier work."""
         self._at = max(self._at, self._clock.thread_at)
         self._clock.be_at(self._at)
 
     def coded(self, stage: Stage, codec: str, device: Device, elements: int, payloads: int = 1) -> None:
-        """Takes the device's time."""
+        """Take the device's time for encoding or decoding."""
         profile = self._codecs.get((codec, device))
         if profile is None:
             return
@@ -44,13 +44,13 @@ class EmulatedCourse(Course):
         self._at = self._clock.code(payloads * float(table([elements])[0]), self._at)
 
     def asked(self) -> None:
-        """Its end will be known."""
+        """Remember the collective that this thread has just started."""
         self._asked = self._clock.asked
         if self._asked is not None:
             self._asked.in_course = True
 
     def came(self) -> None:
-        """Goes on when it ended, in emulated time."""
+        """Continue at the emulated end of the remembered collective."""
         if self._asked is not None and self._asked.ended_at is not None:
             self._at = max(self._at, self._asked.ended_at)
         self._clock.be_at(self._at)

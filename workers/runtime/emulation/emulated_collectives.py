@@ -25,7 +25,7 @@ class Message:
 
 
 class Exchanges(Protocol):
-    """What a collective needs of its group."""
+    """The interface of a group that a collective needs."""
 
     def rank(self) -> int: ...
 
@@ -33,8 +33,8 @@ class Exchanges(Protocol):
 
     @property
     def latency_bytes(self) -> float:
-        """What the slowest of its links carries during its latency: less than that is better sent twice than
-        in two steps."""
+        """Bytes that the slowest of its links carries during its latency; sending fewer bytes twice is faster
+        than a second step."""
 
     def exchange(
         self, sent: Sequence[Message], received: Sequence[Message], traffic: str, step: int
@@ -42,7 +42,7 @@ class Exchanges(Protocol):
 
 
 def reduction(operation: dist.ReduceOp) -> Reduce:
-    """The reduction of the second tensor into the first, in place.
+    """Return the reduction of the second tensor into the first, in place.
 
     Raises:
         NotImplementedError: for operations that training does not use.
@@ -79,7 +79,7 @@ def _all_reduce_flat(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
 
 
 def _doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
-    """Recursive doubling: everything to a partner twice as far away in each step."""
+    """Recursive doubling: exchange the whole tensor with a partner twice as far away in each step."""
     distance = 1
     other = torch.empty_like(tensor)
     while distance < group.size():
@@ -90,8 +90,8 @@ def _doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
 
 
 def _halving_and_doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
-    """Rabenseifner's algorithm: halves to partners ever further away until each rank has reduced its part,
-    then back. Neighbours, who mostly share a server, exchange the largest parts."""
+    """Rabenseifner's algorithm: exchange halves with partners of doubling distance until each rank has
+    reduced its part, then reverse. Neighbours, which mostly share a server, exchange the largest parts."""
     kept: list[tuple[Tensor, Tensor, int]] = []
     part, distance = tensor, 1
     while distance < group.size():
@@ -108,8 +108,8 @@ def _halving_and_doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> N
 
 
 def _ring(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
-    """A ring, for numbers of ranks that are no power of two: a part goes round and is reduced, then goes
-    round again."""
+    """A ring, for numbers of ranks that are not a power of two: each part is reduced in one round and
+    distributed in a second."""
     size, rank = group.size(), group.rank()
     parts = list(torch.tensor_split(tensor, size))
     after, before = (rank + 1) % size, (rank - 1) % size
@@ -125,10 +125,10 @@ def _ring(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
 
 
 def broadcast(group: Exchanges, tensor: Tensor, root: int) -> None:
-    """A binomial tree: in each step whoever has the tensor gives it to one who has not."""
+    """A binomial tree: in each step every rank with the tensor sends it to one without."""
     size = group.size()
     place = (group.rank() - root) % size
-    # A tensor that is no block of memory travels as a copy.
+    # A non-contiguous tensor is sent as a copy.
     content = tensor.contiguous()
     distance = 1
     while distance < size:
@@ -165,7 +165,7 @@ def all_gather(group: Exchanges, outputs: Sequence[Tensor], mine: Tensor) -> Non
 
 
 def all_to_all(group: Exchanges, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """Every rank to every other at once, so that all its links are full together."""
+    """Every rank sends to every other at once, so that all links are used together."""
     size, rank = group.size(), group.rank()
     others = [(rank + step) % size for step in range(1, size)]
     received = {peer: torch.empty_like(outputs[peer]).contiguous() for peer in others}
@@ -181,7 +181,7 @@ def all_to_all(group: Exchanges, outputs: Sequence[Tensor], inputs: Sequence[Ten
 
 
 def reduce_scatter(group: Exchanges, output: Tensor, whole: Tensor, reduce: Reduce) -> None:
-    """Every rank's part to that rank at once; each reduces its own."""
+    """Every rank sends each part to its rank at once; each reduces its own."""
     size, rank = group.size(), group.rank()
     parts = whole.view(size, -1)
     others = [(rank + step) % size for step in range(1, size)]
@@ -199,7 +199,7 @@ def reduce_scatter(group: Exchanges, output: Tensor, whole: Tensor, reduce: Redu
 
 
 def reduce_to_root(group: Exchanges, tensor: Tensor, reduce: Reduce, root: int) -> None:
-    """A binomial tree, from its leaves to the root: the tensor is written over on the way."""
+    """A binomial tree from its leaves to the root; the tensors of other ranks are overwritten."""
     size = group.size()
     place = (group.rank() - root) % size
     content = tensor.contiguous()
@@ -217,7 +217,7 @@ def reduce_to_root(group: Exchanges, tensor: Tensor, reduce: Reduce, root: int) 
 
 
 def gather(group: Exchanges, outputs: Sequence[Tensor], mine: Tensor, root: int) -> None:
-    """Every rank's tensor to the root at once, which alone has outputs."""
+    """Every rank sends its tensor to the root at once; only the root has outputs."""
     size, rank = group.size(), group.rank()
     if rank != root:
         group.exchange([Message(root, mine.contiguous())], [], GRADIENTS, step=0)

@@ -1,8 +1,8 @@
 """A process group whose messages go over emulated links.
 
-Everything is really sent, by gloo, from rank to rank. Beside each message goes the emulated time at which the
-links have carried it, and the receiver has it no earlier than then. So collectives take the time that comes
-out of their steps, of the links on each step's way, and of what else is on these links.
+Gloo really sends every message from rank to rank. With each message goes the emulated time at which the links
+have carried it; the receiver gets it no earlier. A collective's time thus results from its steps, from the
+links of each step, and from other traffic on these links.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BACKEND = "emulated"
 _NUMBERS = 1 << 20
 _STEPS = 64
 STAMP_NUMBERS = 4
-#: Up to here a message and its stamp go as one.
+#: Up to this size a message and its stamp are sent as one.
 SMALL_BYTES = 1 << 18
-#: Up to here bytes are put together with those of the next message over the same links: nobody notices when
-#: they are carried, and everybody that they are.
+#: Messages up to this size are charged to the links together with the next message: their time is negligible,
+#: their total is not.
 TINY_BYTES = 1024
 
 
@@ -46,9 +46,9 @@ class Emulation:
     """An emulated accelerator among others: its clock, the links of its server, the places of all ranks.
 
     Attributes:
-        received_at: emulated time at which the last collective ended here.
-        codecs: what the device takes to encode and decode.
-        noted: hears of each collective between servers when it began and ended, in emulated time.
+        received_at: emulated time at which the last collective ended on this rank.
+        codecs: the device's times of encoding and decoding.
+        noted: called with the emulated begin and end of each collective between servers; None: not called.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Emulation:
         self._machine = _machine_number()
 
     def path(self, sender: int, receiver: int) -> tuple[str, ...]:
-        """The sender's links on the way to the receiver."""
+        """Return the sender's links on the path to the receiver."""
         servers, racks = self.places.servers, self.places.racks
         if servers[sender] == servers[receiver]:
             return (WITHIN_SERVER,)
@@ -72,7 +72,7 @@ class Emulation:
         return (NETWORK, SPINE)
 
     def latency_bytes(self, ranks: Sequence[int]) -> float:
-        """What the slowest link among these ranks carries during its latency."""
+        """Return the bytes that the slowest link among these ranks carries during its latency."""
         servers = {self.places.servers[rank] for rank in ranks}
         racks = {self.places.racks[rank] for rank in ranks}
         path = (WITHIN_SERVER,) if len(servers) == 1 else (NETWORK,) if len(racks) == 1 else (NETWORK, SPINE)
@@ -80,31 +80,31 @@ class Emulation:
         return links.latency_seconds(path) * min(links.rate(link).bytes_per_second for link in path)
 
     def stamp(self, started: float, ended: float) -> Tensor:
-        """What goes beside a message: when it began and ended, on whose clock, and that clock's time now."""
+        """Return a message's stamp: its begin and end, the clock's current time, and the machine's number."""
         return torch.tensor([started, ended, time.monotonic(), self._machine], dtype=torch.float64)
 
     def read_stamp(self, stamp: Tensor) -> tuple[float, float]:
-        """When the message began and ended, on this machine's clock. Of another machine's clock only
-        differences count: the message then counts from when it came."""
+        """Return a message's begin and end on this machine's clock. Times of another machine's clock are
+        shifted so that the message was sent when it was received."""
         started, ended, sent, machine = stamp.tolist()
         offset = 0.0 if machine == self._machine else time.monotonic() - sent
         return started + offset, ended + offset
 
 
 def _machine_number() -> float:
-    """Tells apart machines, and boots of a machine: two processes with the same number share a clock."""
+    """Return a number of this machine and boot: processes with the same number share a clock."""
     content = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     return float(int.from_bytes(hashlib.sha256(content).digest()[:6], "big"))
 
 
 class EmulatedGroup(dist.ProcessGroup):
-    """Collectives one after the other, in a thread of their own, over an inner gloo group.
+    """Runs collectives one after the other, in its own thread, over an inner gloo group.
 
-    What they carry is gradients, and state where they are broadcasts. A group whose description is the name
-    of a class of traffic carries just that: experts' tokens go all-to-all, but so do gradients.
+    By default their traffic class is gradients, and state for broadcasts. A group whose description names a
+    class of traffic has that class.
 
     Attributes:
-        last: when the last collective that has ended began and ended, in emulated time.
+        last: emulated begin and end of the last collective that has ended.
     """
 
     def __init__(self, inner: dist.ProcessGroupGloo, ranks: Sequence[int], emulation: Emulation) -> None:
@@ -126,14 +126,14 @@ class EmulatedGroup(dist.ProcessGroup):
         """The name under which the backend is registered."""
         return BACKEND
 
-    # Torch asks the backends of a group for its name, and this one has none.
+    # torch asks a group's backends for its name; this group has no backend that knows it.
 
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
     @property
     def group_name(self) -> str:
-        """Under which torch knows it, to the end: it is asked for when the group is taken down."""
+        """The group's name in torch, which is also needed when the group is destroyed."""
         return self._name
 
     def _set_group_desc(self, description: str) -> None:
@@ -141,21 +141,21 @@ class EmulatedGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        """What torch was told of it when it was made."""
+        """The group's description in torch."""
         return self._description
 
     @property
     def carrier(self) -> dist.ProcessGroup:
-        """The group that really carries its messages."""
+        """The group that really sends its messages."""
         return self._inner
 
     def course(self) -> EmulatedCourse:
-        """How time passes for an exchange of gradients, on this group's device."""
+        """Return the emulated time of an exchange of gradients on this group's device."""
         return EmulatedCourse(self._emulation.clock, self._emulation.codecs)
 
     def bookkeeping(self, tensor: Tensor) -> dist.Work:
-        """Sum a small tensor over all ranks beside the emulation: what the platform itself has to tell, which
-        the declared device would not send over these links."""
+        """Sum a small tensor of the platform over all ranks outside the emulation, as the declared device
+        would not send it over these links."""
         return self._inner.allreduce([tensor])
 
     # -- collectives, as torch.distributed calls them
@@ -210,7 +210,7 @@ class EmulatedGroup(dist.ProcessGroup):
         return self.alltoall_base(output, input, output_sizes, input_sizes, opts)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        """Give every rank all ranks' tensors, behind each other."""
+        """Give every rank all ranks' tensors, concatenated."""
         outputs = list(output.view(self.size(), -1))
         return self._later(lambda: collectives.all_gather(self, outputs, input.reshape(-1)), [output])
 
@@ -220,7 +220,7 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._later(lambda: collectives.reduce_scatter(self, output, input, reduce), [output])
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
-        """Reduce a tensor over all ranks for the root, in place; that of the others is written over."""
+        """Reduce a tensor over all ranks into the root's, in place; other ranks' tensors are overwritten."""
         tensor = tensors[opts.rootTensor]
         reduce = collectives.reduction(opts.reduceOp)
         return self._later(lambda: collectives.reduce_to_root(self, tensor, reduce, opts.rootRank), tensors)
@@ -263,7 +263,7 @@ class EmulatedGroup(dist.ProcessGroup):
             asked.set_result(raised)
 
         self._work.put(run)
-        # Experts compute rows that have come, and what follows them computes those that came back.
+        # The passes depend on exchanged rows: experts compute received rows, later layers returned ones.
         holds_passes = self._description == EXPERTS
         waited = partial(self._emulation.clock.waited, told, holds_passes=holds_passes)
         return EmulatedWork(asked, result, waited, told)
@@ -276,10 +276,12 @@ class EmulatedGroup(dist.ProcessGroup):
     # -- one step of a collective
 
     def exchange(self, sent: Sequence[Message], received: Sequence[Message], traffic: str, step: int) -> None:
-        """Send and receive at once; over when everything came, in emulated time as well.
+        """Send and receive at once; return when all messages are received, in emulated time as well.
 
-        Messages without elements are not sent. `step` is the same for both sides of a message. Raises
-        RuntimeError when a peer is gone.
+        Messages without elements are not sent. `step` is the same for both sides of a message.
+
+        Raises:
+            RuntimeError: a peer is gone.
         """
         traffic = self._description if self._description in TRAFFIC else traffic
         tag = 2 * ((self._collectives % _NUMBERS) * _STEPS + step % _STEPS)
@@ -298,26 +300,26 @@ class EmulatedGroup(dist.ProcessGroup):
         self._at = ended
 
     def _carry(self, path: tuple[str, ...], traffic: str, size: int, started: float) -> float:
-        """When the links have carried a message."""
+        """Return when the links have carried a message."""
         size += self._owed.pop((path, traffic), 0)
         if size <= TINY_BYTES:
             self._owed[path, traffic] = size
             return started
-        # Links forget what they have not carried for so long.
+        # Links do not account for traffic that is older than LONGEST_DELAY_SECONDS.
         late = time.monotonic() - started - LONGEST_DELAY_SECONDS
         if late > 0:
             self._emulation.clock.lose(late)
         return self._emulation.client.transfer(path, traffic, size, started)
 
     def _send_over_links(self, message: Leaving, traffic: str, started: float) -> tuple[float, float]:
-        """When this server's links are done with a message, and when it arrives."""
+        """Return when this server's links have carried a message, and when it arrives."""
         emulation = self._emulation
         path = emulation.path(self._ranks[self.rank()], self._ranks[message.peer])
         ended = self._carry(path, traffic, message.bytes, started)
         return ended, ended + emulation.client.links.latency_seconds(path)
 
     def _receive(self, message: Arriving, traffic: str) -> float:
-        """When a message arrived: what comes from several servers at once shares this server's way in."""
+        """Return when a message arrived; messages from several servers share this server's inbound link."""
         emulation = self._emulation
         started, arrived = emulation.read_stamp(message.wait())
         servers = emulation.places.servers
@@ -327,8 +329,8 @@ class EmulatedGroup(dist.ProcessGroup):
 
 
 class EmulatedWork(dist.Work):
-    """A collective that was asked for. Whoever waits for it hears of what went wrong, whichever way: torch's
-    own work of a future ends without a word, and what was to be received is then whatever lay in memory."""
+    """A pending collective. All ways to wait raise its error; torch's FutureWork swallows errors and leaves
+    the receive buffer uninitialised."""
 
     def __init__(
         self,
@@ -337,37 +339,40 @@ class EmulatedWork(dist.Work):
         waited: Callable[[], None],
         told: Asked,
     ) -> None:
-        """``waited``: hears of it when a thread has waited, in that thread. ``told``: learns when it began
-        and ended."""
+        """Store the futures.
+
+        Args:
+            waited: called in each thread that has waited.
+            told: holds the emulated begin and end.
+        """
         super().__init__()
         self._asked, self._waited, self._told = asked, waited, told
-        # An exception that a future is given does not reach those who wait for it in C++; one that is raised
-        # here does.
+        # An exception set on a future does not reach waiters in C++; one raised in a callback does.
         self._finished = asked.then(lambda future: _result_or_raise(future.value(), result))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Until it is over; gloo's own time limits hold. Raises RuntimeError when a peer is gone."""
+        """Wait until it is over, within gloo's own time-outs. Raise RuntimeError if a peer is gone."""
         _result_or_raise(self._asked.wait(), None)
         self._waited()
         return True
 
     @property
     def span(self) -> tuple[float, float] | None:
-        """When it began and ended, in emulated time; None until it is over."""
+        """Its emulated begin and end; None until it is over."""
         began_at, ended_at = self._told.began_at, self._told.ended_at
         return None if began_at is None or ended_at is None else (began_at, ended_at)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """What it leaves, or raises."""
+        """Return the future of its result or error."""
         return self._finished
 
     def is_completed(self) -> bool:
-        """Whether it is over."""
+        """Return whether it is over."""
         return self._asked.done()
 
 
 class Leaving:
-    """A message that is sent. A large one leaves at once and its stamp follows, a small one waits for it."""
+    """A message to send. A large one is sent before its stamp, a small one together with its stamp."""
 
     def __init__(self, group: dist.ProcessGroupGloo, message: Message, tag: int) -> None:
         self.peer = message.peer
@@ -378,22 +383,22 @@ class Leaving:
             self._works.append(group.send([message.tensor], message.peer, tag))
 
     def release(self, stamp: Tensor) -> None:
-        """Send the stamp, and with it what has not left yet."""
+        """Send the stamp, together with a small message."""
         if self.bytes > SMALL_BYTES:
             self._works.append(self._group.send([stamp], self.peer, self._tag + 1))
             return
-        # Kept until it is sent.
+        # Keep the tensor alive until it is sent.
         self._tensor = torch.cat([stamp.view(torch.uint8), self._tensor.reshape(-1).view(torch.uint8)])
         self._works.append(self._group.send([self._tensor], self.peer, self._tag))
 
     def wait(self) -> None:
-        """Wait until it has left. Raises RuntimeError when the peer is gone."""
+        """Wait until it is sent. Raise RuntimeError if the peer is gone."""
         for work in self._works:
             work.wait()
 
 
 class Arriving:
-    """A message that is received."""
+    """A message to receive."""
 
     def __init__(self, group: dist.ProcessGroupGloo, message: Message, tag: int) -> None:
         self.peer = message.peer
@@ -410,7 +415,7 @@ class Arriving:
         self._works = [group.recv([self._content], self.peer, tag)]
 
     def wait(self) -> Tensor:
-        """The stamp, when all is there. Raises RuntimeError when the peer is gone."""
+        """Wait for the whole message; return its stamp. Raise RuntimeError if the peer is gone."""
         for work in self._works:
             work.wait()
         if self.bytes > SMALL_BYTES:
@@ -427,7 +432,7 @@ def _result_or_raise(raised: list[BaseException], result: Any) -> Any:
 
 
 def build_emulation(assignment: Assignment, box: Path) -> Emulation | None:
-    """The emulation that a worker of this assignment lives in; None on a real device."""
+    """Return the emulation of a worker with this assignment; None on a real device."""
     links = assignment.device.links
     model = assignment.device.model
     if links is None or model is None:

@@ -1,7 +1,7 @@
-"""What an emulated device does when in an iteration: its passes, and what it encodes and decodes beside them.
+"""An emulated device's schedule in an iteration: its passes, and concurrent encoding and decoding.
 
-Threads of the host say what is to be done, and some say it late. What they ask for is put where it belongs in
-emulated time, so that a late thread makes nothing longer.
+Threads of the host submit work, some of them late. Work is scheduled where it belongs in emulated time, so a
+late thread does not lengthen the schedule.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from bisect import bisect_left, bisect_right
 
 
 class DeviceSchedule:
-    """One iteration in emulated time, in seconds. It knows no clock.
+    """One iteration in emulated time, in seconds; it reads no clock.
 
-    A pass is done layer by layer, and a layer is not left before it is done. What is encoded and decoded goes
-    one after the other, in the order in which it was asked for in emulated time. Whoever was told of an end
-    keeps it: what is asked for late may overlap with that, and what follows waits for both.
+    A pass runs layer by layer, without preemption of a layer. Codec operations run one after the other, in
+    the order of their emulated submission times. A returned end time never changes: an operation submitted
+    late may overlap with it, and later operations wait for both.
 
     Attributes:
-        coded_until: when all is encoded and decoded that the device was given.
+        coded_until: end of all submitted codec operations.
     """
 
     def __init__(self, at: float) -> None:
@@ -25,18 +25,18 @@ class DeviceSchedule:
         self.begin()
 
     def begin(self) -> None:
-        """An iteration begins: what was before it is done, and no thread will ask for more of it."""
+        """Begin an iteration: all earlier work is done, and no thread submits more of it."""
         self._coded_before = self.coded_until
         self._layers_began: list[float] = []
         self._layers_ended: list[float] = []
         self._asked_at: list[float] = []
-        #: Of each, in that order: from when on it may begin, and what it takes.
+        #: Earliest begin and duration of each codec operation, in the order of `_asked_at`.
         self._given: list[tuple[float, float]] = []
-        #: When what takes time of layers that are not done yet begins, and how much.
+        #: Begin and duration of codec operations that will delay layers not done yet.
         self._owed: list[tuple[float, float]] = []
 
     def layer(self, began: float, seconds: float) -> tuple[float, float]:
-        """A layer is computed: returns when it is done, and what was coded before that and takes its time."""
+        """Schedule a layer; return its end, and the seconds of codec operations by which it is delayed."""
         ended, taken = began + seconds, 0.0
         while self._owed and self._owed[0][0] < ended:
             _, coded = self._owed.pop(0)
@@ -46,13 +46,13 @@ class DeviceSchedule:
         return ended, taken
 
     def layer_end(self, at: float) -> float:
-        """When the layer is done that is computed at a time; that time where none is, or none yet."""
+        """Return the end of the layer that runs at time `at`; `at` if none does."""
         place = bisect_left(self._layers_began, at) - 1
         return max(at, self._layers_ended[place]) if place >= 0 else at
 
     def code(self, seconds: float, asked_at: float, free_at: float) -> float:
-        """What was asked for at `asked_at` is encoded or decoded, from `free_at` on at the earliest: returns
-        when that begins."""
+        """Schedule a codec operation submitted at `asked_at`, from `free_at` at the earliest; return its
+        begin."""
         place = bisect_right(self._asked_at, asked_at)
         self._asked_at.insert(place, asked_at)
         self._given.insert(place, (free_at, seconds))
@@ -69,6 +69,6 @@ class DeviceSchedule:
         return begun
 
     def owe(self, began: float, seconds: float) -> None:
-        """What is coded then takes that much time of layers which are not done then."""
+        """Note that a codec operation that begins at `began` delays layers not done then by `seconds`."""
         place = bisect_right([at for at, _ in self._owed], began)
         self._owed.insert(place, (began, seconds))

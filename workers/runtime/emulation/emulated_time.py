@@ -1,4 +1,4 @@
-"""The time of an emulated accelerator, and how far the host machine fell behind it."""
+"""The time of an emulated accelerator, and the host machine's lag behind it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from workers.links.client import wait_until
 from workers.runtime.emulation.emulated_schedule import DeviceSchedule
 
-#: Waits shorter than this are put together: each one costs the host machine computing time.
+#: Shorter waits are merged, as each wait costs the host machine computing time.
 GRAIN_SECONDS = 0.004
 
 
 @dataclass(eq=False)
 class Asked:
-    """A collective that was asked for.
+    """A started collective.
 
     Attributes:
-        began_at, ended_at: in emulated time, None while it is on its way.
-        in_course: whether an exchange with a course of its own goes on when it has ended; else this is up to
-            the thread that has asked.
+        began_at, ended_at: emulated begin and end; None until it has ended.
+        in_course: whether an exchange with its own emulated time continues after it; otherwise the thread
+            that started it does.
     """
 
     began_at: float | None = None
@@ -29,19 +29,19 @@ class Asked:
 
 
 class EmulatedClock:
-    """The time of one emulated accelerator, on the monotonic clock.
+    """The time of one emulated accelerator, on the scale of the monotonic clock.
 
-    It is never ahead of that clock for long: whoever spends emulated time waits until it is over. It lags
-    while the host machine is busy, and what lags is made up for, as long as it is less than an iteration. So
-    a hiccup of the host changes no measurement, but a host that is too slow altogether shows.
+    It is never ahead of that clock for long: a thread that spends emulated time waits until it is over. It
+    lags while the host machine is busy, and catches up if the lag is less than an iteration. A short stall of
+    the host thus changes no measurement, but a host that is too slow shows.
 
-    Threads may be at other times than the device: exchanges go on beside the backward pass. Each has a time
-    of its own, which is that of the device until something says otherwise.
+    Threads may be at other times than the device, as exchanges run beside the backward pass. Each thread has
+    its own time, which is the device's until it is set.
 
     Attributes:
         at: the emulated time.
-        lost_seconds: lag that was too long to be made up for, all in all.
-        coded_seconds: that encoding and decoding took of its passes' time, all in all.
+        lost_seconds: total lag that was too long to catch up.
+        coded_seconds: total time by which encoding and decoding delayed the passes.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,16 @@ class EmulatedClock:
 
     @property
     def coded_until(self) -> float:
-        """When the device has encoded and decoded what it was given."""
+        """End of all submitted encoding and decoding."""
         return self._schedule.coded_until
 
     def passes(self, seconds: float) -> None:
-        """Something that is not emulated took so long: it takes emulated time too. What the host was behind
-        before, it is still: that is no cost of what came between."""
+        """Advance emulated time by real work of `seconds`. The host's earlier lag is unchanged."""
         self.at += seconds
         self._be_at(self.at)
 
     def begin(self, patience_seconds: float) -> None:
-        """An iteration begins; lag of more than `patience_seconds` is lost."""
+        """Begin an iteration; count lag of more than `patience_seconds` as lost."""
         self._patience_seconds = patience_seconds
         lag = time.monotonic() - self.at
         if lag > patience_seconds:
@@ -78,24 +77,24 @@ class EmulatedClock:
         self._in_iteration = True
         with self._lock:
             self._schedule.begin()
-        # The passes are this thread's.
+        # This thread runs the passes.
         self._own.asked_by_passes = []
         self._be_at(self.at)
 
     def lose(self, seconds: float) -> None:
-        """The host was too slow by so much, and nothing will make up for it."""
+        """Count lag of the host that cannot be caught up."""
         with self._lock:
             self.lost_seconds += seconds
 
     def now(self) -> float:
-        """When something begins that this thread asks for now: in emulated time during an iteration, else at
-        once. Lag of more than the patience is lost here too: what is asked for only now ends later."""
+        """Return the begin of work that this thread submits now: in emulated time during an iteration, else
+        the current time. Lag beyond the patience is lost, as work submitted this late ends later."""
         if getattr(self._own, "in_course", False):
             return self.thread_at
         now = time.monotonic()
         at = self.thread_at
         if at < self._began_at:
-            # The device's time is the end of the layer that it computes now. Another thread is not there yet.
+            # The device's time is the end of its current layer, which other threads have not reached yet.
             at = self.at if self._has_passes else min(self.at, max(now, self._began_at))
         if now - at <= self._patience_seconds:
             return at
@@ -104,8 +103,7 @@ class EmulatedClock:
         return now
 
     def _lose_until(self, now: float, at: float) -> None:
-        """What other threads said of the same lag counts once, and no time that this one waited for what it
-        asked for before."""
+        """Count lost lag once for all threads, without the time that this thread waited for collectives."""
         waited_until = getattr(self._own, "waited_until", float("-inf"))
         with self._lock:
             self.lost_seconds += max(0.0, now - max(at, self._lost_until, waited_until))
@@ -113,30 +111,29 @@ class EmulatedClock:
 
     @property
     def thread_at(self) -> float:
-        """To when this thread has come, in this iteration or an earlier one."""
+        """This thread's emulated time, in this iteration or an earlier one; -inf if not set."""
         return float(getattr(self._own, "at", float("-inf")))
 
     def be_at(self, at: float) -> None:
-        """This thread is at `at` now, in the course of something: what follows begins then, however late this
-        host is."""
+        """Set this thread's emulated time within an exchange: later work begins at `at`, even on a late
+        host."""
         self._be_at(at, in_course=True)
 
     def _be_at(self, at: float, *, in_course: bool = False) -> None:
         self._own.at, self._own.in_course = at, in_course
 
     def asks(self) -> Asked:
-        """This thread asks for a collective."""
+        """Note that this thread starts a collective."""
         self._own.asked = asked = Asked()
         if self._has_passes:
             self._own.asked_by_passes.append(asked)
         return asked
 
     def waited(self, asked: Asked, *, holds_passes: bool = False) -> None:
-        """Note that this thread has waited until that ended.
+        """Note that this thread has waited for a collective.
 
         Args:
-            holds_passes: whether the device computes next with what it brought, so that passes go on no
-                earlier.
+            holds_passes: whether the passes depend on its result and continue no earlier.
         """
         if asked.ended_at is None:
             return
@@ -147,8 +144,8 @@ class EmulatedClock:
             self._be_at(self.at)
 
     def backward_done(self) -> None:
-        """The passes are done, and what they have asked for has ended: that of DDP, which waits for it. They
-        wait for no exchange that has a course of its own, whether or not that is over on this host."""
+        """End the passes, no earlier than the collectives that they started, as DDP waits for these.
+        Exchanges with their own emulated time are not waited for."""
         ends = [
             asked.ended_at
             for asked in getattr(self._own, "asked_by_passes", ())
@@ -158,16 +155,16 @@ class EmulatedClock:
 
     @property
     def _has_passes(self) -> bool:
-        """Whether this thread's is what the device computes, so that what it asks for follows on that."""
+        """Whether this thread runs the device's passes, so that its collectives follow on them."""
         return hasattr(self._own, "asked_by_passes")
 
     @property
     def asked(self) -> Asked | None:
-        """What this thread asked for last."""
+        """The collective that this thread started last."""
         return getattr(self._own, "asked", None)
 
     def spend(self, seconds: float) -> None:
-        """Let emulated time pass, and wait until it has, to within GRAIN_SECONDS."""
+        """Advance emulated time by a layer of `seconds`, and wait for it to within GRAIN_SECONDS."""
         with self._lock:
             self.at, coded_seconds = self._schedule.layer(self.at, seconds)
             self.coded_seconds += coded_seconds
@@ -176,21 +173,21 @@ class EmulatedClock:
         _wait(at)
 
     def code(self, seconds: float, ready_at: float) -> float:
-        """The device encodes or decodes, which takes so long of what it computes with: from `ready_at` on,
-        when it has done what it was given before. Waits until it has; returns when that is.
+        """Encode or decode for `seconds` on the device, after `ready_at` and earlier codec operations. Wait
+        for the end and return it.
 
-        What another thread than that of the passes asks for was asked for at `ready_at`, however much further
-        those have come meanwhile because this host was late.
+        An operation of a thread other than the passes' counts as submitted at `ready_at`, even if the passes
+        are further because the host was late.
         """
         with self._lock:
             if self._has_passes:
                 asked_at = free_at = max(self.at, ready_at)
             else:
                 asked_at, free_at = ready_at, self._schedule.layer_end(ready_at)
-            # A thread asks for one thing after the other.
+            # A thread submits its operations in order.
             self._own.coding_asked_at = max(asked_at, getattr(self._own, "coding_asked_at", asked_at))
             began = self._schedule.code(seconds, self._own.coding_asked_at, free_at)
-            # What is computed beside it takes so much longer; not what is computed before.
+            # It delays the layers that run beside it, not earlier ones.
             if began <= self.at:
                 self.at += seconds
                 self.coded_seconds += seconds
@@ -201,7 +198,7 @@ class EmulatedClock:
         return began + seconds
 
     def reach(self, at: float) -> None:
-        """Wait for something that ends at `at`, and for what is coded."""
+        """End the iteration at `at` or at the end of encoding and decoding, and wait for that time."""
         self.at = max(self.at, at, self.coded_until)
         self._be_at(self.at)
         self._in_iteration = False
@@ -209,7 +206,7 @@ class EmulatedClock:
 
     @property
     def lag_seconds(self) -> float:
-        """By how much the host is behind now."""
+        """The host's current lag in seconds."""
         return max(0.0, time.monotonic() - self.at)
 
 
@@ -219,30 +216,30 @@ def _wait(at: float) -> None:
 
 
 class Overrun:
-    """What a stretch of iterations took, and how much longer than emulated, because the host was too slow for
-    them.
+    """Duration of a stretch of iterations, and its overrun: how much longer than emulated it took because the
+    host was too slow.
 
-    It goes by emulated time, which all ranks have alike where an iteration ends. By the host's own clock, a
-    rank that hears of that end later than the others would begin in the middle of their next iteration.
+    It is measured in emulated time, which is equal on all ranks at the end of an iteration. By the host's
+    clock, a rank that is late would begin in the middle of the others' next iteration.
     """
 
     def __init__(self, clock: EmulatedClock) -> None:
-        """The stretch begins at an iteration's end. Lag of before is neither charged nor a gain."""
+        """Begin the stretch at an iteration's end. Earlier lag does not count."""
         self._clock = clock
         self._started = clock.at
         self._lost_seconds = clock.lost_seconds
         self._lag_seconds = clock.lag_seconds
 
     def leave_out(self, seconds: float) -> None:
-        """Something that is no iteration took so long meanwhile."""
+        """Exclude `seconds` of work other than iterations."""
         self._started += seconds
 
     def elapsed_seconds(self) -> float:
-        """Emulated time since the beginning, and what the host is behind more than it was then."""
+        """Return the emulated time since the beginning, plus the increase of the host's lag."""
         return self._clock.at - self._started + self._more_lag_seconds
 
     def share(self) -> float:
-        """Seconds lost since the beginning, for each second of emulated time."""
+        """Return the overrun: seconds lost since the beginning, per second of emulated time."""
         lost_seconds = self._clock.lost_seconds - self._lost_seconds + self._more_lag_seconds
         emulated_seconds = self.elapsed_seconds() - lost_seconds
         return lost_seconds / emulated_seconds if emulated_seconds > 0 else 0.0

@@ -1,9 +1,9 @@
 """Holds the passes of a model to the pace of an emulated device.
 
-Gradients are computed for real, and each is there no earlier than the declared device would have it: the
-forward pass ends as one, the backward pass tensor by tensor, in the shares that the device model tells, else
-in proportion to their elements. So the
-all-reduce of the first gradients overlaps with the computing of the last.
+Gradients are really computed, and each becomes ready no earlier than on the declared device. The forward pass
+takes its time as a whole. The backward pass takes its time tensor by tensor, in the device model's shares or
+else in proportion to their elements. The all-reduce of the first gradients thus overlaps with the computation
+of the last.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class Pace:
             if name not in shares:
                 continue
             seconds = backward_seconds * shares[name] / total
-            # Called with the gradient before it is accumulated, so before it can be sent.
+            # The hook runs before the gradient is accumulated, so before it can be sent.
             parameter.register_hook(lambda gradient, seconds=seconds: self._gradient_ready(gradient, seconds))
 
     @property
     def received_at(self) -> float:
-        """When this iteration's last message came and was decoded, in emulated time; now, where all have."""
+        """Emulated time when this iteration's last message is received and decoded; at least now."""
         return max(self.clock.at, self._emulation.received_at, self.clock.coded_until)
 
     def begin(self) -> None:
-        """An iteration begins."""
+        """Begin an iteration."""
         self._begun = True
         self.clock.begin(self._iteration_seconds)
         self._started = self.clock.at
 
     def forward_done(self) -> None:
-        """The forward pass was computed: wait until the device has done so."""
+        """Wait until the emulated device has done the forward pass."""
         if self._begun:
             self.clock.spend(self._forward_seconds)
 
     def backward_begins(self) -> None:
-        """From here on each gradient waits for the device."""
+        """Let each later gradient wait for the device."""
         if self._begun:
             self._left_seconds = self.compute_seconds - self._forward_seconds
 
@@ -68,19 +68,18 @@ class Pace:
             self.clock.spend(seconds)
 
     def backward_done(self) -> None:
-        """All gradients are there, and what the backward pass itself has waited for. Parameters without a
-        gradient took their time all the same."""
+        """End the backward pass. Parameters without a gradient take their time too."""
         seconds, self._left_seconds = self._left_seconds, 0.0
         if seconds > 0:
             self.clock.spend(seconds)
         self.clock.backward_done()
 
     def end(self) -> None:
-        """The iteration ends, and not before the last of what was exchanged came."""
+        """End the iteration, no earlier than its last message was received."""
         self._begun = False
         self.clock.reach(self._emulation.received_at)
         self._iteration_seconds = max(self.compute_seconds, self.clock.at - self._started)
 
     def passes(self, seconds: float) -> None:
-        """Something other than iterations took so long, between two of them."""
+        """Let emulated time pass for real work of `seconds` between two iterations."""
         self.clock.passes(seconds)

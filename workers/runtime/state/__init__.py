@@ -1,5 +1,5 @@
-"""State in shards: how it is cut over the ranks, written, handed over and taken back.
+"""State in shards: how it is cut over the ranks, written, handed over and loaded.
 
-Nothing here ever holds a whole state as bytes. A rank writes and serves its own shard, and takes a state
-tensor by tensor.
+No module holds a whole state as bytes. A rank writes and serves its own shard, and loads a state tensor by
+tensor.
 """

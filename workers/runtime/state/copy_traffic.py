@@ -1,9 +1,9 @@
-"""When this rank's copies are sent: it learns when its job leaves the network alone, plans, tells its store
-"now, so many bytes", and measures what copies cost.
+"""When this rank's copies are sent: it measures when its job leaves the network idle, plans, allows its store
+to send a number of bytes in each idle span, and measures the cost of copies.
 
-The plan is `recovery.traffic.plan`'s; this stamps iterations for it and obeys it (docs/decisions,
+The plan is `recovery.traffic.plan`'s; this module measures iterations for it and follows it (docs/decisions,
 "The runtime plans its copies"). Until there is a plan, copies are sent at once, and seldom enough that
-iterations without any can be stamped.
+iterations without copies can be measured.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from recovery.traffic.plan import CopyPlan, CopyTask, PlannedSpan, plan_copies
 _log = logging.getLogger(__name__)
 
 PROFILED_ITERATIONS = 20
-#: Profiling ends by then, with what has been stamped, if that is enough.
+#: Profiling ends after this time with fewer iterations, if there are at least LEAST_PROFILED.
 PROFILE_SECONDS = 60.0
 LEAST_PROFILED = 4
-#: Iterations that differ in their collectives are no profile; after so many attempts there is no plan.
+#: Iterations that differ in their collectives give no profile; after MOST_ATTEMPTS there is no plan.
 MOST_ATTEMPTS = 3
-#: While iterations without copies are stamped a point is made no more often than this.
+#: Minimum time between points while iterations without copies are measured.
 PROFILING_PAUSE_SECONDS = 1.0
-#: After so many points what they cost is looked at.
+#: Points between two reviews of their cost.
 POINTS_BETWEEN_REVIEWS = 16
-#: After so many, one iteration is left without, so that iterations of both kinds are known. A server that is
-#: lost just then costs an iteration more.
+#: After this many points, one iteration has none, so that iterations of both kinds are measured. The loss of
+#: a server just then costs one more iteration.
 POINTS_BETWEEN_RESTS = 64
 LEAST_MEASURED = 6
 MEASURED_KEPT = 64
-#: What is below this part of an iteration is not told apart from chance.
+#: Excess costs below this share of an iteration count as noise.
 NOTICED_SHARE = 0.02
-#: Versions differ a little in size: what is allowed is a little more than what was planned.
+#: Allowed beyond the planned bytes, as versions differ a little in size.
 _SPARE_BYTES = 16 << 10
 _PAUSE_ITERATIONS = 3.0
 _PATIENCE = 4.0
@@ -56,7 +56,7 @@ REPORT_PAUSE_SECONDS = 30.0
 
 
 class Sends(Protocol):
-    """The part of a store's client that this needs."""
+    """The part of a store's client that this module needs."""
 
     def idle(self) -> bool: ...
 
@@ -80,13 +80,16 @@ class CopyTraffic:
         now: Callable[[], float],
         tell: Callable[[dict[str, Any]], None],
     ) -> None:
-        """
+        """Begin without a plan.
+
         Args:
-            share: of the time, copies may take so much. failures_per_second: of all servers on which the job
-                trains. durable_seconds: between two durable points; those in memory are rarer only where that
-                share asks for it. most_every: iterations from one point to the next at most, whatever they
-                cost; None for no such bound. now: the clock by which iterations and collectives are stamped.
-                tell: reports a plan and what it costs.
+            share: maximum share of the time that copies may take.
+            failures_per_second: failure rate of all servers on which the job trains, together.
+            durable_seconds: time between two durable points; points in memory are rarer only if `share`
+                requires it.
+            most_every: maximum number of iterations between points, at any cost; None: no maximum.
+            now: the clock of iterations and collectives, in seconds.
+            tell: reports a plan and its cost.
         """
         self.mode = mode
         self._store = store
@@ -99,7 +102,7 @@ class CopyTraffic:
         self._lock = threading.Lock()
         self._plan: CopyPlan | None = None
         self._spans: dict[int, PlannedSpan] = {}
-        #: What fits no span is on its way, and goes on until all is sent.
+        #: Whether the bytes that fit no span are being sent.
         self._overflowing = False
         self._profile: IdleProfile | None = None
         self._stamped: list[StampedIteration] = []
@@ -112,7 +115,7 @@ class CopyTraffic:
         self._busy = False
         # Points.
         self._since_point = 0
-        #: Iterations from one point to the next, as they were under a plan.
+        #: Actual numbers of iterations between points under a plan.
         self._apart: deque[int] = deque(maxlen=POINTS_BETWEEN_REVIEWS)
         self._written_at = float("-inf")
         self._bytes = 0
@@ -123,7 +126,7 @@ class CopyTraffic:
         self._startup_seconds = 0.0
         self._delay_seconds = float("inf")
         self._peers = 0
-        # What it costs.
+        # Cost: seconds of iterations with and without copies.
         self._with: deque[float] = deque(maxlen=MEASURED_KEPT)
         self._without: deque[float] = deque(maxlen=MEASURED_KEPT)
         self._cost_seconds = 0.0
@@ -133,7 +136,7 @@ class CopyTraffic:
     # -- an iteration
 
     def begins(self) -> None:
-        """An iteration begins: its first idle span."""
+        """Note that an iteration begins, with its first idle span."""
         self._listen()
         with self._lock:
             self._began = self._now()
@@ -143,14 +146,14 @@ class CopyTraffic:
         self._gap(0)
 
     def votes(self) -> None:
-        """The ranks agree on the next point now."""
+        """Note that the ranks now vote on the next point."""
         now = self._now()
         with self._lock:
             self._vote_place = len(self._transfers)
         self.collective(now, now)
 
     def collective(self, began: float, ended: float) -> None:
-        """Training has used the network; for any thread."""
+        """Note that training used the network in this time. May be called from any thread."""
         with self._lock:
             if self._began is None:
                 return
@@ -159,7 +162,7 @@ class CopyTraffic:
         self._gap(place)
 
     def ends(self) -> None:
-        """The iteration is over."""
+        """Note that the iteration is over."""
         now = self._now()
         with self._lock:
             began, self._began = self._began, None
@@ -173,16 +176,16 @@ class CopyTraffic:
             self._stamp(StampedIteration(began, now, transfers))
 
     def stops(self) -> None:
-        """Training stops: what is on its way has the network to itself."""
+        """Note that training stops, and allow all pending copies at once."""
         self._store.allow(self._bytes * max(1, self._peers), None, 0.0)
 
     def _gap(self, place: int) -> None:
-        """An idle span begins: while a copy is under way, let it use the span."""
+        """Allow a pending copy to use the idle span that begins."""
         plan, span = self._plan, self._spans.get(place)
         if plan is None or span is None or not self._busy or self._overflowing:
             return
         if plan.overflows and span is plan.spans[-1]:
-            # What fits nowhere goes after the last collective, however long that takes.
+            # Bytes that fit no span are sent after the last collective, however long that takes.
             self._overflowing = True
             self._store.allow(self._bytes * self._peers, None, 0.0)
         elif span.bytes:
@@ -191,7 +194,7 @@ class CopyTraffic:
     # -- points
 
     def due(self) -> bool:
-        """Whether the plan has a point after the iteration under way."""
+        """Return whether a point is due after the current iteration."""
         if self.mode is TrafficMode.BLOCKING or not self._peers:
             return True
         if self._plan is None:
@@ -203,11 +206,11 @@ class CopyTraffic:
         return self._since_point >= (2 if rests else self._plan.every)
 
     def overdue(self) -> bool:
-        """Whether the owner has asked for a point by now, whatever it costs."""
+        """Return whether the owner's `most_every` requires a point now, at any cost."""
         return self._most_every is not None and self._since_point >= self._most_every
 
     def sending(self) -> Sending:
-        """How the coming point's copies are to be sent."""
+        """Return how the next point's copies are sent."""
         buffers = 1 if self.mode is TrafficMode.WITHOUT_PIPELINE else SUB_BUFFERS
         if self._plan is None or self._profile is None:
             return Sending(buffers=buffers)
@@ -216,7 +219,7 @@ class CopyTraffic:
         return Sending.bounded(pause_seconds, _PATIENCE * self._plan.iterations * iteration_seconds, buffers)
 
     def written(self, size: int, seconds: float) -> None:
-        """A point of so many bytes was left with the store, which took so long."""
+        """Note that a point of `size` bytes was written to the store in `seconds`."""
         if self._plan is not None:
             self._apart.append(self._since_point)
         self._since_point = 0
@@ -232,7 +235,7 @@ class CopyTraffic:
         return self._now() - self._written_at
 
     def _listen(self) -> None:
-        """Hear what the last copies took."""
+        """Read the measurements of the last copies from the store."""
         copied = self._store.copied()
         if copied is None or copied.iteration == self._heard:
             return
@@ -268,7 +271,7 @@ class CopyTraffic:
         self._stamped, self._stamping_since = [], None
 
     def _make_plan(self) -> None:
-        """Raises ValueError."""
+        """Compute and report a plan. Raise ValueError if there is none."""
         profile = self._profile
         if profile is None or not self._rates or self.mode is TrafficMode.BLOCKING:
             return
@@ -294,7 +297,7 @@ class CopyTraffic:
         self._report()
 
     def _review(self) -> None:
-        """Compare what copies were to cost with what they do, and plan again."""
+        """Compare the planned cost of copies with the measured one, and plan again."""
         self._weigh()
         try:
             self._make_plan()
@@ -302,7 +305,8 @@ class CopyTraffic:
             _log.warning("the plan for copies stays: %s", error)
 
     def _weigh(self) -> None:
-        """Whether points cost more than was planned, by the medians of iterations with and without copies."""
+        """Store the excess of points' measured over planned cost, from the medians of iterations with and
+        without copies."""
         if self._plan is None or self._profile is None:
             return
         if min(len(self._with), len(self._without)) < LEAST_MEASURED:
@@ -323,7 +327,7 @@ class CopyTraffic:
         self._told_at, self._told_measured = now, measured
         self._tell(
             {
-                # Writing points takes its share too, and a copy may be late.
+                # The actual period may be longer: writing takes time too, and copies may be late.
                 "every": max(plan.every, median_high(self._apart or [1])),
                 "iterations": plan.iterations,
                 "spans": len(plan.spans),

@@ -1,7 +1,7 @@
-"""Tensors that some ranks hold, brought to the ranks that are to have them: experts and what an optimizer
-keeps of them, which are not cut, and which nobody holds all of.
+"""Redistribution of uncut tensors among ranks: experts and their optimizer states; no rank holds all of them.
 
-Every rank tells what it holds, so all know what goes where; then bytes travel in rounds of one all-to-all.
+Every rank announces its tensors, so all know the transfers. The bytes are then sent in rounds of one
+all-to-all each.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from torch import Tensor
 from workers.runtime.state.layout import Path, dtype_name, flat_bytes, torch_dtype
 from workers.runtime.state.plain import from_bytes, to_bytes
 
-#: Of all ranks together in one round, unless a single tensor is larger.
+#: Maximum bytes of all ranks together in one round, unless a single tensor is larger.
 ROUND_BYTES = 64 << 20
 
 
 @dataclass
 class Held:
-    """What a rank holds.
+    """Tensors and values that a rank holds.
 
     Attributes:
-        tensors: by their places in a state. rests: what else there is, by place: plain values.
+        tensors: tensors by their paths in a state.
+        rests: plain values by path.
     """
 
     tensors: dict[Path, Tensor] = field(default_factory=dict)
@@ -38,7 +39,7 @@ NO_EXPERTS = Held()
 
 @dataclass(frozen=True)
 class _Parcel:
-    """One tensor on its way."""
+    """One tensor to be sent."""
 
     path: Path
     dtype: str
@@ -57,14 +58,14 @@ class _Parcel:
 def redistribute(
     held: Held, wanted_by: Callable[[Path], Sequence[int]], group: dist.ProcessGroup | None = None
 ) -> Held:
-    """What this rank is to have of all that the ranks of a group hold. All call this together.
+    """Return the tensors and values that this rank gets. All ranks of the group call this together.
 
     Args:
-        held: tensors on the CPU; each place is held by one rank. wanted_by: the ranks of the group that are
-            to have what is at a place, the same answer on every rank.
+        held: tensors on the CPU; each path is held by one rank.
+        wanted_by: returns the ranks of the group that get the value at a path; the same on every rank.
 
     Raises:
-        ValueError: a place is held by two ranks. On every rank alike.
+        ValueError: on every rank, if two ranks hold the same path.
     """
     rank = dist.get_rank(group)
     told = _gather_bytes(to_bytes(_description(held)), group)
@@ -98,7 +99,7 @@ def _description(held: Held) -> dict[str, Any]:
 
 
 def _gather_bytes(content: bytes, group: dist.ProcessGroup | None) -> list[bytes]:
-    """Every rank's bytes, on every rank."""
+    """Return every rank's bytes, on every rank."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
         return [content]
@@ -112,7 +113,7 @@ def _gather_bytes(content: bytes, group: dist.ProcessGroup | None) -> list[bytes
 
 
 def _rounds(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
-    """Those that go to another rank, so many at once as a round holds."""
+    """Group the parcels for other ranks into rounds of at most ROUND_BYTES."""
     waiting: list[_Parcel] = []
     size = 0
     for one in parcels:
@@ -131,7 +132,7 @@ def _rounds(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
 def _deliver(
     parcels: Sequence[_Parcel], held: Held, group: dist.ProcessGroup | None, rank: int
 ) -> dict[Path, Tensor]:
-    """One round: what comes to this rank."""
+    """Run one round; return the tensors that this rank receives."""
     ranks = range(dist.get_world_size(group))
     leaving = [[one for one in parcels if one.sender == rank != to and to in one.receivers] for to in ranks]
     coming = [[one for one in parcels if one.sender == by != rank and rank in one.receivers] for by in ranks]

@@ -1,8 +1,8 @@
-"""Values on their way from an accelerator to the host, in chunks through a few sub-buffers (Gemini 6.3).
+"""Copies of values from an accelerator to the host, in chunks through a few sub-buffers (Gemini 6.3).
 
-The accelerator's own engine copies chunks into pinned memory, on a stream of its own. While whoever takes the
-bytes is busy with one sub-buffer, the next ones fill, so that the way out of the device and the way into the
-store work side by side; and a shard of any size needs no more of the host than the sub-buffers.
+The accelerator's copy engine copies chunks into pinned memory, on a separate stream. While the reader uses
+one sub-buffer, the next ones fill, so that copying from the device and writing to the store overlap. A shard
+of any size needs only the sub-buffers on the host.
 """
 
 from __future__ import annotations
@@ -18,21 +18,28 @@ from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
-#: Sub-buffers on the host and the bytes of one. Published are 128 MB in four.
+#: Number of sub-buffers on the host and bytes of each. The paper has 128 MB in four.
 HOST_SUB_BUFFERS = 4
 HOST_SUB_BUFFER_BYTES = 32 << 20
 
-#: Part of a sub-buffer, and the values' bytes that go there.
+#: Part of a sub-buffer, and the values' bytes that are copied there.
 Transfer = tuple[Tensor, Tensor]
-#: Begins transfers, all of one sub-buffer; what it returns waits until they are done.
+#: Begins the transfers of one sub-buffer; returns a function that waits until they are done.
 Begin = Callable[[Sequence[Transfer]], Callable[[], None]]
 
 
 class DeviceCopies:
-    """The sub-buffers of one way from a device to the host. They serve one reader at a time."""
+    """The sub-buffers from one device to the host, for one reader at a time."""
 
     def __init__(self, begin: Begin, allocate: Callable[[int], Tensor], *, count: int, size: int) -> None:
-        """``allocate``: makes a sub-buffer of so many bytes. ``count``, ``size``: of the sub-buffers."""
+        """Set the sub-buffers up; they are allocated at first use.
+
+        Args:
+            begin: begins the transfers of one sub-buffer.
+            allocate: returns a sub-buffer of the given number of bytes.
+            count: number of sub-buffers.
+            size: bytes of each.
+        """
         self._begin = begin
         self._allocate = allocate
         self._count = count
@@ -41,9 +48,10 @@ class DeviceCopies:
         self._in_use = threading.Lock()
 
     def chunks(self, values: Iterable[Tensor]) -> Generator[memoryview, None, None]:
-        """The bytes of flat values, one after the other. A chunk lasts until the next one is asked for.
+        """Yield the bytes of flat values in order. A chunk is valid until the next one is requested.
 
-        Raises RuntimeError while another reader is not through.
+        Raises:
+            RuntimeError: another reader has not finished.
         """
         if not self._in_use.acquire(blocking=False):
             raise RuntimeError("the sub-buffers of this device have a reader already")
@@ -64,7 +72,7 @@ class DeviceCopies:
                 wait()
                 yield _bytes_of(buffer, transfers)
         finally:
-            # Where the reader broke off, the device may still be writing into them.
+            # If the reader stopped early, the device may still write into the sub-buffers.
             for _buffer, wait, _transfers in on_their_way:
                 wait()
             self._in_use.release()
@@ -76,7 +84,7 @@ class DeviceCopies:
 
 
 def _filling(values: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """The values' bytes, in groups that fill a sub-buffer each; the last one may be smaller."""
+    """Yield the values' bytes in groups that each fill a sub-buffer; the last one may be smaller."""
     group: list[Tensor] = []
     room = size
     for value in values:
@@ -106,11 +114,11 @@ def _bytes_of(buffer: Tensor, transfers: Sequence[Transfer]) -> memoryview:
 
 @cache
 def copies_from(device: torch.device) -> DeviceCopies:
-    """The way from a GPU to this process's memory."""
+    """Return the copies from a GPU to this process's memory."""
     stream = torch.cuda.Stream(device)
 
     def begin(transfers: Sequence[Transfer]) -> Callable[[], None]:
-        # What was computed so far is what is copied.
+        # Copy the results of everything queued so far.
         stream.wait_stream(torch.cuda.current_stream(device))
         done = torch.cuda.Event()
         with torch.cuda.stream(stream):
@@ -123,7 +131,7 @@ def copies_from(device: torch.device) -> DeviceCopies:
         try:
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
-            # Slower, and right: the device then waits for each copy.
+            # Slower but correct: without pinned memory the device waits for each copy.
             _log.warning("no memory can be pinned: %s", error)
             return torch.empty(size, dtype=torch.uint8)
 

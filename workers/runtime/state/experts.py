@@ -1,5 +1,5 @@
-"""The part of a state that belongs to experts that are spread over the ranks: the parameters of each expert
-and what the optimizer keeps of them. One host of an expert stores them whole in its shard."""
+"""The part of a state that belongs to spread experts: the parameters of each expert and their optimizer
+states. One host of an expert stores them whole in its shard."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from workers.runtime.state.layout import Path, put_together, take_apart
 
 @dataclass
 class ExpertHosts:
-    """The hosts of parameters that belong to spread experts. They change when experts move; the names do not.
+    """The hosts of spread experts' parameters. Hosts change when experts move; the names do not.
 
     Attributes:
         hosts: ranks by the parameter's name in the model's state; the first one stores it. All ranks have the
             parameters that are not named here.
         rank: this rank.
-        group: in which experts travel; the whole generation if None.
+        group: the group in which experts are sent; None: the whole generation.
     """
 
     hosts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class ExpertHosts:
         return frozenset(name for name in self.hosts if not self.is_here(name))
 
     def is_owned(self, name: str) -> bool:
-        """Return whether it is a parameter of a spread expert that this rank stores."""
+        """Return whether this rank stores the parameter, as one of a spread expert."""
         return name in self.hosts and self.hosts[name][0] == self.rank
 
 
 class ExpertStates:
-    """Takes experts out of states of a model and its optimizer, and puts them back."""
+    """Extracts experts from states of a model and its optimizer, and restores them."""
 
     def __init__(self, hosts: ExpertHosts, module: nn.Module, optimizer: Optimizer) -> None:
         self.hosts = hosts
@@ -59,10 +59,10 @@ class ExpertStates:
         }
 
     def apart(self, state: Mapping[str, Any]) -> tuple[Mapping[str, Any], Held]:
-        """Return the state without experts, and what this rank stores of them; tensors are shared.
+        """Return the state without experts, and the experts that this rank stores; tensors are shared.
 
         Raises:
-            UnstorableError: the optimizer keeps something that would not come back as it is.
+            UnstorableError: an optimizer state has a value that cannot be restored unchanged.
         """
         held = Held()
         if not self.hosts.hosts:
@@ -83,16 +83,15 @@ class ExpertStates:
         return {**state, "model": model, "optimizer": {**state["optimizer"], "state": kept}}, held
 
     def wanted_by(self, path: Path) -> tuple[int, ...]:
-        """Return the hosts of what is at a place; none for what no expert of this model has."""
+        """Return the hosts of the value at a path; () if it belongs to no expert of this model."""
         return self.hosts.hosts.get(self.name_at(path), ())
 
     def name_at(self, path: Path) -> str:
-        """Return the name of the parameter to which belongs what is at a place; empty if it is none of an
-        expert."""
+        """Return the name of the parameter to which the value at a path belongs; "" if it is no expert's."""
         return str(path[1]) if path[0] == "model" else self._numbered.get(path[2], "")
 
     def missing(self, content: Mapping[str, Any], held: Held) -> str | None:
-        """Return the name of a parameter of this rank that is in neither; None if all are there."""
+        """Return the name of a parameter of this rank that is in neither; None if there is no such."""
         for name in self.hosts.hosts:
             came = ("model", name) in held.tensors or name in content["model"]
             if self.hosts.is_here(name) and not came:

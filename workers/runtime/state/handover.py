@@ -1,8 +1,8 @@
 """Hands a shard of the state from a rank of the old generation to one of the new over TCP, through memory.
 
-The successor connects early and waits, so the pause holds no round trip of the control plane. Both sides
-prove that they know the job's secret (HMAC-SHA256 over fresh nonces and both generation numbers) before a
-byte of state moves, and the shard itself is sealed with the same key: a stale or foreign worker gets nothing.
+The successor connects early and waits, so the pause includes no round trip to the control plane. Before any
+state is sent, both sides prove that they know the job's secret (HMAC-SHA256 over fresh nonces and both
+generation numbers). The shard is authenticated with the same key. A stale or foreign worker gets nothing.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _log = logging.getLogger(__name__)
 
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-#: Bytes of the description, and of the slices after it.
+#: Numbers of bytes of the description and of the values after it.
 _HEADER = struct.Struct("<QQ")
 _GENERATION = struct.Struct("<q")
 _AUTHENTICATION_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
 _RETRY_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.25
-#: Successors that wait for the state, and callers who have not proved yet that they are any.
+#: Maximum numbers of authenticated successors that wait for the state, and of unauthenticated callers.
 _MOST_WAITING = 8
 _MOST_KNOCKING = 32
 _PIECE_BYTES = 4 << 20
 
 
 class HandoverRefusedError(ConnectionError):
-    """The other side does not know the job's secret, or one of the two is stale."""
+    """The other side does not know the job's secret, or one of the two generations is stale."""
 
 
 def _proof(secret: str, role: bytes, *parts: bytes) -> bytes:
@@ -59,7 +59,7 @@ class HandoverServer:
     """Offers a rank's shard of generation `generation`'s state to any later generation of the same job."""
 
     def __init__(self, address: str, port: int, secret: str, generation: int, moves: StateMoves) -> None:
-        """Listen at once; raises OSError when the port is taken."""
+        """Listen at once. Raise OSError if the port is taken."""
         self._secret = secret
         self._generation = generation
         self._moves = moves
@@ -76,18 +76,18 @@ class HandoverServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port on which this server listens."""
         return int(self._listener.getsockname()[1])
 
     def publish(self, shard: Shard) -> None:
-        """Serve `shard` to everyone who waits or comes later; its memory must not change any more."""
+        """Serve `shard` to all waiting and later successors; its memory must not change any more."""
         self._description = describe_as_bytes(shard)
         self._shard = shard
         self._moved_at = time.monotonic()
         self._published.set()
 
     def wait_until_taken(self, idle_seconds: float) -> bool:
-        """Sleep until somebody has the whole shard, or nothing of it has left for so long."""
+        """Wait until a successor has the whole shard; return False after `idle_seconds` without sending."""
         while not self._taken.wait(max(0.0, self._moved_at + idle_seconds - time.monotonic())):
             if time.monotonic() >= self._moved_at + idle_seconds:
                 return False
@@ -98,7 +98,7 @@ class HandoverServer:
             connection, peer = self._listener.accept()
             with self._lock:
                 while len(self._knocking) >= _MOST_KNOCKING:
-                    # Whoever came first gives way: a successor proves itself within milliseconds.
+                    # Drop the oldest: a real successor authenticates within milliseconds.
                     with contextlib.suppress(OSError):
                         self._knocking.popleft().shutdown(socket.SHUT_RDWR)
                 self._knocking.append(connection)
@@ -141,7 +141,7 @@ class HandoverServer:
             for start in range(0, len(piece), _PIECE_BYTES):
                 part = piece[start : start + _PIECE_BYTES]
                 connection.sendall(part)
-                # While the other side still has to read what was sent.
+                # Hash while the other side reads.
                 digest.update(part)
                 begun = self._moves.sent(len(part), begun, receiver)
                 self._moved_at = time.monotonic()
@@ -149,7 +149,7 @@ class HandoverServer:
         self._taken.set()
 
     def _authenticate(self, connection: socket.socket) -> tuple[bytes, bytes]:
-        """What was said on both sides, and the other side's place."""
+        """Authenticate the successor; return the transcript of both sides, and the successor's place."""
         ends_at = time.monotonic() + _AUTHENTICATION_SECONDS
         ours = secrets.token_bytes(_NONCE_BYTES)
         connection.settimeout(_AUTHENTICATION_SECONDS)
@@ -169,7 +169,7 @@ class HandoverServer:
 
 
 class ReceivedShard:
-    """A shard that comes over an open connection."""
+    """A shard that is received over an open connection."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class ReceivedShard:
         still_wanted: Callable[[], bool],
         arrived: Callable[[int, float], object],
     ) -> None:
-        """Read the description; raises OSError and ShardError."""
+        """Read the description. Raise OSError or ShardError if that fails."""
         self._connection = connection
         self._still_wanted = still_wanted
         self._arrived = arrived
@@ -204,10 +204,10 @@ class ReceivedShard:
         self._arrived(len(buffer), begun)
 
     def finish(self) -> None:
-        """All is read.
+        """Verify the shard after its last byte, and close the connection.
 
         Raises:
-            HandoverRefusedError: something is left, or the shard was altered on its way.
+            HandoverRefusedError: bytes are left, or the shard was altered in transit.
         """
         seal = _proof(self._secret, b"state", self._transcript, self._digest.digest())
         proof = receive_exactly(self._connection, _PROOF_BYTES, self._still_wanted)
@@ -216,7 +216,7 @@ class ReceivedShard:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
@@ -231,12 +231,13 @@ def open_handover(
     pause: Callable[[float], None],
     moves: StateMoves,
 ) -> ReceivedShard | None:
-    """Connect to a rank of the old generation and wait for its shard; None when it is not wanted any more.
+    """Connect to a rank of the old generation and wait for its shard; None if it is no longer wanted.
 
     Args:
-        predecessor: the generation that is expected to answer. still_wanted: asked at least every quarter of
-            a second; a new order for where to start from ends the wait. pause: waits between attempts to
-            connect. moves: the links that this worker's state goes over.
+        predecessor: the generation that must answer.
+        still_wanted: called at least every quarter of a second; False, after a new order, ends the wait.
+        pause: waits between attempts to connect.
+        moves: the links over which this worker's state moves.
     """
     while still_wanted():
         try:
@@ -250,7 +251,7 @@ def open_handover(
                 connection.close()
             return opened
         except OSError as error:
-            # Not listening yet, broken off, or someone else's port: the control plane ends a hopeless wait.
+            # Not listening yet, disconnected, or a foreign port: the control plane ends a hopeless wait.
             if not isinstance(error, ConnectionRefusedError):
                 _log.warning("handover from %s:%s: %s", address, port, error)
         pause(_RETRY_SECONDS)
@@ -293,7 +294,7 @@ def _open(
 
 
 def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> bytes | None:
-    """The shard's lengths, for which the old generation may have to finish a long iteration."""
+    """Return the shard's header; the old generation may first have to finish a long iteration."""
     header = b""
     connection.settimeout(_PATIENCE_SECONDS)
     while len(header) < _HEADER.size:
@@ -310,10 +311,11 @@ def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> b
 
 
 def receive_by(connection: socket.socket, size: int, ends_at: float) -> bytes:
-    """Read `size` bytes, all of them before this monotonic time: who sends one now and then is late, too.
+    """Read `size` bytes, all before monotonic time `ends_at`, however many packets they take.
 
     Raises:
-        ConnectionError: the other side closed before. TimeoutError: it was too slow.
+        ConnectionError: the other side closed the connection before.
+        TimeoutError: it was too slow.
     """
     content = bytearray()
     while len(content) < size:
@@ -331,11 +333,11 @@ def receive_by(connection: socket.socket, size: int, ends_at: float) -> bytes:
 def receive_exactly(
     connection: socket.socket, size: int, wanted: Callable[[], bool] = lambda: False
 ) -> bytes:
-    """Read `size` bytes. The socket's time-out ends it only where they are not `wanted` any more.
+    """Read `size` bytes. The socket's time-out ends the wait only if the bytes are no longer `wanted`.
 
     Raises:
-        ConnectionError: the other side closed before.
-        TimeoutError: it was silent, and nobody wants to wait.
+        ConnectionError: the other side closed the connection before.
+        TimeoutError: it was silent, and the bytes are no longer wanted.
     """
     content = bytearray(size)
     _fill(connection, memoryview(content), wanted)
@@ -348,7 +350,7 @@ def _fill(connection: socket.socket, view: memoryview, wanted: Callable[[], bool
         try:
             count = connection.recv_into(view[received:])
         except TimeoutError:
-            # A server that lost its power says no goodbye: then the control plane's next order ends this.
+            # A server without power closes no connection; the control plane's next order ends this wait.
             if not wanted():
                 raise
             continue

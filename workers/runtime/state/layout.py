@@ -1,7 +1,7 @@
-"""Which tensors a state consists of, and how they are cut into shards.
+"""The tensors of a state, and how they are cut into shards.
 
-The cut is a pure function of the layout and the number of shards, so ranks agree on it without a word, and a
-state that was cut for one number of ranks is read by any other.
+The cut is a pure function of the layout and the number of shards, so ranks agree on it without communication,
+and a state cut for one number of ranks can be read by any other.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from workers.runtime.state.portable import PLAIN, TYPE, UnstorableError, as_key, decode, encode
 
-#: What one rank has for itself, such as residuals: by whose it is, then by name.
+#: State that one rank alone has, such as residuals: by kind of synchroniser, then by name.
 OwnState = Mapping[str, Mapping[str, Tensor]]
-#: Lists and dicts within each other. Every level of them takes some of Python's stack.
+#: Maximum nesting of lists and dicts, as every level takes some of Python's stack.
 _DEEPEST = 100
-#: Where a tensor stands in a nested state: the keys and places that lead to it.
+#: A tensor's place in a nested state: the keys and indices that lead to it.
 Path = tuple[Any, ...]
 
 
@@ -33,7 +33,7 @@ class TensorEntry:
 
     Attributes:
         dtype: its name in torch, such as `float32`.
-        replicated: every rank has the same values. The others are rank 0's alone.
+        replicated: whether every rank has the same values; otherwise only rank 0's are kept.
     """
 
     path: Path
@@ -43,16 +43,16 @@ class TensorEntry:
 
     @classmethod
     def of(cls, path: Path, tensor: Tensor, *, replicated: bool) -> TensorEntry:
-        """The entry of a tensor."""
+        """Return the entry of a tensor."""
         return cls(path, dtype_name(tensor.dtype), tuple(tensor.shape), replicated)
 
     def fits(self, path: Path, tensor: Tensor) -> bool:
-        """Whether it is the entry of a tensor too, `replicated` aside."""
+        """Return whether this entry describes the tensor, `replicated` aside."""
         return self.path == path and self.shape == tensor.shape and self.dtype == dtype_name(tensor.dtype)
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -61,13 +61,13 @@ class TensorEntry:
         return torch_dtype(self.dtype).itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is written into a shard."""
+        """Return the entry as written into a shard."""
         return dict(self.__dict__)
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Elements `start` to `start + count` of one flattened tensor; `entry` is its place in the layout."""
+    """Elements `start` to `start + count` of one flattened tensor; `entry` is its index in the layout."""
 
     entry: int
     start: int
@@ -76,12 +76,12 @@ class Slice:
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype's name in torch, such as `float32`."""
+    """Return a dtype's name in torch, such as `float32`."""
     return str(dtype).removeprefix("torch.")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name.
+    """Return the dtype of a name.
 
     Raises:
         ValueError: there is none.
@@ -95,26 +95,26 @@ def torch_dtype(name: str) -> torch.dtype:
 def take_apart(
     state: Any, replicated: Callable[[Path], bool], known: Sequence[TensorEntry] = ()
 ) -> tuple[Any, list[TensorEntry], list[Tensor]]:
-    """A state as what is left without its tensors, the tensors' layout, and the tensors.
+    """Split a state: return the rest with None in place of each tensor, the tensors' layout, and the tensors.
 
-    The tensors share memory with the state. Sparse and quantised ones stay where they are: nobody can cut
-    them. In the rest None stands for each tensor.
+    The tensors share memory with the state. Sparse and quantised tensors, which cannot be cut, stay in the
+    rest.
 
     Args:
-        known: the layout of an earlier state of which the same ones are replicated. Where a tensor is like
-            the one at the same place there, it has the same entry.
+        known: the layout of an earlier state with the same `replicated`. A tensor like the one at the same
+            index there gets the same entry object.
 
     Raises:
-        UnstorableError: something in it would not come back as it is.
+        UnstorableError: a value could not be restored unchanged.
     """
-    # A function within this one would be a part of itself, and keep the tensors until garbage is collected.
+    # A class, as a recursive closure would be a reference cycle that keeps the tensors until collected.
     taking = _Taking(replicated, known)
     rest = taking.walk(state, ())
     return rest, taking.entries, taking.tensors
 
 
 class _Taking:
-    """A state that is being taken apart."""
+    """The working state of `take_apart`."""
 
     def __init__(self, replicated: Callable[[Path], bool], known: Sequence[TensorEntry]) -> None:
         self.entries: list[TensorEntry] = []
@@ -123,8 +123,8 @@ class _Taking:
         self._known = known
 
     def walk(self, value: Any, path: Path) -> Any:
-        """What is left of a value without its tensors."""
-        # Most of a state's thousands of values are plain, and this is done after every iteration.
+        """Return a value without its tensors."""
+        # Fast path: most of a state's thousands of values are plain, and this runs after every iteration.
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -135,7 +135,7 @@ class _Taking:
             raise UnstorableError(
                 path[:3], f"holds itself, or more than {_DEEPEST} levels of lists and dicts"
             )
-        # Torch makes ordered dicts of a module's tensors, and takes plain ones back.
+        # torch returns a module's tensors as an OrderedDict, and accepts a plain dict.
         if path == ("model",) and isinstance(value, Mapping):
             return self._mapping(value, path)
         if kind is dict:
@@ -167,7 +167,7 @@ class _Taking:
 
 
 def put_together(rest: Any, tensors: Mapping[Path, Tensor]) -> Any:
-    """The state that `take_apart` took apart."""
+    """Return the state that `take_apart` split."""
 
     def walk(value: Any, path: Path) -> Any:
         if path in tensors:
@@ -185,10 +185,10 @@ def put_together(rest: Any, tensors: Mapping[Path, Tensor]) -> Any:
 
 
 def read_layout(entries: Iterable[Mapping[str, Any]]) -> list[TensorEntry]:
-    """A layout as it was written into a shard.
+    """Return a layout from its form in a shard.
 
     Raises:
-        ValueError: it makes no sense.
+        ValueError: it is invalid.
     """
     layout = []
     for entry in entries:
@@ -203,8 +203,8 @@ def read_layout(entries: Iterable[Mapping[str, Any]]) -> list[TensorEntry]:
 
 
 def digest_of(layout: Sequence[TensorEntry]) -> str:
-    """SHA-256 over the replicated tensors' names and shapes: ranks whose digests differ hold different
-    states."""
+    """Return the SHA-256 of the replicated tensors' paths, types and shapes: if digests differ, so do the
+    ranks' states."""
     digest = hashlib.sha256()
     for entry in layout:
         if entry.replicated:
@@ -213,15 +213,14 @@ def digest_of(layout: Sequence[TensorEntry]) -> str:
 
 
 def cut(layout: Sequence[TensorEntry], shards: int, *, fair: bool = True) -> list[list[Slice]]:
-    """Each shard's slices, in the order of the layout.
+    """Return each shard's slices, in the order of the layout.
 
-    What is rank 0's alone is in shard 0. The replicated tensors are cut into `shards` runs, without regard to
-    where one tensor ends; every element is in one slice. All shards have about the same number of bytes, what
-    is rank 0's alone included; where that is more than a shard's part, shard 0 has nothing else.
+    Tensors of rank 0 alone are in shard 0. The replicated tensors are cut into `shards` runs regardless of
+    tensor boundaries; every element is in one slice. All shards have about the same number of bytes in total.
+    If rank 0's own tensors exceed that share, shard 0 has nothing else.
 
     Args:
-        fair: without it, the runs have the same number of bytes whatever is rank 0's alone, as earlier
-            versions cut.
+        fair: False: the runs of replicated bytes are equal, as earlier versions cut.
     """
     cuts: list[list[Slice]] = [[] for _ in range(shards)]
     own = [place for place, entry in enumerate(layout) if not entry.replicated]
@@ -237,7 +236,7 @@ def cut(layout: Sequence[TensorEntry], shards: int, *, fair: bool = True) -> lis
         shard = 0
         start = 0
         while start < entry.count:
-            # The shard of this element, and the first element of this tensor that is the next one's.
+            # The shard of this element, and the first element of this tensor in the next shard.
             shard = max(shard, min(shards - 1, bisect_right(ends, begun + start * size)))
             end = min(entry.count, max(start + 1, -(-(ends[shard] - begun) // size)))
             cuts[shard].append(Slice(place, start, end - start))
@@ -248,12 +247,16 @@ def cut(layout: Sequence[TensorEntry], shards: int, *, fair: bool = True) -> lis
 
 
 def _ends(alone: int, replicated: int, shards: int) -> list[int]:
-    """Where each shard's run of the replicated bytes ends. `alone`: bytes that shard 0 has besides."""
+    """Return the end of each shard's run of the replicated bytes.
+
+    Args:
+        alone: further bytes of shard 0.
+    """
     if alone * shards > alone + replicated and shards > 1:
         return [-(-replicated * number // (shards - 1)) for number in range(shards)]
     return [-(-(alone + replicated) * (number + 1) // shards) - alone for number in range(shards)]
 
 
 def flat_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
-    """The memory of some elements of a contiguous CPU tensor, as bytes; nothing is copied."""
+    """Return some elements of a contiguous CPU tensor as bytes that share its memory."""
     return tensor.detach().view(-1)[start : start + count].view(torch.uint8)

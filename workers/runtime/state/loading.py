@@ -1,7 +1,7 @@
-"""Taking a state that lies in shards: each rank reads some of them and all exchange what they read.
+"""Loads a state from shards: each rank reads some of them, and all exchange their parts.
 
-Every shard has one reader, which fills the tensors piece by piece in a thread of its own and broadcasts each
-piece as it comes. So a shard is fetched once however many ranks there are, and fetching, sending and copying
+Every shard has one reader, which fills the tensors piece by piece in a separate thread and broadcasts each
+piece as it arrives. A shard is thus fetched once for any number of ranks, and fetching, sending and copying
 overlap.
 """
 
@@ -38,12 +38,12 @@ from workers.runtime.state.shards import Shard, ShardError, cut_as, describe_as_
 _log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 8 << 20
-#: Broadcasts under way at once.
+#: Maximum number of concurrent broadcasts.
 _WINDOW = 4
 
 
 class OpenShard(Protocol):
-    """A shard that one rank reads: its description is known, its bytes come in order."""
+    """A shard that one rank reads: its description is known, its bytes are read in order."""
 
     description: Mapping[str, Any]
 
@@ -51,11 +51,11 @@ class OpenShard(Protocol):
         """Fill the buffer with the next bytes. Raises OSError."""
 
     def finish(self) -> None:
-        """All is read: raises OSError unless it is what the sender sent."""
+        """Verify the shard after its last byte. Raise OSError if it differs from what was sent."""
 
 
 class ShardInMemory:
-    """A shard that this process holds, or that the system reads from a file as it is used."""
+    """A shard in this process's memory, or in a memory-mapped file."""
 
     def __init__(self, shard: Shard) -> None:
         self.description: Mapping[str, Any] = shard.description
@@ -74,16 +74,16 @@ class ShardInMemory:
             filled += count
 
     def finish(self) -> None:
-        """Nothing can have been altered on its way."""
+        """Do nothing: the shard was not transferred."""
 
 
 @dataclass(frozen=True)
 class LoadedState:
-    """A state as a rank has it.
+    """A state as loaded by a rank.
 
     Attributes:
-        content: the same on every rank.
-        own: what the ranks whose shards this rank has read had for themselves.
+        content: the same on every rank, except for spread experts.
+        own: own states of the ranks whose shards this rank has read.
     """
 
     content: Mapping[str, Any]
@@ -91,7 +91,7 @@ class LoadedState:
 
 
 def agree(fine: bool, group: dist.ProcessGroup | None = None) -> bool:
-    """Whether it is fine on every rank of the group."""
+    """Return whether `fine` holds on every rank of the group."""
     votes = torch.tensor([int(fine)])
     dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=group)
     return bool(int(votes))
@@ -106,19 +106,19 @@ def load_state(
     homes: Mapping[Path, Tensor] = MappingProxyType({}),
     experts: ExpertStates | None = None,
 ) -> LoadedState | None:
-    """The state whose shards the ranks of a group have opened; None where reading one was broken off.
+    """Load the state whose shards the ranks of a group have opened; return None if reading a shard failed.
 
     All ranks call this together and get the same answer.
 
     Args:
         opened: the shards that this rank reads.
         readers: the rank that reads each shard.
-        homes: where tensors of the state are to lie in the end. Those that fit are received there and are
-            themselves what the state holds; where reading was broken off, they hold parts of it.
-        experts: says which ranks are to have which experts; None where every rank has all.
+        homes: tensors to receive values into, by path. Those that fit become part of the returned state; if
+            reading fails, they hold partial values.
+        experts: which ranks get which experts; None if every rank has all.
 
     Raises:
-        ShardError: shards are missing, are of another state, or do not fit together.
+        ShardError: shards are missing, belong to another state, or do not fit together.
     """
     head = _exchange_head(opened, readers, group)
     try:
@@ -145,7 +145,7 @@ def load_state(
 
 
 def _unknown_expert(opened: Mapping[int, OpenShard], experts: ExpertStates | None) -> str | None:
-    """Return why experts that this rank's shards hold cannot be taken, or None."""
+    """Return why experts in this rank's shards cannot be loaded, or None."""
     for number, shard in opened.items():
         for one in shard.description.get("experts", ()):
             if experts is None or not experts.wanted_by(tuple(one["path"])):
@@ -154,10 +154,10 @@ def _unknown_expert(opened: Mapping[int, OpenShard], experts: ExpertStates | Non
 
 
 def _with_experts(content: Mapping[str, Any], held: Held, experts: ExpertStates) -> dict[str, Any]:
-    """Return a state with the experts of this rank, whoever has read them. All ranks call this together.
+    """Return a state with this rank's experts, read by any rank. All ranks call this together.
 
     Raises:
-        ShardError: one is lacking, or there are two of it.
+        ShardError: an expert is missing or is there twice.
     """
     group = experts.hosts.group
     try:
@@ -171,7 +171,7 @@ def _with_experts(content: Mapping[str, Any], held: Held, experts: ExpertStates)
 
 
 def _home(entry: TensorEntry, wanted: Tensor | None) -> Tensor:
-    """The tensor that an entry is received into."""
+    """Return the tensor into which an entry is received."""
     dtype = torch_dtype(entry.dtype)
     if (
         wanted is not None
@@ -200,7 +200,7 @@ def _misfit(
     layout: Sequence[TensorEntry],
     cuts: Sequence[Sequence[Slice]],
 ) -> str | None:
-    """Why this rank's shards are not what the head says, or None."""
+    """Return why this rank's shards contradict the head (shard 0's description), or None."""
     if head["world_size"] != len(cuts) or head["layout_digest"] != digest_of(layout):
         return "shard 0 contradicts itself"
     for number, shard in opened.items():
@@ -217,7 +217,7 @@ def _misfit(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some slices of one shard that travel together."""
+    """Slices of one shard that are sent together."""
 
     shard: int
     slices: tuple[Slice, ...]
@@ -225,7 +225,7 @@ class _Chunk:
 
 
 def _chunks(layout: Sequence[TensorEntry], shard: int, slices: Sequence[Slice]) -> Iterator[_Chunk]:
-    """Large slices in several chunks, small ones several to a chunk."""
+    """Cut slices into chunks of at most CHUNK_BYTES; small slices share a chunk."""
     waiting: list[Slice] = []
     size = 0
     for piece in slices:
@@ -243,7 +243,7 @@ def _chunks(layout: Sequence[TensorEntry], shard: int, slices: Sequence[Slice]) 
 
 
 def _in_turns(chunks: Sequence[Sequence[_Chunk]]) -> list[_Chunk]:
-    """The chunks of all shards, one of each in turn: the order in which every rank sends and receives."""
+    """Return the chunks of all shards in round-robin order, in which every rank sends and receives."""
     longest = max(map(len, chunks), default=0)
     return [some[place] for place in range(longest) for some in chunks if place < len(some)]
 
@@ -274,7 +274,7 @@ class _Transfer:
         self._own = {number: _whole_tensors(one.get("own", ())) for number, one in described.items()}
         self._changed = threading.Condition()
         self._filled = dict.fromkeys(opened, 0)
-        #: Whether all that this rank reads has come as it was sent.
+        #: Whether all of this rank's shards were read without an error.
         self.whole = True
 
     def run(self, readers: Sequence[int], group: dist.ProcessGroup | None, rank: int) -> None:
@@ -304,7 +304,7 @@ class _Transfer:
             self._spread(chunk, buffer)
 
     def _wait_for(self, chunk: _Chunk, place: int) -> Tensor:
-        """The chunk's bytes once they have been read; whatever is in the tensors where reading has failed."""
+        """Return the chunk's bytes once they are read; arbitrary bytes if reading has failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._filled[chunk.shard] > place or not self.whole)
         buffer = self._buffer(chunk)
@@ -317,7 +317,7 @@ class _Transfer:
         return buffer
 
     def _buffer(self, chunk: _Chunk) -> Tensor:
-        """A single slice travels from and to its tensor; several go through a buffer."""
+        """Return the memory of a single slice's tensor, or a buffer for several slices."""
         if len(chunk.slices) == 1:
             return self._memory(chunk.slices[0])
         return torch.empty(chunk.bytes, dtype=torch.uint8)
@@ -333,7 +333,7 @@ class _Transfer:
         return flat_bytes(self._tensors[piece.entry], piece.start, piece.count)
 
     def _read(self, number: int) -> None:
-        """In a thread: read one shard from its beginning to its end."""
+        """Read one whole shard; runs in a thread."""
         shard = self._opened[number]
         try:
             for chunk in self._chunks[number]:
@@ -346,11 +346,11 @@ class _Transfer:
                 if tensor.numel():
                     shard.read_into(memoryview(flat_bytes(tensor, 0, tensor.numel()).numpy()))
             shard.finish()
-        except Exception as error:  # noqa: BLE001 - a thread's error would be lost, and the others would wait
+        except Exception as error:  # noqa: BLE001 - an error lost in this thread would leave others waiting
             self._broken_off(number, error)
 
     def experts(self) -> Held:
-        """Return what this rank has read of experts."""
+        """Return the experts that this rank has read."""
         held = Held()
         for number, shard in self._opened.items():
             held.tensors |= self._experts[number]
@@ -358,7 +358,7 @@ class _Transfer:
         return held
 
     def own_states(self) -> list[OwnState]:
-        """What came with the shards that this rank has read and is not cut."""
+        """Return the own states in the shards that this rank has read, by shard number."""
         states: list[OwnState] = []
         for _number, tensors in sorted(self._own.items()):
             state: dict[str, dict[str, Tensor]] = {}

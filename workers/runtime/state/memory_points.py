@@ -1,9 +1,9 @@
-"""Recovery points in memory: each rank's shard goes into the store of its node, and the newest that is whole
-on all ranks stays.
+"""Recovery points in memory: each rank writes its shard to its node's store, which keeps the newest version
+that is complete on all ranks.
 
-All ranks keep step through the one small all-reduce of an iteration. They write a version together, and only
-once every rank's store has the one before whole: that one is committed then and is not written over. Where
-one is not ready they all let an iteration pass.
+All ranks synchronise through the small all-reduce of an iteration. They write a version together, and only
+once every rank's store has the previous version complete. That one is then committed and is not overwritten.
+If a rank is not ready, all skip the iteration.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from workers.runtime.state.shards import Shard, ShardError, describe_as_bytes, r
 
 _log = logging.getLogger(__name__)
 
-#: A slot is larger than what is written first: histories grow.
+#: Extra room in a slot, as histories grow.
 _SPARE_BYTES = 1 << 20
-#: How long a start waits for the store of its node to answer, or to say that it goes on: it may have to read
-#: all that it holds, or to fetch a shard from another server.
+#: How long a start waits for its node's store to answer or to report progress: the store may have to read all
+#: of its content, or to fetch a shard from another server.
 ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Vote:
-    """What a rank tells all others at an iteration.
+    """A rank's vote at an iteration.
 
     Attributes:
-        ready: it can write the coming version. spoiled: the version that all wrote last is not whole here.
-        safe: that version is whole here, with all its copies on other servers. lacking: it is not, and will
-        not be. busy: its shard of a durable state is still being stored.
+        ready: it can write the next version.
+        spoiled: the version that all ranks wrote last is incomplete on this rank.
+        safe: that version is complete on this rank, with all its copies on other servers.
+        lacking: that version lacks copies and will not get them.
+        busy: this rank's shard of a durable state is still being stored.
     """
 
     ready: bool = False
@@ -51,7 +53,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Votes:
-    """What all ranks have told."""
+    """The votes of all ranks, combined."""
 
     all_ready: bool = False
     any_spoiled: bool = False
@@ -61,7 +63,7 @@ class Votes:
 
 
 class Rooms(Protocol):
-    """The part of a store's client that writing needs."""
+    """The part of a store's client that is needed for writing."""
 
     def idle(self) -> bool: ...
 
@@ -97,14 +99,18 @@ class MemoryPoints:
         traffic: CopyTraffic | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`share`: of the time that passes, at most so much goes into writing, unless the owner asks for
-        more. `traffic`: says how often points are worth their copies, and how these are sent."""
+        """Begin without a version.
+
+        Args:
+            share: maximum share of the time spent on writing, unless the owner asks for more points.
+            traffic: decides when points are worth their copies, and how these are sent; None: no copies.
+        """
         self._store = store
         self._now = now
         self._traffic = traffic
         self._share = share
         self._started: int | None = None
-        #: When the state of that version was as it is kept.
+        #: Time of that version's state.
         self.started_at: float | None = None
         self._committed: int | None = None
         self._needed = 0
@@ -112,7 +118,7 @@ class MemoryPoints:
         self._written_at = 0.0
 
     def vote(self) -> Vote:
-        """What this rank has to say. Asks again for room where it was refused."""
+        """Return this rank's vote. Ask again for room if that was refused."""
         if self._traffic is not None:
             self._traffic.votes()
         standing = None if self._started is None else self._store.standing(self._started)
@@ -130,7 +136,7 @@ class MemoryPoints:
         return replace(told, ready=ready, spoiled=spoiled)
 
     def keep(self, votes: Votes, shard: Callable[[], Shard]) -> bool:
-        """After an iteration: write this rank's shard if all ranks write theirs. Returns whether they do.
+        """Write this rank's shard after an iteration, if all ranks write theirs; return whether they do.
 
         Args:
             shard: makes the shard; it may share memory with the live state, which does not change meanwhile.
@@ -146,7 +152,7 @@ class MemoryPoints:
         self._needed = len(description) + made.bytes
         written = self._store.write(
             self._started,
-            # What comes from a device goes through sub-buffers that are filled again.
+            # Values on a device come lazily through reused sub-buffers.
             chain([description], made.pieces()) if made.left else [description, *made.pieces()],
             size=self._needed,
             description_bytes=len(description),
@@ -162,12 +168,11 @@ class MemoryPoints:
         return True
 
     def keep_last(self, shard: Shard, seconds: float) -> bool:
-        """After the last iteration, at which all ranks have stopped: write this rank's shard, once the store
-        has done with the one before and has room for it. Returns whether it is written; the store completes
-        it.
+        """Write this rank's shard after the last iteration, at which all ranks have stopped, once the store
+        has completed the previous one and has room. Return whether it is written; the store completes it.
 
         Args:
-            seconds: to wait at most. Where it is not written, what was committed stays.
+            seconds: maximum wait. If the shard is not written, the committed version stays.
         """
         description = describe_as_bytes(shard)
         iteration = int(shard.description["iteration"])
@@ -198,7 +203,7 @@ class ShardInStore:
     """A shard of an earlier generation in the store of this rank's node."""
 
     def __init__(self, stored: StoredShard) -> None:
-        """Raises ShardError."""
+        """Read the description. Raise ShardError if it is invalid."""
         self._stored = stored
         self.description: Mapping[str, Any] = read_description(stored.description)
 
@@ -207,18 +212,18 @@ class ShardInStore:
         self._stored.read_into(buffer)
 
     def finish(self) -> None:
-        """The store has compared its checksums before."""
+        """Do nothing: the store has already verified the checksums."""
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._stored.close()
 
 
 def newest_common(held: set[int] | None) -> int | None:
-    """The newest iteration that all ranks hold; None where there is none. All ranks call this together.
+    """Return the newest iteration that all ranks hold; None if there is none. All ranks call this together.
 
     Args:
-        held: what this rank holds; None for one that is to read nothing.
+        held: iterations that this rank holds; None for a rank that reads no shard.
     """
     bound = torch.iinfo(torch.int64).max
     while True:
@@ -237,8 +242,8 @@ def newest_common(held: set[int] | None) -> int | None:
 def open_from_memory(
     store: StoreClient | None, numbers: Sequence[int], generation: int
 ) -> dict[int, ShardInStore]:
-    """The shards that this rank reads, all ranks' of the newest iteration that is whole everywhere. All ranks
-    call this together.
+    """Open the shards that this rank reads, of the newest iteration that all ranks hold. All ranks call this
+    together.
 
     Raises:
         ShardError: there is no such iteration.

@@ -1,7 +1,7 @@
-"""A state on the move takes the time of the emulated links on its way: from the device, to disk, to others.
+"""Charges transfers of states to the emulated links: from the device, to disk, to other workers.
 
-The bytes are really copied, written and sent; this waits until the links have carried them too. On real
-devices it does nothing.
+The bytes are really copied, written and sent; this module waits until the emulated links have carried them
+too. On real devices it does nothing.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import time
 from workers.links.rates import DISK, HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, WITHIN_SERVER
 from workers.runtime.emulation.emulated_network import Emulation
 
-#: Server and rack of a worker, as numbers that tell them apart: eight bytes each.
+#: A worker's place: numbers of its server and rack, eight bytes each.
 PLACE_BYTES = 16
 _NOWHERE = bytes(PLACE_BYTES)
 
 
 class StateMoves:
-    """The links that a worker's state goes over; none on a real device.
+    """The links over which a worker's state moves; none on a real device.
 
-    Every method takes how many bytes were moved and when that began, and returns when it ended.
+    Every method takes the number of bytes and the begin of a move, and returns its end (monotonic seconds).
     """
 
     def __init__(self, emulation: Emulation | None = None, place: bytes = _NOWHERE) -> None:
@@ -27,15 +27,15 @@ class StateMoves:
         self._emulation = emulation
 
     def copied(self, size: int, started: float) -> float:
-        """Between host and device."""
+        """Wait for a copy between host and device."""
         return self._carry((HOST_TO_DEVICE,), size, started)
 
     def stored(self, size: int, started: float) -> float:
-        """To the disk or from it."""
+        """Wait for a transfer to or from the disk."""
         return self._carry((DISK,), size, started)
 
     def sent(self, size: int, started: float, receiver: bytes) -> float:
-        """To a worker at another place."""
+        """Wait for a transfer to a worker at place `receiver`."""
         if receiver[:8] == self.place[:8]:
             return self._carry((WITHIN_SERVER,), size, started)
         if receiver[8:] == self.place[8:]:
@@ -43,7 +43,7 @@ class StateMoves:
         return self._carry((NETWORK, SPINE), size, started)
 
     def received(self, size: int, started: float, sender: bytes) -> float:
-        """From a worker at another place, whose server's links have carried it already."""
+        """Wait for a transfer from a worker at place `sender`, whose server's links are already charged."""
         if sender[:8] == self.place[:8]:
             return started
         return self._carry((NETWORK_IN,), size, started)

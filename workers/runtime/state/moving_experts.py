@@ -15,7 +15,7 @@ from workers.runtime.state.layout import Path
 
 
 def move_experts(parts: TrainingParts, hosts: Mapping[str, tuple[int, ...]]) -> None:
-    """Bring experts, and what the optimizer keeps of them, to their new hosts; free the others.
+    """Move experts, with their optimizer states, to their new hosts; free them on the others.
 
     All ranks call this together, between two iterations.
 
@@ -50,11 +50,11 @@ def send_parameters(
     """Send parameters of experts to other ranks. All ranks call this together.
 
     Args:
-        sent: names of those that this rank sends; each is sent by one rank. receivers: the ranks that get a
-            parameter, the sender not among them; the same answer on every rank.
+        sent: names of the parameters that this rank sends; each is sent by one rank.
+        receivers: returns the ranks that get a parameter, without the sender; the same on every rank.
 
     Raises:
-        WorkerFailureError: another rank has made another model.
+        WorkerFailureError: the ranks have built different models.
     """
     held = Held({("model", name): _value(parts, name).cpu() for name in sent if receivers(name)})
     _put(parts, redistribute(held, lambda path: receivers(path[1]), parts.experts.group))

@@ -9,28 +9,28 @@ from typing import Any
 
 import torch
 
-#: Before values without tensors, which need no archive.
+#: Prefix of values without tensors, which need no archive.
 _PLAIN_MARK = b"plain\n"
 
 
 class _NotPlainError(Exception):
-    """Something is more than numbers, strings, lists and dicts."""
+    """A value is not a number, string, list or dict."""
 
 
 class _PlainPickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """Asked for whatever is not plain."""
+        """Refuse the value: pickle calls this only for values that are not plain."""
         raise _NotPlainError
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Nothing plain needs code."""
+        """Refuse to load code."""
         raise pickle.UnpicklingError(f"{module}.{name} in plain values")
 
 
 def to_bytes(content: Mapping[Any, Any]) -> bytes:
-    """Plain values, or with tensors and the like an archive of torch."""
+    """Return plain values as a pickle; content with tensors or other types as a torch archive."""
     buffer = io.BytesIO()
     buffer.write(_PLAIN_MARK)
     try:
@@ -42,7 +42,7 @@ def to_bytes(content: Mapping[Any, Any]) -> bytes:
 
 
 def from_bytes(content: bytes) -> Any:
-    """What `to_bytes` wrote. Raises whatever an unpickler does where it is something else."""
+    """Return the content written by `to_bytes`. Raise the unpickler's errors for other bytes."""
     if content.startswith(_PLAIN_MARK):
         return _PlainUnpickler(io.BytesIO(content[len(_PLAIN_MARK) :])).load()
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

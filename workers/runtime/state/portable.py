@@ -1,9 +1,9 @@
-"""Values of a state that are more than tensors, numbers, strings, lists and dicts: written so that they come
-back as they were, or refused when they are first taken.
+"""Encoding of state values other than tensors, numbers, strings, lists and dicts, so that they are restored
+unchanged; values of unsupported types are refused.
 
-A state is read with `weights_only=True`. What of NumPy and `collections` it cannot hold is written as a dict
-under `TYPE` that says what it was; nothing is turned into something that merely resembles it. Restoring the
-state then gives the function the same types, and so the same arithmetic.
+A state is read with `weights_only=True`. Values of NumPy and `collections` that it cannot hold are written as
+a dict whose key `TYPE` names the type. No value is converted to a similar type: the function gets back the
+same types, and so the same arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 #: The key of a dict that stands for a value of another type.
 TYPE = "punctual:type"
-#: Types whose values hold no others, and which are read as they are.
+#: Types without nested values that are stored unchanged.
 PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 _READ_AS_THEY_ARE = (complex, bytearray, torch.dtype, torch.device)
 _FACTORIES: Mapping[str, Callable[[], Any] | None] = {
@@ -31,8 +31,8 @@ class UnstorableError(ValueError):
     """A value that cannot be stored.
 
     Attributes:
-        path: the keys and places that lead to it.
-        problem: what is wrong with it, as a clause that follows its path.
+        path: the keys and indices that lead to it.
+        problem: the reason, as a clause that follows its path.
     """
 
     def __init__(self, path: tuple[Any, ...], problem: str) -> None:
@@ -42,10 +42,10 @@ class UnstorableError(ValueError):
 
 
 def encode(value: Any, path: tuple[Any, ...]) -> Any:
-    """A value of no type in `PLAIN` as dicts, lists, tensors and plain values.
+    """Return a value whose type is not in `PLAIN` as dicts, lists, tensors and plain values.
 
     Raises:
-        UnstorableError: it would not come back as it is.
+        UnstorableError: it could not be restored unchanged.
     """
     kind = type(value)
     if isinstance(value, Tensor) or kind in _READ_AS_THEY_ARE:
@@ -70,7 +70,7 @@ def encode(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def as_key(key: Any, path: tuple[Any, ...]) -> Any:
-    """A key of a dict, or an element of a set, by which it is found again.
+    """Return a plain key that equals `key`, a key of a dict or an element of a set.
 
     Raises:
         UnstorableError: there is none.
@@ -79,7 +79,7 @@ def as_key(key: Any, path: tuple[Any, ...]) -> Any:
         return key
     if type(key) is tuple:
         return tuple(as_key(part, path) for part in key)
-    # A dict finds the same entry by either.
+    # These equal their Python values and have the same hash.
     if isinstance(key, np.bool_ | np.integer | np.float64 | np.str_ | np.bytes_):
         return key.item()
     kind = type(key)
@@ -87,10 +87,10 @@ def as_key(key: Any, path: tuple[Any, ...]) -> Any:
 
 
 def decode(value: Mapping[str, Any]) -> Any:
-    """What `encode` made a dict under `TYPE` of.
+    """Return the value that `encode` wrote as a dict with `TYPE`.
 
     Raises:
-        ValueError: it did not make it.
+        ValueError: `encode` does not write such a dict.
     """
     kind = value[TYPE]
     if kind == "frozenset":

@@ -36,9 +36,9 @@ from workers.runtime.state.layout import (
 from workers.runtime.state.plain import from_bytes, to_bytes
 
 STATE_FORMAT = 3
-#: Of versions whose shard 0 had rank 0's own part beside as much of the rest as the others.
+#: Versions that cut replicated tensors evenly, whatever the size of rank 0's own part.
 UNFAIR_FORMAT = 2
-#: Of versions that wrote a state whole: it is read as its only shard.
+#: Versions that wrote a state whole: it is read as a single shard.
 WHOLE_STATE_FORMAT = 1
 _UNREADABLE = (
     OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError
@@ -46,12 +46,12 @@ _UNREADABLE = (
 _UNREADABLE_DESCRIPTION = (
     RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError, AttributeError
 )  # fmt: skip
-#: A description without its slices' values; what a function keeps beside its tensors counts into it.
+#: Limit for a description without values; it includes the function's plain state.
 LARGEST_DESCRIPTION_BYTES = 256 << 20
 
 
 class ShardError(ValueError):
-    """A shard that cannot be read, or that does not fit to the others."""
+    """A shard that cannot be read, or does not fit the others."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,14 @@ class Shard:
 
     Attributes:
         description: plain values. `slices` names each slice's tensor, shape, start and number of elements;
-            shard 0 has `rest`, what the state is without tensors, and `layout` as well. `experts` names the
-            tensors of experts that the rank stores, whole, and `expert_rests` what the optimizer keeps of
-            them beside tensors. `own` names what the rank has for itself, which is cut for nobody.
-        values: the slices, flat, in the same order; then the experts' tensors; then what is its own.
-        lasting: what of the description the next shard has too, as bytes; empty where nobody knows.
-        memory: bytes of values, by their places, where an earlier shard has had them too.
-        left: places of values that are on a device still; their bytes come through ``copies`` when asked for.
+            shard 0 also has `rest`, the state without tensors, and `layout`. `experts` names the uncut
+            tensors of experts that the rank stores, and `expert_rests` has the rest of their optimizer
+            states. `own` names the uncut tensors that only this rank has.
+        values: the slices, flat, in the same order; then the experts' tensors; then the rank's own.
+        lasting: the part of the description that later shards share, as bytes; empty if not precomputed.
+        memory: cached bytes of values, by index.
+        left: indices of values that are still on a device; ``copies`` yields their bytes when they are read.
+        copies: sub-buffers for the values in `left`; None if there are none.
     """
 
     description: dict[str, Any]
@@ -77,8 +78,8 @@ class Shard:
     copies: DeviceCopies | None = None
 
     def pieces(self) -> Iterator[memoryview]:
-        """The values' bytes, one after the other; they share the shard's memory. Where values were left on a
-        device, each piece lasts until the next one is asked for."""
+        """Yield the values' bytes in order; they share the shard's memory. A piece of values left on a device
+        is valid only until the next one is requested."""
         for left, places in groupby(range(len(self.values)), self.left.__contains__):
             if left:
                 assert self.copies is not None
@@ -99,10 +100,10 @@ def _memory_of(value: Tensor) -> memoryview:
 
 
 def is_replicated(parameters: frozenset[str]) -> Callable[[tuple[Any, ...]], bool]:
-    """Which tensors of a captured state every rank has: parameters and what the optimizer keeps of them.
+    """Return a predicate on paths: whether every rank has the tensor (parameters and optimizer states).
 
-    Buffers (each rank's own statistics), the scheduler, generators and the function's own state are rank
-    0's.
+    Buffers (each rank's own statistics), the scheduler, generators and the function's own state are saved
+    from rank 0.
     """
 
     def check(path: tuple[Any, ...]) -> bool:
@@ -122,19 +123,23 @@ def own_shard(
     copy: bool,
     own: OwnState = MappingProxyType({}),
 ) -> Shard:
-    """One rank's shard of a captured state; as `ShardCutter` cuts it."""
+    """Return one rank's shard of a captured state, as cut by `ShardCutter`."""
     return ShardCutter(parameters, rank=rank, world_size=world_size).cut(state, copy=copy, own=own)
 
 
 class ShardCutter:
     """Cuts one rank's shard out of each state of a generation.
 
-    What lasts from shard to shard is worked out once: after every iteration a state has the same thousands
-    of tensors, in the same memory.
+    The parts that shards share are computed once: after every iteration a state has the same thousands of
+    tensors, in the same memory.
     """
 
     def __init__(self, parameters: frozenset[str], *, rank: int, world_size: int) -> None:
-        """`parameters`: names of the model's."""
+        """Begin without a layout.
+
+        Args:
+            parameters: names of the model's parameters.
+        """
         self._replicated = is_replicated(parameters)
         self._rank = rank
         self._world_size = world_size
@@ -153,19 +158,18 @@ class ShardCutter:
         experts: Held = NO_EXPERTS,
         leave: bool = False,
     ) -> Shard:
-        """This rank's shard of a captured state.
+        """Return this rank's shard of a captured state.
 
         Args:
-            own: what this rank has for itself.
-            experts: what this rank stores of experts, which the state is without.
-            copy: later iterations do not change the shard. Without it, it shares the memory of tensors that
-                are on the CPU.
-            leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
+            own: state that only this rank has.
+            experts: the experts that this rank stores, which `state` does not contain.
+            copy: copy all values; otherwise the shard shares the memory of tensors on the CPU.
+            leave: leave values on a device until their bytes are read; not with ``copy``.
         """
         nested = {key: value for key, value in state.items() if key != "history"}
         rest, layout, tensors = take_apart(nested, self._replicated, self._layout)
         if "history" in state:
-            # Plain, long, and only ever added to.
+            # Not walked: it is plain, long and append-only.
             rest["history"] = list(state["history"])
         mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
         self._lay_out(
@@ -202,7 +206,7 @@ class ShardCutter:
         expert_layout: list[TensorEntry],
         own_layout: list[TensorEntry],
     ) -> None:
-        """What the state consists of now. Entries that stayed are the same objects, so that is soon known."""
+        """Update the layouts if they changed; fast, as unchanged entries are the same objects."""
         known = (self._layout, self._expert_layout, self._own_layout)
         if known == (layout, expert_layout, own_layout):
             return
@@ -213,24 +217,23 @@ class ShardCutter:
 
 
 class _View:
-    """A slice of a tensor that was in the same memory the last time too; nothing holds on to memory that a
-    tensor has left by the next time."""
+    """A cached slice of a tensor, valid while the tensor stays in the same memory; dropped when it moves."""
 
     def __init__(self) -> None:
         self._pointer: int | None = None
         self._value: Tensor | None = None
-        #: The slice's bytes, where they are kept.
+        #: The slice's bytes, if cached.
         self.memory: memoryview | None = None
 
     def of(self, tensor: Tensor, piece: Slice, *, leave: bool) -> Tensor:
-        """The slice of a tensor that is described as it was before; it shares the memory of one on the CPU,
-        and of one on a device where it is to be left there."""
+        """Return the slice of a tensor. It shares the tensor's memory on the CPU, and on a device with
+        `leave`."""
         if leave and tensor.device.type != "cpu":
             return _flat(tensor, piece)
         lasts = tensor.device.type == "cpu" and tensor.is_contiguous() and piece.count > 0
         pointer = tensor.data_ptr() if lasts else None
         if pointer is None or pointer != self._pointer:
-            # What is held here keeps its place: no other tensor can come to lie there.
+            # Drop the cached slice; while it was held, no other tensor could reuse its memory.
             self._pointer, self._value, self.memory = pointer, None, None
             return _slice(tensor, piece, copy=False)
         if self._value is None:
@@ -241,7 +244,7 @@ class _View:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one rank has of a layout, and what its shards say of that."""
+    """One rank's slices of a layout, and their description in its shards."""
 
     slices: list[Slice]
     description: Mapping[str, Any]
@@ -249,7 +252,7 @@ class _Part:
 
 
 def cut_as(state_format: int, layout: Sequence[TensorEntry], shards: int) -> list[list[Slice]]:
-    """The slices of each shard of a state that was written in this format."""
+    """Return the slices of each shard of a state in this format."""
     return cut(layout, shards, fair=state_format > UNFAIR_FORMAT)
 
 
@@ -289,7 +292,7 @@ def _describe_whole(entry: TensorEntry) -> dict[str, Any]:
 
 
 def _flat(tensor: Tensor, piece: Slice) -> Tensor:
-    # What is not contiguous is copied whole for a moment: a view of its slice alone cannot be had.
+    # A non-contiguous tensor is copied whole for a moment, as its slice has no view.
     return tensor.contiguous().view(-1)[piece.start : piece.start + piece.count]
 
 
@@ -301,22 +304,22 @@ def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
 
 
 def describe_as_bytes(shard: Shard) -> bytes:
-    """The description alone, to be sent ahead of the slices."""
+    """Return the description as bytes, to be sent before the values."""
     if not shard.lasting:
         return to_bytes(shard.description)
     passing = {key: value for key, value in shard.description.items() if key not in _LASTING}
     return to_bytes(passing | {"lasting": shard.lasting})
 
 
-#: Of a description, what is the same as long as the layout is.
+#: Keys of a description that depend only on the layout.
 _LASTING = frozenset({"layout_digest", "slices", "experts", "own", "layout"})
 
 
 def read_description(content: bytes) -> dict[str, Any]:
-    """What `describe_as_bytes` wrote.
+    """Return the description written by `describe_as_bytes`.
 
     Raises:
-        ShardError: it is something else.
+        ShardError: the content is invalid.
     """
     try:
         found = from_bytes(content)
@@ -329,14 +332,14 @@ def read_description(content: bytes) -> dict[str, Any]:
 
 
 def write_shard(shard: Shard, path: FilePath) -> None:
-    """Write a shard so that it is there whole or not at all, also after a power cut.
+    """Write a shard atomically, also in case of a power cut.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: writing to the disk fails.
     """
     partial = path.with_name(f".{path.name}.partial")
     content = dict(shard.description)
-    # torch.save writes all the memory that a view is a part of.
+    # torch.save writes a view's whole storage.
     content["values"] = [
         value if value.untyped_storage().nbytes() == value.numel() * value.element_size() else value.clone()
         for value in shard.values
@@ -346,16 +349,16 @@ def write_shard(shard: Shard, path: FilePath) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-    except RuntimeError as error:  # torch's own writer names no reason
+    except RuntimeError as error:  # raised by torch's own writer
         raise OSError(f"{path.name}: {error}") from error
     partial.rename(path)
 
 
 def read_shard(path: FilePath) -> Shard:
-    """A shard in a file. Its values are read from the disk as they are used.
+    """Return a shard in a file, memory-mapped.
 
     Raises:
-        ShardError: the file is no shard, or cannot be read.
+        ShardError: the file is not a shard, or cannot be read.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -1,8 +1,8 @@
-"""Where a generation's state comes from: nothing, files that the agent has brought, the old generation's
-memory, or what an earlier one has left in the in-memory stores of its nodes.
+"""Sources of a generation's state: nothing, files that the agent fetched, the old generation's memory, or the
+in-memory stores of nodes.
 
-Rank 0 says which order all follow. Each rank opens the shards that it is to read; a source that fails, or an
-order that has changed meanwhile, sends all of them back to the question.
+All ranks follow rank 0's order. Each rank opens the shards that it must read. If a source fails, or the order
+has changed, all ranks start over with rank 0's current order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Start = Mapping[str, Any]
 
 
 class StateSource:
-    """Takes the state that the control plane names, together with the other ranks."""
+    """Loads the state that the control plane names, together with the other ranks."""
 
     def __init__(
         self,
@@ -50,9 +50,14 @@ class StateSource:
         moves: StateMoves,
         store: StoreClient | None,
     ) -> None:
-        """`homes`: where the state's tensors are to lie in the end. experts: says which ranks have which.
-        store: this node's recovery points in memory."""
-        #: When every rank had found what it is to read, by the monotonic clock; None before.
+        """Store the arguments.
+
+        Args:
+            homes: tensors into which the state is received, by path.
+            experts: which ranks have which experts.
+            store: this node's recovery points in memory; None if it has no store.
+        """
+        #: When every rank had opened its shards (monotonic clock); None before.
         self.found_at: float | None = None
         self._store = store
         self._moves = moves
@@ -65,12 +70,12 @@ class StateSource:
         self._leads = assignment.rank == 0
 
     def take(self) -> LoadedState | None:
-        """The state to start from, empty to start from nothing; None when rank 0 was told to give up first.
+        """Return the state to start from, empty to start from nothing; None if rank 0's goal is past `train`.
 
-        Its content is the same on every rank, but for spread experts.
+        Its content is the same on every rank, except for spread experts.
 
         Raises:
-            WorkerFailureError: `start_failed` when the named state cannot be taken.
+            WorkerFailureError: `start_failed` if the named state cannot be loaded.
         """
         while True:
             start = self._order()
@@ -78,7 +83,7 @@ class StateSource:
                 return None
             if start["from"] == "nothing":
                 if self._begun:
-                    # The model is not as it was made any more; new workers begin from nothing.
+                    # The model is already overwritten in part; only new workers can begin from nothing.
                     raise WorkerFailureError("start_failed", "a state that was begun to be read broke off")
                 return LoadedState({}, [])
             try:
@@ -90,7 +95,7 @@ class StateSource:
             self._goals.wait_for_change(_RETRY_SECONDS)
 
     def _order(self) -> Start | None:
-        """Where rank 0 was told to start from."""
+        """Return rank 0's order on all ranks."""
         content = None
         if self._leads:
             start = self._goals.wait_for_start()
@@ -126,7 +131,7 @@ class StateSource:
                     shard.close()
 
     def _open_all(self, start: Start, opened: dict[int, OpenShard]) -> bool:
-        """Open every shard that this rank reads; False when the order has changed."""
+        """Open every shard that this rank reads; return False if the order has changed."""
         own = self._own_order(start)
         if own is None:
             return False
@@ -147,13 +152,13 @@ class StateSource:
         return True
 
     def _own_order(self, start: Start) -> Start | None:
-        """This rank's own message of the same order, which names its files; None if it is told another."""
+        """Return this rank's message of the same order, which names its files; None if it has another one."""
         while True:
             own = self._goals.start
             if own is not None and _identity(own) == start:
                 return own
             if own is not None or self._goals.goal != "train":
-                # Older or newer than rank 0's: both will hear the same before long.
+                # Older or newer than rank 0's: both will soon have the same.
                 self._goals.wait_for_change(_PATIENCE_SECONDS)
                 return None
             self._goals.wait_for_change(_PATIENCE_SECONDS)
@@ -186,5 +191,5 @@ class StateSource:
 
 
 def _identity(start: Start) -> dict[str, Any]:
-    """An order without what the agent added to it for one rank."""
+    """Return an order without the `files` that the agent added for one rank."""
     return {name: value for name, value in start.items() if name != "files"}

@@ -1,7 +1,7 @@
-"""All that training is at an iteration boundary, from which another set of workers goes on.
+"""The complete state of training at an iteration boundary, from which other workers can continue.
 
-Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never
-code. `portable` writes some other types as these and refuses the rest.
+It is always read with `weights_only=True`: a state holds tensors, numbers, strings, lists and dicts, never
+code. `portable` encodes some other types as these and refuses the rest.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from workers.runtime.state.shards import Shard, ShardCutter
 
 @dataclass
 class Progress:
-    """How far a job has come.
+    """A job's progress.
 
     Attributes:
         iteration: iterations done.
         sample_order_digest: chained SHA-256 over the indices of all samples seen, in order.
         history: `[iterations done, values]` of selected iterations.
-        nonfinite_since: the iteration (the first is 1) since which every loss is NaN or infinite; None: the
-            last one is finite.
-        nonfinite_runs: how often that has begun.
-        first_samples: what the data set's first samples were when the job began (`data_comparison.py`).
+        nonfinite_since: the iteration (from 1) since which every loss is NaN or infinite; None: the last loss
+            is finite.
+        nonfinite_runs: number of runs of such losses so far.
+        first_samples: digests of the data set's first samples (`data_comparison.py`).
         expert_paths: state of `path_recorder.py`.
     """
 
@@ -51,10 +51,10 @@ class Progress:
 def capture(
     parts: TrainingParts, progress: Progress, *, generation: int, global_batch_size: int
 ) -> dict[str, Any]:
-    """The state after `progress.iteration` iterations, tensors shared with the live model.
+    """Return the state after `progress.iteration` iterations; tensors are shared with the live model.
 
     Raises:
-        WorkerFailureError: the function's own state cannot be had.
+        WorkerFailureError: a `state_dict()` of the function or its objects raised.
     """
     return {
         "generation": generation,
@@ -73,7 +73,7 @@ def capture(
 
 
 def _states_of(parts: TrainingParts) -> dict[str, Any]:
-    """What model, optimizer, scheduler and function say of themselves."""
+    """Return the states of model, optimizer, scheduler and function."""
     with blaming_the_function("state_dict() of the model"):
         model = parts.module.state_dict()
     with blaming_the_function("state_dict() of the optimizer"):
@@ -87,7 +87,7 @@ def _states_of(parts: TrainingParts) -> dict[str, Any]:
 
 @contextmanager
 def _refusing_what_cannot_be_stored() -> Iterator[None]:
-    """Say of what cannot be stored where it is and what would be right."""
+    """Turn UnstorableError into a failure that names the value's place and the allowed types."""
     try:
         yield
     except UnstorableError as error:
@@ -115,15 +115,15 @@ class ShardCapture:
         self._cutter = ShardCutter(parameters, rank=rank, world_size=world_size)
 
     def shard(self, progress: Progress, *, copy: bool, own: OwnState, leave: bool = False) -> Shard:
-        """This rank's shard of the state after `progress.iteration` iterations.
+        """Return this rank's shard of the state after `progress.iteration` iterations.
 
         Args:
-            own: what this rank has for itself.
-            copy: later iterations do not change it. Without it, it holds until the next one.
-            leave: what is on a device stays there until its bytes are asked for; not with ``copy``.
+            own: state that only this rank has.
+            copy: copy all values; otherwise the shard is valid only until the next iteration.
+            leave: leave values on the device until their bytes are read; not with ``copy``.
 
         Raises:
-            WorkerFailureError: the function's own state cannot be had, or cannot be stored.
+            WorkerFailureError: a `state_dict()` raised, or its result cannot be stored.
         """
         state = capture(
             self._parts, progress, generation=self._generation, global_batch_size=self._global_batch_size
@@ -134,14 +134,14 @@ class ShardCapture:
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
-    """The model's own tensors by their places in a state: what is received there is loaded already."""
+    """Return the model's own tensors by their places in a state, so that a state is received in place."""
     module = parts.module
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     return {("model", name): tensor for name, tensor in named if parts.experts.is_here(name)}
 
 
 def state_bytes(parts: TrainingParts) -> int:
-    """Bytes of what a device holds of a state: the model's tensors and the optimizer's."""
+    """Return the bytes of a state on the device: the tensors of model and optimizer."""
     here = [each for name, each in parts.module.named_parameters() if parts.experts.is_here(name)]
     tensors = [*here, *parts.module.buffers()]
     for values in parts.optimizer.state.values():
@@ -150,16 +150,16 @@ def state_bytes(parts: TrainingParts) -> int:
 
 
 def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size: int) -> Progress:
-    """Put a state into freshly built parts, which keep its tensors; returns how far the job has come.
+    """Load a state into newly built parts, which keep its tensors; return the job's progress.
 
     Raises:
-        WorkerFailureError: `start_failed` when it is no state of this job, `function_error` when the function
-            cannot take its part back.
+        WorkerFailureError: `start_failed` if it is not a state of this job, `function_error` if the function
+            cannot load its part.
     """
     try:
         fits = state["sample_position"] == state["iteration"] * global_batch_size
         version, numbers, gauss = state["random"]["python"]
-        # States of versions that did not look have none.
+        # States of earlier versions lack "nonfinite".
         since, runs = state.get("nonfinite", (None, 0))
         progress = Progress(
             state["iteration"],
@@ -189,7 +189,7 @@ def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size
 
 
 def _load_model(parts: TrainingParts, state: Mapping[str, Tensor]) -> None:
-    """Load what this rank has of the model.
+    """Load this rank's part of the model.
 
     Raises:
         RuntimeError: the state is of another model.
@@ -206,17 +206,17 @@ def _load_model(parts: TrainingParts, state: Mapping[str, Tensor]) -> None:
 
 
 def _freeze_as(module: nn.Module, trained: Collection[str] | None) -> None:
-    """Train the parameters that were trained at a state. States of earlier versions do not say."""
+    """Set `requires_grad` as in a state; None (states of earlier versions) changes nothing."""
     if trained is not None:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in trained)
 
 
 def check_portable(parts: TrainingParts) -> None:
-    """Find out before training whether the state can be stored, as far as it is there already.
+    """Check before training that the initial state can be stored.
 
     Raises:
-        WorkerFailureError: `function_error` with what is wrong.
+        WorkerFailureError: `function_error`, with the reason.
     """
     states = _states_of(parts)
     with _refusing_what_cannot_be_stored():
@@ -224,7 +224,7 @@ def check_portable(parts: TrainingParts) -> None:
 
 
 def final_weights(parts: TrainingParts) -> dict[str, Tensor]:
-    """The model's weights as plain CPU tensors under their names."""
+    """Return the model's weights as plain CPU tensors by name."""
     with blaming_the_function("state_dict() of the model"):
         state = parts.module.state_dict()
     return {name: value.detach().cpu().clone() for name, value in state.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""What a worker may do to its server's disk with states of experts."""
+"""Limits on a worker's use of its server's disk for states of experts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from workers.runtime.failures import WorkerFailureError
 
 
 class DiskShare:
-    """A worker's share of a disk's room, bandwidth and endurance. Flash wears out with what is written to it.
+    """A worker's share of a disk's room, bandwidth and endurance (flash wears out with writes).
 
     The shares of a server's workers add up to its disk, so jobs on one server never use more together.
 
     Attributes:
-        room_bytes: of all files together; None for no limit but the disk's.
-        max_written_bytes: that may be written in the life of the worker; None for no limit.
-        bytes_per_second: of reads and writes together; None for no limit but the disk's.
-        written_bytes: since the beginning.
+        room_bytes: limit for all files together; None: only the disk's.
+        max_written_bytes: limit for bytes written in the worker's life; None: no limit.
+        bytes_per_second: limit for reads and writes together; None: only the disk's.
+        written_bytes: bytes written so far.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DiskShare:
 
     @contextmanager
     def moving(self, size_bytes: int) -> Iterator[None]:
-        """Read or write so many bytes meanwhile. It ends no earlier than the share allows."""
+        """Throttle a read or write in this context, which ends no earlier than the share allows."""
         began = self._clock()
         yield
         if self.bytes_per_second is None:

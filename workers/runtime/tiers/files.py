@@ -51,7 +51,7 @@ class ExpertFiles:
         max_bytes: int | None = None,
         disk: DiskShare | None = None,
     ) -> None:
-        """Begin with an empty folder. `disk` counts and limits what is written."""
+        """Begin with an empty folder. `disk` counts and limits the bytes written."""
         self.folder, self.rows, self.elements, self.max_bytes = folder, rows, elements, max_bytes
         self._disk = disk or DiskShare()
         self.bytes_read = self.bytes_written = 0
@@ -125,7 +125,7 @@ class ExpertFiles:
         self.bytes_written += self.state_bytes
 
     def map(self, key: Key) -> Tensor:
-        """Return a state that later writes do not change, mapped into memory and read as it is needed.
+        """Return a memory-mapped state that later writes do not change.
 
         Raises:
             WorkerFailureError: the file is lost or damaged.

@@ -1,4 +1,4 @@
-"""States of experts in host memory, in front of those in files: `moe.moesys.cache` carried out."""
+"""A cache of expert states in host memory in front of files, with the policy of `moe.moesys.cache`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class TierCounts:
     """Totals since the beginning.
 
     Attributes:
-        accesses, hits, misses: of states in host memory.
-        fetched_ahead: states that were read before they were needed.
-        bypasses: states that found no room in host memory.
-        write_backs: changed states that were written because they left host memory.
-        flushes: changed states that were written and stayed.
-        bytes_read, bytes_written: of files.
+        accesses, hits, misses: accesses to states, found in host memory or not.
+        fetched_ahead: states read before they were needed.
+        bypasses: states without room in host memory.
+        write_backs: changed states written because they left host memory.
+        flushes: changed states written that stayed.
+        bytes_read, bytes_written: file traffic.
     """
 
     accesses: int = 0
@@ -124,7 +124,7 @@ class HostCache:
         return self._acquire(key, is_ahead=True) is not None
 
     def drop_ahead(self, keys: Collection[Key]) -> int:
-        """Let states leave that were fetched ahead and not used; return their number."""
+        """Unpin states that were fetched ahead and not used; return their number."""
         with self._changed:
             unused = self._ahead.intersection(keys)
             self._ahead -= unused
@@ -205,7 +205,7 @@ class HostCache:
         return HostState(key, values, is_cached, is_dirty=returned is not None)
 
     def _pin(self, key: Key, *, is_ahead: bool) -> None:
-        """Pin a state for its user. One that was fetched ahead is pinned already."""
+        """Pin a state for its user. A state that was fetched ahead is already pinned."""
         if is_ahead:
             self._ahead.add(key)
             self._cache.pin(key)

@@ -1,7 +1,7 @@
-"""The experts of a model whose layers ask for tiers (`MoELayer(..., tiers="auto")`).
+"""The experts of a model whose layers have tiers (`MoELayer(..., tiers="auto")`).
 
-Each rank keeps the states of the experts that it hosts in files below its temporary folder. Host memory holds
-those of two layers: the one that computes, and the one that is fetched ahead.
+Each rank keeps the states of its hosted experts in files below its temporary folder. Host memory holds the
+states of two layers: the one that computes, and the one that is fetched ahead.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from workers.runtime.function.returned import refused
 from workers.runtime.tiers.tiered_experts import TieredExperts
 from workers.runtime.tiers.usage import TierUsage
 
-#: Of the disk's free space. Nearly full disks slow down and wear out.
+#: Usable share of the disk's free space. Nearly full disks slow down and wear out.
 _USABLE_DISK = 0.9
 
 
 def find_tiered(layers: Mapping[str, MoELayer], spread: Mapping[str, ExpertParameter]) -> frozenset[str]:
-    """Return the names of the parameters whose experts are to lie in tiers.
+    """Return the names of the parameters whose experts are kept in tiers.
 
     Args:
         layers: all layers by their names.
-        spread: the parameters of experts that the ranks divide among them.
+        spread: the parameters of spread experts.
     """
     return frozenset(name for name, each in spread.items() if layers[each.layer].tiers == "auto")
 
 
 class ModelTiers:
-    """The experts of one rank, in files from now on."""
+    """The tiers of one rank's experts."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class ModelTiers:
             self._note_places(experts, keys, tiered)
 
     def value(self, name: str) -> Tensor | None:
-        """Return the present value of a parameter in tiers; None for any other parameter."""
+        """Return the current value of a parameter in tiers; None for any other parameter."""
         if name not in self._places:
             return None
         experts, key, parameter = self._places[name]
         return experts.snapshot(key)[0][parameter]
 
     def usage(self) -> TierUsage:
-        """Return what all tiers did since they were built."""
+        """Return the usage of all tiers since they were built."""
         return reduce(TierUsage.plus, (experts.usage() for experts in self._experts), TierUsage())
 
     def give_back(self) -> None:
-        """Give the model and its optimizer their states in host memory again; delete the files."""
+        """Restore the states of model and optimizer in host memory; delete the files."""
         for experts in self._experts:
             experts.give_back()
         self._remove_files()

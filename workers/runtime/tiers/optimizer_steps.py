@@ -1,4 +1,4 @@
-"""An optimizer's step for one expert whose parameters and moments lie in a state of a tier.
+"""An optimizer's step for one expert whose parameters and moments are in a state of a tier.
 
 The steps are those of the user's own optimizer, so they give the same bits as with all states in memory.
 """
@@ -21,24 +21,24 @@ class ExpertSteps:
     """Steps of a user's optimizer for experts of one shape.
 
     Attributes:
-        shapes: of an expert's parameters, by name.
-        moments: names of what the optimizer keeps in a parameter's shape.
+        shapes: shapes of an expert's parameters, by name.
+        moments: names of the optimizer's state tensors with a parameter's shape.
         rows: rows of a state: the parameters, and each moment.
-        elements: parameters of an expert.
+        elements: number of parameters of an expert.
     """
 
     def __init__(self, optimizer: Optimizer, shapes: Mapping[str, torch.Size]) -> None:
-        """Find out what the optimizer keeps.
+        """Find the optimizer's moments.
 
         Raises:
-            ValueError: it keeps tensors of another shape.
+            ValueError: its state has tensors of another shape.
         """
         self.shapes = dict(shapes)
         self._optimizer = optimizer
         self.moments = _find_moments(optimizer)
         self.rows = 1 + len(self.moments)
         self.elements = sum(shape.numel() for shape in shapes.values())
-        #: By expert, for each parameter: what the optimizer keeps beside moments; None before its first step.
+        #: By expert, for each parameter: optimizer state other than moments; None before the first step.
         self._scalars: dict[Key, list[dict[str, Any] | None]] = {}
 
     def parameters(self, values: Tensor) -> dict[str, Tensor]:
@@ -51,8 +51,8 @@ class ExpertSteps:
         """Change a state in place.
 
         Args:
-            gradients: of each parameter, in the order of `shapes`. A parameter without one is not stepped.
-            groups: of each parameter, the index of its group in the optimizer. Its present options apply.
+            gradients: one for each parameter, in the order of `shapes`; a parameter with None is not stepped.
+            groups: for each parameter, the index of its group in the optimizer, whose current options apply.
         """
         moments = self._moment_views(values)
         scalars = self._scalars.get(key, [None] * len(self.shapes))
@@ -74,15 +74,15 @@ class ExpertSteps:
         for index, parameter in enumerate(parameters):
             for name, views in moments.items():
                 moment = shell.state[parameter].get(name)
-                # The optimizer makes moments of its own at the first step.
+                # At the first step the optimizer creates its own moments.
                 if moment is not None and moment.data_ptr() != views[index].data_ptr():
                     views[index].copy_(moment)
 
     def adopt(self, key: Key, values: Tensor, states: Sequence[Mapping[str, Any]]) -> None:
-        """Put what the optimizer has kept of an expert into its state.
+        """Copy an expert's optimizer states into its state.
 
         Args:
-            states: of each parameter; empty before its first step.
+            states: for each parameter; empty before its first step.
         """
         for name, views in self._moment_views(values).items():
             for view, state in zip(views, states, strict=True):
@@ -91,7 +91,7 @@ class ExpertSteps:
         self._scalars[key] = [self._without_moments(state) for state in states]
 
     def optimizer_states(self, key: Key, values: Tensor) -> list[dict[str, Any]]:
-        """Return what the optimizer would keep of each parameter itself; empty before the first step."""
+        """Return each parameter's optimizer state as the optimizer has it; empty before the first step."""
         moments = self._moment_views(values)
         states: list[dict[str, Any]] = []
         for index, kept in enumerate(self._scalars[key]):
@@ -100,7 +100,7 @@ class ExpertSteps:
         return states
 
     def _without_moments(self, state: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what is kept beside moments; None if nothing is kept at all."""
+        """Return the optimizer state without moments; None if there is no state."""
         return {name: value for name, value in state.items() if name not in self.moments} if state else None
 
     def _moment_views(self, values: Tensor) -> dict[str, list[Tensor]]:
@@ -128,7 +128,7 @@ def _empty_copy(optimizer: Optimizer) -> Any:
 
 
 def _find_moments(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of what the optimizer keeps in a parameter's shape, found by steps of a probe."""
+    """Return the names of state tensors with a parameter's shape, found by stepping a probe."""
     shape = torch.Size((2, 3))
     found: set[str] = set()
     for group in optimizer.param_groups:

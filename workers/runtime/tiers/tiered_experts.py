@@ -1,8 +1,8 @@
-"""Experts whose states lie in tiers while they train (MoESys 2.1 to 2.3).
+"""Tiers of expert states in training (MoESys 2.1 to 2.3).
 
 An expert's parameters are on the device while it computes. Otherwise its state is in host memory or in its
-file. The parameters of its module keep their shape without memory. In the backward pass an expert is computed
-again from its rows, and its gradients are kept in host memory until the optimizer's step.
+file. The parameters of its module keep their shape without memory. In the backward pass an expert is
+recomputed from its rows, and its gradients are kept in host memory until the optimizer's step.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from workers.runtime.tiers.usage import TierUsage
 
 
 class TieredExperts:
-    """Takes over experts of one shape.
+    """Experts of one shape whose states are in tiers.
 
     Attributes:
         host: their states.
         predicted, mispredicted: uses of experts that were fetched ahead, and that were not.
         unused: experts that were fetched ahead and not used.
-        stall_seconds: that computation waited for states.
+        stall_seconds: time that computation waited for states.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class TieredExperts:
         Args:
             experts: modules with FP32 parameters on the host, by layer and id. Layers are numbered in the
                 order in which they compute.
-            optimizer: has all their parameters.
-            folder: of the files; what is in it is deleted.
-            host_entries: states that host memory holds.
-            max_file_bytes: limit of all files together.
-            disk: counts and limits what is written.
+            optimizer: the optimizer of all their parameters.
+            folder: folder of the files; its content is deleted.
+            host_entries: number of states in host memory.
+            max_file_bytes: limit for all files together.
+            disk: counts and limits the bytes written.
 
         Raises:
             ValueError: the experts or the optimizer do not fit.
@@ -73,13 +73,13 @@ class TieredExperts:
         self.predicted = self.mispredicted = self.unused = 0
         self.stall_seconds = 0.0
         self._layers = sorted({layer for layer, _ in self.experts})
-        #: Half of the room at most, so that states in use find some.
+        #: At most half of the entries, so that states in use have room.
         self._max_ahead = host_entries // 2
         self._fetches = ThreadPoolExecutor(1, thread_name_prefix="expert-states")
         self._coming: dict[Key, Future[bool]] = {}
         self._received: dict[Key, int] = {}
         self._received_before: dict[Key, int] = {}
-        #: The layer that computes, and whether in the backward pass.
+        #: The computing layer, and whether it is in the backward pass.
         self._current: tuple[int, bool] | None = None
         self._numbers = _parameter_numbers(optimizer)
         self._groups = {key: self._groups_of(module) for key, module in self.experts.items()}
@@ -87,11 +87,11 @@ class TieredExperts:
         for key, module in self.experts.items():
             self._take_over(key, module)
         self._hooks.append(optimizer.register_state_dict_post_hook(self._add_optimizer_states))
-        # It runs before the optimizer's own step, which then finds no gradients of experts.
+        # It runs before the optimizer's own step and removes the experts' gradients.
         self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.step()))
 
     def step(self) -> None:
-        """Step all experts that have gradients, in the order of keys. The next one is fetched meanwhile."""
+        """Step all experts that have gradients, in the order of keys, each while the next is fetched."""
         self._drop_fetched(list(self._coming))
         gradients = {key: self._take_gradients(module) for key, module in self.experts.items()}
         due = [key for key, own in gradients.items() if any(gradient is not None for gradient in own)]
@@ -112,14 +112,14 @@ class TieredExperts:
         )
 
     def snapshot(self, key: Key) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-        """Return an expert's parameters by name, and what the optimizer keeps of each. Later steps do not
-        change them; they are read from files as they are needed."""
+        """Return an expert's parameters by name, and their optimizer states. They are mapped from files, and
+        later steps do not change them."""
         self.host.flush()
         values = self.host.files.map(key)
         return self.steps.parameters(values), self.steps.optimizer_states(key, values)
 
     def give_back(self) -> None:
-        """Give modules their parameters and the optimizer its states, in host memory; delete the files."""
+        """Restore modules' parameters and the optimizer's states in host memory; delete the files."""
         self._drop_fetched(list(self._coming))
         self._fetches.shutdown()
         for hook in self._hooks:
@@ -151,7 +151,7 @@ class TieredExperts:
     def backward(self, key: Key, rows: Tensor, gradient: Tensor) -> Tensor:
         """Return the gradient of the rows, and keep those of the parameters."""
         if not len(rows):
-            # As in memory: an expert without rows has gradients of 0.
+            # Same as without tiers: an expert without rows has gradients of 0.
             self._add_gradients(key, [torch.zeros(shape) for shape in self.steps.shapes.values()])
             return torch.zeros_like(rows)
         self._enter(key[0], is_backward=True)
@@ -184,7 +184,7 @@ class TieredExperts:
     # -- fetching ahead
 
     def _enter(self, layer: int, *, is_backward: bool) -> None:
-        """On entering a layer, fetch the experts that the next one is predicted to use."""
+        """On entering a layer, fetch the experts that the next layer is predicted to use."""
         if self._current == (layer, is_backward) or not self._max_ahead:
             return
         self._current = (layer, is_backward)
@@ -205,7 +205,7 @@ class TieredExperts:
 
     @contextmanager
     def _held(self, key: Key, *, is_counted: bool = True) -> Iterator[HostState]:
-        """Hold a state in host memory, and count the time until it is there."""
+        """Hold a state in host memory, and count the wait for it."""
         began = time.perf_counter()
         self._await(key, is_counted=is_counted)
         with self.host.state(key) as held:
@@ -222,7 +222,7 @@ class TieredExperts:
             coming.result()
 
     def _drop_fetched(self, keys: Sequence[Key]) -> None:
-        """Let experts leave that were fetched ahead and not used."""
+        """Unpin experts that were fetched ahead and not used."""
         for key in keys:
             self._coming.pop(key).result()
         self.unused += self.host.drop_ahead(keys)
@@ -240,7 +240,7 @@ class TieredExperts:
         self.steps.adopt(key, values, states)
         self.host.files.write(key, values)
         for parameter in module.parameters():
-            # A result that depends on a parameter outside of its expert shows it.
+            # NaN, so that a result that uses a parameter outside its expert shows it.
             nothing = torch.full((1,), torch.nan)
             parameter.data = nothing.expand(parameter.shape)
         self._hooks.append(module.register_state_dict_post_hook(partial(self._add_parameters, key)))
@@ -280,7 +280,7 @@ class TieredExperts:
 
 
 class _TieredExpert(torch.autograd.Function):
-    """An expert that is computed again in the backward pass."""
+    """An expert that is recomputed in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, anchor: Tensor, tiers: TieredExperts, key: Key) -> Tensor:

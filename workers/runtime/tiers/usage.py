@@ -1,4 +1,4 @@
-"""What tiers of experts did in an iteration."""
+"""Usage of the tiers of experts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class TierUsage:
     """Totals of one worker, or of several.
 
     Attributes:
-        accesses, hits: of states in host memory.
-        stall_seconds: that computation waited for states.
-        bytes_read, bytes_written: of files.
+        accesses, hits: accesses to states, and those found in host memory.
+        stall_seconds: time that computation waited for states.
+        bytes_read, bytes_written: file traffic.
     """
 
     accesses: float = 0.0
