@@ -1,2 +1,2 @@
-"""An inference cluster that is not there: it serves an invented load, and lends and reclaims servers by the
-real API."""
+"""An emulated inference scheduler: it serves a synthetic load, and lends and reclaims servers by the real
+API."""

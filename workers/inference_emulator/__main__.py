@@ -67,7 +67,7 @@ def emulate(
     try:
         series = read_usage(usage, seed=seed)
         with Client(url, token=token, retry_seconds=10.0) as client:
-            # One credential, one inference cluster.
+            # A credential is for one inference cluster.
             settings = client.inference.cluster(str(client.inference.clusters()[0]["name"]))
             count = servers or int(settings["standing"]["servers"])
             load = RequestLoad(
@@ -93,7 +93,7 @@ def emulate(
 
 
 def _step(emulator: Emulator) -> None:
-    """One step. What the platform refuses is told and looked at anew; a credential that is no good ends the
+    """Take one step. Other refusals of the platform are logged and retried; an invalid credential ends the
     emulator."""
     try:
         emulator.step()

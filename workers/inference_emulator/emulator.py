@@ -30,22 +30,21 @@ Clock = Callable[[], datetime]
 _DONE_LOANS = ("done", "withdrawn", "refused")
 _MOST_UNREPORTED = 2000
 _FORECAST_PATIENCE_PERIODS = 0.2
-"""The platform forecasts once it has the sample: a decision waits for that, but no longer than this."""
+"""Maximum time that a decision waits for the forecast, which the platform makes after the sample."""
 _WANTED_WITHIN_PERIODS = 0.1
-"""The period that servers are asked back for has begun already; a tenth of it hardly shows in its mean."""
+"""Servers are asked back for a period that has already begun; a tenth of it barely affects its mean."""
 _LEAST_NOTICE = timedelta(seconds=5)
-"""Where periods are short, as in a demo: jobs need some seconds to leave, however fast the emulated day goes
-by."""
+"""Minimum for short periods, as in a demo: jobs need some seconds to leave at any emulation speed."""
 
 
 def utc_now() -> datetime:
-    """The present, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 @dataclass
 class Period:
-    """What was seen of the period that is under way."""
+    """Observations of the current period."""
 
     ends_at: datetime
     usage: list[float] = field(default_factory=list)
@@ -54,12 +53,11 @@ class Period:
 
 @dataclass
 class Emulator:
-    """One inference cluster's scheduler. `step` may be called as often as one likes; it takes the present
-    from ``clock``.
+    """One inference cluster's scheduler. `step` may be called at any frequency; ``clock`` gives the time.
 
     ``asks_back``: False leaves asking back to the platform's forecast. ``uses_forecast``: lends and asks back
-    by the larger of usage and what the platform forecasts, with the cluster's margin. Headroom and margin are
-    what its operators set at the time.
+    by the larger of usage and the platform's forecast, with the cluster's margin. Headroom and margin are the
+    operators' current settings.
     """
 
     inference: Inference
@@ -73,7 +71,7 @@ class Emulator:
     began_at: datetime | None = None
     period: Period | None = None
     serving: Serving | None = None
-    #: As the platform said last; None before its first answer.
+    #: The platform's newest answer; None before the first.
     servers: Sequence[dict[str, Any]] | None = None
     _decision_due: bool = False
     _forecast_awaited_until: datetime | None = None
@@ -81,12 +79,12 @@ class Emulator:
     def step(self) -> None:
         """Serve, report, settle orders, decide new ones.
 
-        A platform that is away costs nothing but time: requests are served by the servers that were at home
-        last, and what was decided or measured is kept and sent later.
+        If the platform is unreachable, the servers last known at home serve the requests, and decisions and
+        measurements are kept and sent later.
         """
         now = self.clock()
-        # The curve begins with the period that is under way: its samples are then those that are reported,
-        # not means of two.
+        # The curve begins with the current period, so that each reported sample is one of the curve's samples
+        # and not a mean of two.
         self.began_at = self.began_at or _next_boundary(now, self.period_seconds) - self._periods(1)
         is_there = self._look()
         if self.servers is None:
@@ -129,8 +127,7 @@ class Emulator:
             )
 
     def _measure(self, now: datetime) -> bool:
-        """Note what is served; at the end of a period write its sample down. Returns whether one has
-        ended."""
+        """Record the usage; at the end of a period store its sample. Return whether a period has ended."""
         assert self.serving is not None
         usage = self.load.usage((now - (self.began_at or now)).total_seconds())
         over = self.period is not None and now >= self.period.ends_at
@@ -164,7 +161,7 @@ class Emulator:
     # --- orders ---------------------------------------------------------------------------------------------
 
     def _send_orders(self) -> None:
-        """Send what was decided and has no answer yet, under the same ids as before."""
+        """Send unanswered orders, under the same ids as before."""
         for order in [order for order in self.book.orders if not order.answered]:
             try:
                 if order.is_loan:
@@ -173,8 +170,8 @@ class Emulator:
                     wanted_by = datetime.fromisoformat(order.wanted_by)
                     self.inference.ask_back(self.name, order.id, order.count, wanted_by=wanted_by)
             except (InvalidRequestError, ConflictError) as error:
-                # Refused for good: lending is off, a server is down. The next decision looks at the servers
-                # anew.
+                # A final refusal, as lending is off or a server is down. The next decision reads the servers
+                # again.
                 log.warning("order refused", order=order.id, loan=order.is_loan, error=error.message)
                 self.book.finish(order)
                 continue
@@ -182,7 +179,7 @@ class Emulator:
             self.book.save()
 
     def _settle(self) -> None:
-        """Look at answered orders: confirm servers that are back, forget what is done."""
+        """Follow answered orders: confirm returned servers, remove finished orders."""
         for order in [order for order in self.book.orders if order.answered]:
             if order.is_loan:
                 self._settle_loan(order)
@@ -212,9 +209,9 @@ class Emulator:
             self.book.finish(order)
 
     def _decide(self, now: datetime) -> bool:
-        """Follow the lending rule with the period that has just ended and, where there is one, the forecast.
+        """Apply the lending rule to the usage of the last period and the forecast, if there is one.
 
-        Returns False while the forecast of the coming period is still to come.
+        Return False while the forecast of the next period is awaited.
         """
         settings = self.inference.cluster(self.name)
         usage, forecast = settings["standing"]["usage"], settings["standing"]["forecast"]
@@ -222,8 +219,7 @@ class Emulator:
             return True
         if self.uses_forecast and forecast is None and self._awaits_forecast(now):
             return False
-        # Anew: an offer that was carried out since the step began is no offer any more, and its servers are
-        # away.
+        # Read again: the servers of an offer carried out since the step began are away.
         self.servers = servers = self.inference.servers(self.name)
         at_home = [row for row in servers if row["lending_state"] == "inference"]
         offered = {name for order in self.book.orders if order.is_loan for name in order.servers}
@@ -271,6 +267,6 @@ class Emulator:
 
 
 def _next_boundary(now: datetime, period_seconds: float) -> datetime:
-    """The end of the period that ``now`` is in; periods begin at multiples of their length."""
+    """Return the end of the period that contains ``now``; periods begin at multiples of their length."""
     ended = now.timestamp() // period_seconds
     return datetime.fromtimestamp((ended + 1) * period_seconds, tz=UTC)

@@ -1,5 +1,5 @@
-"""The requests that an inference cluster gets, and how many servers it takes to serve them (Lyra section
-3.2.1; spec 2.2)."""
+"""The request load of an inference cluster, and the servers needed to serve it (Lyra section 3.2.1; spec
+2.2)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lending.core.lending_rule import ROUNDING_GUARD
 from simulation.inference.usage import UsageSeries
 
 MOST_SOURCE_CHARACTERS = 200
-"""As much of a source as the platform keeps."""
+"""The platform's limit for a source."""
 REQUESTS_PER_SERVER = 1000.0
-"""Requests a second that one server serves in time: the unit of the load, nothing hangs on it."""
+"""Requests a second that one server serves in time: an arbitrary unit of the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """Requests over time for a cluster of ``servers``, as a usage curve says.
+    """Requests over time for a cluster of ``servers``, by a usage curve.
 
     ``speed_up`` seconds of the curve pass in one second, beginning ``start_seconds`` after its midnight.
     """
@@ -33,16 +33,16 @@ class RequestLoad:
             raise ValueError(f"time cannot pass {self.speed_up:g} times as fast")
 
     def usage(self, seconds: float) -> float:
-        """Share of the cluster's GPUs that the requests take, ``seconds`` after the beginning."""
+        """Return the share of the cluster's GPUs that the requests take, ``seconds`` after the beginning."""
         return self.series.at(self.series.start_seconds + self.start_seconds + seconds * self.speed_up)
 
     def source(self) -> str:
-        """Where the figures of this load are from, for those who see them: it is emulated, by which curve."""
+        """Return the origin of this load's figures, for display: that it is emulated, and by which curve."""
         faster = f", {self.speed_up:g} times as fast" if self.speed_up != 1.0 else ""
         return shorten(f"emulated: {self.series.source}{faster}", MOST_SOURCE_CHARACTERS, placeholder=" …")
 
     def requests_per_second(self, seconds: float) -> float:
-        """Requests that come then."""
+        """Return the request rate ``seconds`` after the beginning."""
         return self.usage(seconds) * self.servers * REQUESTS_PER_SERVER
 
 
@@ -57,7 +57,7 @@ class Serving:
 
 
 def serve(requests_per_second: float, servers_at_home: int) -> Serving:
-    """Requests packed onto as few servers as they take; what is beyond the servers at home is not served in
+    """Pack requests onto as few servers as possible; requests beyond the servers at home are not served in
     time."""
     needed = max(0, ceil(requests_per_second / REQUESTS_PER_SERVER - ROUNDING_GUARD))
     served = min(requests_per_second, servers_at_home * REQUESTS_PER_SERVER)

@@ -1,5 +1,4 @@
-"""Orders that were decided: written down before they are sent, so that a crash in between loses and doubles
-nothing."""
+"""Decided orders, stored before they are sent, so that a crash in between neither loses nor doubles any."""
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from pathlib import Path
 
 @dataclass
 class Order:
-    """One order under the id that it keeps. ``servers`` is empty for a reclaim, ``count`` 0 for a loan.
+    """One order with its permanent id. ``servers`` is empty for a reclaim, ``count`` 0 for a loan.
 
-    ``count``: servers that are still to come back.
+    ``count``: servers not returned yet.
     """
 
     id: str
     servers: list[str] = field(default_factory=list)
     count: int = 0
     wanted_by: str = ""
-    #: The platform has it.
+    #: Whether the platform has accepted it.
     answered: bool = False
 
     @property
@@ -29,8 +28,7 @@ class Order:
 
 
 class OrderBook:
-    """Unfinished orders, oldest first, and the samples that were not reported yet; kept in a file where there
-    is one."""
+    """Unfinished orders, oldest first, and unreported samples; stored in ``file`` unless it is None."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -42,21 +40,21 @@ class OrderBook:
             self.samples = list(kept["samples"])
 
     def add(self, order: Order) -> None:
-        """Write down an order that will be sent."""
+        """Store an order that will be sent."""
         self.orders.append(order)
         self.save()
 
     def finish(self, order: Order) -> None:
-        """Forget an order that is done."""
+        """Remove a finished order."""
         self.orders.remove(order)
         self.save()
 
     def reclaims(self) -> list[Order]:
-        """Orders for servers that are not all back yet."""
+        """Return orders whose servers are not all back yet."""
         return [order for order in self.orders if not order.is_loan]
 
     def save(self) -> None:
-        """Replace the file whole, or leave it as it was."""
+        """Replace the file atomically."""
         if self._file is None:
             return
         text = json.dumps({"orders": [asdict(order) for order in self.orders], "samples": self.samples})

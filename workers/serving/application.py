@@ -42,7 +42,7 @@ Answer = tuple[int, bytes]
 
 
 class ProblemError(Exception):
-    """A request that is answered by a problem document."""
+    """A request whose answer is a problem document."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -65,7 +65,11 @@ class ServingApplication:
         token_digests: Callable[[], Collection[str]],
         is_draining: Callable[[], bool],
     ) -> None:
-        """`token_digests`: SHA-256 digests, in hexadecimal, of the tokens that open the worker now."""
+        """Store the arguments.
+
+        Args:
+            token_digests: returns the SHA-256 digests, in hexadecimal, of the currently valid tokens.
+        """
         self._batcher = batcher
         self._counts = counts
         self._generation = generation
@@ -99,7 +103,7 @@ class ServingApplication:
         elif status == 405:
             fields.append((b"allow", _METHODS[scope["path"]].encode()))
         if self._is_draining():
-            # The caller's next connection goes to another replica.
+            # So that the caller's next connection goes to another replica.
             fields.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": fields})
         await send({"type": "http.response.body", "body": content, "more_body": False})
@@ -107,7 +111,7 @@ class ServingApplication:
     def _authenticate(self, authorization: bytes) -> None:
         scheme, _, token = authorization.partition(b" ")
         digest = hashlib.sha256(token.strip()).hexdigest()
-        # All are compared, so that the time says nothing of which one was nearly right.
+        # Compare all, so that the time reveals nothing about which one nearly matches.
         found = sum(hmac.compare_digest(digest, known) for known in self._token_digests())
         if scheme.lower() != b"bearer" or not found:
             raise ProblemError(
@@ -156,7 +160,7 @@ class ServingApplication:
         return self._counted(found, len(inputs), loop.time() - came_at)
 
     def _counted(self, outcome: Outcome, inputs: int, seconds: float) -> bytes:
-        """The answer's body. Raises ProblemError where there is none."""
+        """Count a request; return the answer's body. Raise ProblemError if there is none."""
         if isinstance(outcome, bytes):
             self._counts.answered(inputs, seconds)
             return outcome
@@ -175,10 +179,10 @@ class ServingApplication:
         raise ProblemError(500, "function_error", str(outcome))
 
     async def _body(self, headers: dict[bytes, bytes], receive: ASGIReceiveCallable) -> bytes:
-        """The request's body, read whole. Raises ProblemError.
+        """Return the request's whole body. Raise ProblemError if it is refused.
 
-        Of a body that is refused the protocol throws away what still comes, within its deadlines, so that the
-        caller reads the answer.
+        The protocol discards the rest of a refused body, within its deadlines, so that the caller can read
+        the answer.
         """
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media_type != _JSON.encode():
@@ -206,7 +210,7 @@ class ServingApplication:
 
 
 def read_inputs(body: bytes) -> list[Any]:
-    """The inputs in a request's body. Raises ProblemError."""
+    """Return the inputs in a request's body. Raise ProblemError if it is invalid."""
     try:
         value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:

@@ -18,11 +18,12 @@ class ServingAssignment:
     """One replica of a deployment (docs/protocols.md 2.12).
 
     Attributes:
-        job: the key of the replica. address, port: where it listens.
+        job: the key of the replica.
+        address, port: where it listens.
         group: its place among servers that spread the experts of one model; None: it is alone.
-        device_bytes: that weights may take of the device; None: any number.
-        latency_target_seconds: that a ring must be able to meet; None: any time.
-        has_weights: whether a job's final weights are in the box; else the model is as `init_model` makes it.
+        device_bytes: device memory that weights may take; None: no limit.
+        latency_target_seconds: latency that a ring must be able to meet; None: no target.
+        has_weights: whether a job's final weights are in the box; otherwise `init_model`'s are served.
     """
 
     job: str
@@ -42,7 +43,7 @@ class ServingAssignment:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> ServingAssignment:
-        """Read an `assign` message. Raises ValueError where a field is missing or wrong."""
+        """Read an `assign` message. Raise ValueError if a field is missing or invalid."""
         memory = message.get("memory") or {}
         try:
             return cls(

@@ -1,6 +1,6 @@
-"""Requests gathered into batches: which are computed together, when, and which are refused or late.
+"""Gathers requests into batches: which are computed together, when, and which are refused or late.
 
-All methods are for one thread, the event loop's. Clock and timers are the loop's own.
+All methods run in the event loop's thread. Clock and timers are the loop's own.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Outcome = bytes | Exception
 
 
 class Timer(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """Do not make it."""
+        """Cancel the call."""
 
 
 class Timers(Protocol):
-    """What an event loop offers."""
+    """The timers of an event loop."""
 
     def time(self) -> float:
-        """Seconds, from any beginning."""
+        """Return monotonic seconds."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """Call once after so many seconds."""
+        """Call `callback` once after `delay` seconds."""
 
 
 class Request:
@@ -43,20 +43,24 @@ class Request:
         self._settle = settle
 
     def settle(self, outcome: Outcome) -> None:
-        """Answer it, unless it is answered already."""
+        """Set the outcome, unless it is already set."""
         if not self.is_settled:
             self.is_settled = True
             self._settle(outcome)
 
 
 class Batcher:
-    """A bounded queue from which one batch after the other is computed.
+    """A bounded queue whose requests are computed batch by batch.
 
-    A batch is made of whole requests in the order in which they came: as many as fit, and one in any case.
+    A batch consists of whole requests in the order of arrival: as many as fit, and at least one.
     """
 
     def __init__(self, begin: Callable[[list[Request]], None], limits: ServingLimits, timers: Timers) -> None:
-        """`begin` starts the computation of a batch and returns; its end is told by :meth:`ended`."""
+        """Begin with an empty queue.
+
+        Args:
+            begin: starts the computation of a batch and returns; :meth:`ended` is called at its end.
+        """
         self._begin = begin
         self._limits = limits
         self._timers = timers
@@ -77,7 +81,7 @@ class Batcher:
         return not self._queue and not self._computing
 
     def submit(self, request: Request) -> None:
-        """Put a request into the queue. Raises QueueFullError and NotServingError."""
+        """Put a request into the queue. Raise QueueFullError or NotServingError if it is refused."""
         if self._is_closed:
             raise NotServingError("this worker ends")
         # A single request may be larger than the queue.
@@ -90,14 +94,14 @@ class Batcher:
         self._look()
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
-        """Settle the batch that was computed, and begin the next one."""
+        """Settle the computed batch, and begin the next one."""
         for request, outcome in zip(self._computing, outcomes, strict=True):
             request.settle(outcome)
         self._computing = []
         self._look()
 
     def expire(self) -> None:
-        """Settle what was not answered in time. What is computed of it goes on."""
+        """Settle requests that were not answered in time. Their computation continues."""
         latest = self._timers.time() - self._limits.answer_seconds
         late = LateError(f"there was no answer within {self._limits.answer_seconds:g} s")
         for request in self._computing:
@@ -109,12 +113,12 @@ class Batcher:
             request.settle(late)
 
     def close(self) -> None:
-        """Accept nothing more; compute what waits at once."""
+        """Accept no more requests; compute the waiting ones at once."""
         self._is_closed = True
         self._look()
 
     def give_up(self, computing: Exception) -> None:
-        """Settle everything: what is computed with this error, and what waits as not served here."""
+        """Settle all requests: those being computed with this error, waiting ones with NotServingError."""
         self._is_closed = True
         for request in self._computing:
             request.settle(computing)
@@ -124,7 +128,7 @@ class Batcher:
         self._waiting_inputs = 0
 
     def _look(self) -> None:
-        """Begin a batch where it is time, or look again when it will be."""
+        """Begin a batch if one is due, or set a timer for the time when it is."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""The HTTP protocol of every server: who sends a request or takes an answer too slowly is cut off.
+"""The HTTP protocol of all servers: it disconnects callers that send a request or read an answer too slowly.
 
-What a slow caller costs is one connection, and how many of those there are is bounded here: for each peer,
-and in all. The control plane's servers use it (`config/serving/`), and workers that serve.
+A slow caller occupies one connection. The number of connections is bounded for each peer and in total. The
+control plane's servers (`config/serving/`) and serving workers use this protocol.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from punctual.protocol.problems import MEDIA_TYPE, problem
 
-#: A request may take this long, and then as long as its bytes take at this rate; so may what is left of an
-#: answer. A modem of 64 kbit/s is fast enough.
+#: A request may take GRACE_SECONDS plus the time of its bytes at BYTES_PER_SECOND (a 64 kbit/s line); so may
+#: the unsent rest of an answer.
 GRACE_SECONDS = 10.0
 BYTES_PER_SECOND = 8_000
-#: However many bytes it has.
+#: Maximum time of a request of any size.
 REQUEST_SECONDS = 300.0
 #: Request line and headers.
 HEADER_BYTES = 65_536
-#: Path and query. The longest list of filters that is understood takes less.
+#: Limit for path and query. The longest valid list of filters is shorter.
 ADDRESS_BYTES = 32_768
-#: Requests of one peer that are on their way at once. Whoever began first gives way: an honest request takes
-#: milliseconds.
+#: Maximum number of concurrently arriving requests of one peer. The oldest is dropped: an honest request
+#: takes milliseconds.
 RECEIVING_FROM_A_PEER = 64
 _LOOK_SECONDS = 1.0
-#: Files of a process that are no connections of callers.
+#: Open files of a process other than callers' connections.
 _OTHER_FILES = 128
 _MOST_CONNECTIONS = 4_000
 
@@ -40,13 +40,13 @@ _turns = itertools.count(1)
 
 
 def is_late(elapsed_seconds: float, received_bytes: int) -> bool:
-    """Whether a request that began so long ago should have arrived by now."""
+    """Return whether a request that began `elapsed_seconds` ago should have arrived."""
     allowed = min(GRACE_SECONDS + received_bytes / BYTES_PER_SECOND, REQUEST_SECONDS)
     return elapsed_seconds > allowed
 
 
 def most_connections() -> int:
-    """Connections that a process keeps at once."""
+    """Return the maximum number of concurrent connections of this process."""
     files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(_OTHER_FILES, min(_MOST_CONNECTIONS, files - _OTHER_FILES))
 
@@ -58,37 +58,37 @@ def _turn(connection: BoundedProtocol) -> int:
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a deadline for each request and each answer."""
 
-    #: Requests of one peer that are on their way at once; None where peers are not told apart.
+    #: Maximum number of concurrently arriving requests of one peer; None: no limit per peer.
     receiving_from_a_peer: ClassVar[int | None] = RECEIVING_FROM_A_PEER
 
-    #: When the request began that is awaited or on its way; None while there is none.
+    #: When the awaited or arriving request began; None if there is none.
     _begun: float | None = None
-    #: The place of its last request among all: the loop's clock stands still while it works.
+    #: Sequence number of its last request; the loop's clock does not advance within a callback.
     _turn = 0
     _received_bytes = 0
     _in_headers = True
     _header_bytes = 0
-    #: The answer to a request that its parser is told to break off: status, code and reason.
+    #: The answer to a request whose parsing is aborted: status, code and reason.
     _refusal: tuple[int, str, str] | None = None
-    #: Answered; what still comes is thrown away, since closing at once would take the answer from the caller.
+    #: Whether the request is answered and its rest discarded; closing at once could destroy the answer.
     _is_drained = False
-    #: Since when so many bytes of an answer have not been taken.
+    #: Time since which an answer is not fully sent, and its unsent bytes at that time.
     _unsent: tuple[float, int] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A caller has come; the first request is awaited from now on."""
+        """Begin to wait for the first request."""
         super().connection_made(transport)
         self._begin()
         self._make_room_in_all()
         self._next_look = self.loop.call_later(_LOOK_SECONDS, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller has gone."""
+        """Stop the checks of this connection."""
         self._next_look.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request, or of several."""
+        """Take a part of one or more requests."""
         if self._begun is None:
             self._begin()
         self._received_bytes += len(data)
@@ -99,54 +99,54 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(*_TOO_MANY_HEADERS, drain=True)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """Begin a request at its first byte."""
         super().on_message_begin()
         self._in_headers = True
         self._header_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the address."""
+        """Take a part of the address and check its length."""
         super().on_url(url)
         if len(self.url) > ADDRESS_BYTES:
             reason = f"An address has at most {ADDRESS_BYTES} bytes; use fewer or shorter filters."
             self._break_off(414, "address_too_long", reason)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, whole. What came in one piece with the rest of its request is counted here."""
+        """Count a header. This also covers headers that arrive in one piece with the rest of the request."""
         super().on_header(name, value)
         self._header_bytes += len(name) + len(value)
         if len(self.url) + self._header_bytes > HEADER_BYTES:
             self._break_off(*_TOO_MANY_HEADERS)
 
     def _break_off(self, status: int, code: str, reason: str) -> NoReturn:
-        """End the parsing of this request."""
+        """Abort the parsing of this request."""
         self._refusal = status, code, reason
         raise ValueError(reason)
 
     def send_400_response(self, _message: str) -> None:
-        """Answer what is no HTTP, or was broken off."""
+        """Answer a request that is not HTTP or whose parsing was aborted."""
         self._refuse(
             *(self._refusal or (400, "not_http", "This is no HTTP request, or a damaged one.")), drain=True
         )
 
     def on_headers_complete(self) -> None:
-        """Its body follows."""
+        """Note the end of the headers."""
         self._in_headers = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """It is here, whole."""
+        """Note the end of the request."""
         self._begun = None
         super().on_message_complete()
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a request is awaited or on its way."""
+        """Whether a request is awaited or arriving."""
         return self._begun is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked here at present."""
+        """Whether no request is arriving or being answered."""
         return self._begun is None and (self.cycle is None or self.cycle.response_complete)
 
     def _begin(self) -> None:
@@ -195,10 +195,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "too_slow", "The request did not arrive in time.")
 
     def _refuse(self, status: int, code: str, reason: str, *, drain: bool = False) -> None:
-        """Answer what has not arrived, unless an answer is under way on this connection, and close it.
+        """Refuse an incomplete request, unless an answer has started on this connection, and close it.
 
         Args:
-            drain: the caller is still sending. Its end closes the connection, or its being late.
+            drain: whether the caller is still sending; the connection is then closed at its end or deadline.
         """
         if self._is_drained:
             return

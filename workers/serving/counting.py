@@ -1,4 +1,4 @@
-"""What a serving worker counts of its requests (`punctual.protocol.serving.ServingCounts`)."""
+"""A serving worker's counts of requests (`punctual.protocol.serving.ServingCounts`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Counts:
             self._busy_seconds += seconds
 
     def report(self, waiting: int) -> dict[str, Any]:
-        """All counts, as the worker reports them. `waiting`: requests in the queue."""
+        """Return all counts, as the worker reports them. `waiting`: requests in the queue."""
         with self._lock:
             return {
                 **self._counts,
@@ -71,7 +71,7 @@ class Counts:
             }
 
     def summary(self, waiting: int) -> dict[str, Any]:
-        """The same with percentiles in place of the histogram."""
+        """Return the counts with percentiles in place of the histogram."""
         report = self.report(waiting)
         latencies = report.pop("latencies")
         percentiles = {name: latency_percentile(latencies, share) for name, share in _PERCENTILES.items()}

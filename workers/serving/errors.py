@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 class QueueFullError(Exception):
-    """As many inputs wait as may."""
+    """The queue has reached its limit of inputs."""
 
 
 class NotServingError(Exception):
-    """The worker ends. Another replica may answer."""
+    """The worker is ending. Another replica may answer."""
 
 
 class BadInputError(Exception):
-    """The function does not take an input."""
+    """The function refuses an input."""
 
 
 class PredictionError(Exception):

@@ -1,4 +1,4 @@
-"""The life of a serving worker: load the model, answer requests until it is to drain, then end."""
+"""The life cycle of a serving worker: load the model, serve until the goal is `drain`, then end."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class ServingGeneration:
         self._ring: LayerRing | None = None
 
     def run(self) -> int:
-        """Serve to the end; returns the exit code.
+        """Serve to the end; return the exit code.
 
         Raises:
             WorkerFailureError: the model cannot be served, the port is taken, a call of the function does not
-                return, a layer does not come to the device, a server of its group is lost, or the server's
+                return, a layer cannot be copied to the device, a server of its group is lost, or the server's
                 lease is over.
         """
         assignment = self._assignment
@@ -108,7 +108,7 @@ class ServingGeneration:
         return [str(digest) for digest in digests[:TOKENS]] if isinstance(digests, list) else ()
 
     def _serve(self, server: ServingServer) -> None:
-        """Until the goal is to drain, and then until clients have found other replicas."""
+        """Serve until the goal is `drain`, and then until clients have found other replicas."""
         while self._goals.goal == "prepare" or self._goals.goal == "serve":
             self._look(server)
             self._goals.wait_for_change(_LOOK_SECONDS)

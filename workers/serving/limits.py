@@ -1,4 +1,4 @@
-"""What one serving worker accepts at most, whoever sends it."""
+"""Limits of one serving worker."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from punctual.protocol.limits import SERVING_ANSWER_SECONDS
 
-#: Of all request bodies that are held at once.
+#: Limit for all request bodies in memory together.
 ALL_BODIES_BYTES = 64 << 20
-#: Of one answer.
+#: Limit for one answer.
 ANSWER_BYTES = 8 << 20
-#: Digests of tokens that a worker compares with.
+#: Maximum number of token digests that a worker compares.
 TOKENS = 1000
 
 
 @dataclass(frozen=True)
 class ServingLimits:
-    """How requests are gathered into batches, and how long anything may take.
+    """Limits for batches and times.
 
     Attributes:
-        most_inputs: inputs of one call of `predict`, where no single request has more.
-        longest_wait_seconds: time that the first request of a batch waits for others.
-        most_waiting: inputs that wait in the queue; further requests are refused.
-        answer_seconds: time within which a request is answered, by a 504 at the latest.
-        predict_seconds: time of one call of `predict`; the worker ends after a longer one.
-        drain_quiet_seconds: a draining worker ends when no request came for this time,
-            drain_seconds: or after this time.
+        most_inputs: maximum inputs of one call of `predict`, unless a single request has more.
+        longest_wait_seconds: maximum time that the first request of a batch waits for others.
+        most_waiting: maximum inputs in the queue; further requests are refused.
+        answer_seconds: time after which a request is answered by a 504.
+        predict_seconds: maximum time of one call of `predict`; the worker ends after a longer one.
+        drain_quiet_seconds: a draining worker ends when no request came for this time.
+        drain_seconds: a draining worker ends after this time at the latest.
     """
 
     most_inputs: int = 16
@@ -48,7 +48,7 @@ class ServingLimits:
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> ServingLimits:
-        """Read the part `serving` of an assignment. Raises TypeError and ValueError."""
+        """Read the part `serving` of an assignment. Raise TypeError or ValueError if it is invalid."""
         return cls(
             **{name: message[name] for name in cls.__dataclass_fields__ if message.get(name) is not None}
         )

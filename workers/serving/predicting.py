@@ -20,14 +20,14 @@ from workers.serving.limits import ANSWER_BYTES
 
 _log = logging.getLogger(__name__)
 
-#: One output for each input; may raise whatever a person's code raises.
+#: Returns one output for each input; may raise any exception of a person's code.
 Predict = Callable[[list[Any]], Any]
-#: Between two tracebacks of the function in the worker's log.
+#: Minimum time between two tracebacks of the function in the worker's log.
 _LOGGING_SECONDS = 10.0
 
 
 class Predictor:
-    """Computes one batch at a time in a thread of its own."""
+    """Computes one batch at a time in its own thread."""
 
     def __init__(self, predict: Predict, counts: Counts, generation: int) -> None:
         self._predict = predict
@@ -50,12 +50,12 @@ class Predictor:
 
     @property
     def seconds_in_call(self) -> float:
-        """For how long the present call of the function runs; 0 between calls."""
+        """Seconds since the current call of the function began; 0 between calls."""
         called_at = self._called_at
         return 0.0 if called_at is None else time.monotonic() - called_at
 
     def where(self) -> str:
-        """The lines of code that the thread is in."""
+        """Return the current stack of the thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
@@ -65,9 +65,10 @@ class Predictor:
             ended(self.outcomes(batch))
 
     def outcomes(self, batch: Sequence[Request]) -> list[Outcome]:
-        """The outcome of each request.
+        """Return the outcome of each request.
 
-        What fails together is tried one by one, so that a wrong input spoils its own request alone.
+        If a batch fails, its requests are tried one by one, so that a wrong input affects only its own
+        request.
         """
         try:
             outputs = self._call([value for request in batch for value in request.inputs])
@@ -113,7 +114,7 @@ class Predictor:
         return content
 
     def _refusal(self, error: BaseException) -> Exception:
-        """A ValueError says that an input is wrong; everything else is a failure of the function."""
+        """Return the outcome for an error: a ValueError means a wrong input, others a failed function."""
         if isinstance(error, (PredictionError, NotServingError)):
             return error
         if isinstance(error, ValueError):
@@ -126,7 +127,7 @@ class Predictor:
 
 
 def _plain(outputs: Any) -> Any:
-    """Tensors and arrays as lists."""
+    """Return tensors and arrays as lists."""
     return outputs.tolist() if hasattr(outputs, "tolist") else outputs
 
 

@@ -1,4 +1,4 @@
-"""uvicorn in a thread of its own, with the batcher of its event loop and the function's thread."""
+"""uvicorn in its own thread, with the batcher in its event loop, and the function's thread."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from workers.serving.limits import ServingLimits
 from workers.serving.predicting import Predict, Predictor
 
 _LOOK_SECONDS = 0.25
-#: A process whose event loop stands still for so much longer than a call of the function may take ends.
+#: The process ends if its event loop is blocked for this time beyond the maximum time of a call.
 _STANDSTILL_SECONDS = 10.0
-#: For callers that read their last answers slowly.
+#: Extra time for callers that read their last answers slowly.
 _READING_SECONDS = 2.0
 
 
 class ServingProtocol(BoundedProtocol):
-    """Clients of a deployment open many connections at once, also from one address."""
+    """The protocol with a higher limit, as a deployment's clients open many connections from one address."""
 
     receiving_from_a_peer = 1024
 
 
 class StuckError(Exception):
-    """A call of the function did not return in time. `where`: the lines of code that it is in."""
+    """A call of the function did not return in time. `where`: its current stack."""
 
     def __init__(self, message: str, where: str) -> None:
         super().__init__(message)
@@ -53,7 +53,11 @@ class ServingServer:
         *,
         ends_process: bool,
     ) -> None:
-        """`ends_process`: end this process if a call of the function keeps all threads from running."""
+        """Prepare the server.
+
+        Args:
+            ends_process: end this process if a call of the function blocks all threads.
+        """
         self.counts = Counts()
         self.is_draining = False
         self._limits = limits
@@ -73,7 +77,7 @@ class ServingServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="error",  # a client's mistake is no news for the function's log
+                log_level="error",  # clients' mistakes do not belong in the function's log
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -90,7 +94,7 @@ class ServingServer:
         return self._batcher.waiting
 
     def start(self) -> None:
-        """Answer requests from now on."""
+        """Begin to answer requests."""
         self._predictor.start()
         self._thread.start()
 
@@ -107,7 +111,7 @@ class ServingServer:
             raise RuntimeError("the HTTP server ended by itself")
 
     def stop(self) -> None:
-        """Stop listening, answer what waits, and end the event loop. Returns when that is done."""
+        """Stop listening, answer waiting requests, and end the event loop. Return when that is done."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
@@ -130,11 +134,11 @@ class ServingServer:
         self._predictor.begin(batch, ended)
 
     def _look(self) -> None:
-        """Look for what is late, now and then."""
+        """Check periodically for late requests and a stuck function."""
         self._loop.call_later(_LOOK_SECONDS, self._look)
         if self._ends_process:
-            # By a thread without the interpreter's lock, which the function's code may hold for ever. The log
-            # then says where.
+            # faulthandler's thread works without the interpreter's lock, which the function's code may hold
+            # for ever. It logs the stack.
             patience_seconds = self._limits.predict_seconds + _STANDSTILL_SECONDS
             faulthandler.dump_traceback_later(patience_seconds, exit=True)
         self._batcher.expire()
@@ -145,6 +149,6 @@ class ServingServer:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError."""
+    """Return a listening socket. Raise OSError if the port is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, port), family=family, backlog=2048)

@@ -1,4 +1,4 @@
-"""The model of a deployment: a person's function, with the weights that its job left."""
+"""The model of a deployment: a person's function with the weights of its job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.serving.experts.held import move_without_experts
 from workers.serving.ring.layer_ring import LayerRing
 from workers.serving.ring.placing import place_model
 
-#: Of the tensors that weights and model do not share, so many are named.
+#: Maximum number of mismatched tensors that an error names.
 _NAMED = 3
 
 
@@ -54,14 +54,14 @@ def load_model(
     """Build the function's model with the stored weights, in evaluation mode on a device.
 
     Args:
-        weights: None where no job left any.
+        weights: None if the deployment has no job.
         keeps_experts_on_host: leave the experts of mixture-of-experts layers in host memory.
-        device_bytes: that weights may take of the device; None: any number.
+        device_bytes: device memory that weights may take; None: no limit.
 
     Raises:
-        WorkerFailureError: `function_load_error` where the class has no `predict`, or the weights are not
-            those of its model; `function_error` where the function cannot build it; `declined` where not even
-            a ring of its layers fits.
+        WorkerFailureError: `function_load_error` if the class has no `predict`, or the weights are not its
+            model's; `function_error` if the function cannot build the model; `declined` if not even a ring of
+            its layers fits.
     """
     if not overrides(function, "predict"):
         raise WorkerFailureError(
@@ -84,7 +84,7 @@ def _load_weights(module: torch.nn.Module, weights: Path) -> None:
         state = torch.load(weights, map_location="cpu", weights_only=True, mmap=True)
         found = module.load_state_dict(state, strict=False)
     except Exception as error:
-        # torch raises errors of many kinds here; all of them concern the file and the function's model.
+        # torch raises many types of errors here; all concern the file and the function's model.
         raise WorkerFailureError("function_load_error", f"the weights cannot be loaded: {error}") from error
     for verb, names in (("lack", found.missing_keys), ("have, unlike the model,", found.unexpected_keys)):
         if names:

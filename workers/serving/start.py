@@ -1,4 +1,4 @@
-"""From the agent's `assign` message to a replica that serves."""
+"""Starts a replica from the agent's `assign` message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.serving.generation import ServingGeneration
 def serve(
     message: Mapping[str, Any], connection: AgentConnection, goals: Goals, box: Path, lease: ServerLease
 ) -> int:
-    """Serve as the message says, to the end; returns the exit code. Raises WorkerFailureError."""
+    """Serve by the message to the end; return the exit code. Raise WorkerFailureError on failure."""
     try:
         assignment = ServingAssignment.from_message(message)
     except ValueError as error:

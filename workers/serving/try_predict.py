@@ -1,4 +1,4 @@
-"""Call a function's `predict` on this machine as a replica would, and say what becomes of each input."""
+"""Calls a function's `predict` on this machine as a replica does, and reports the outcome of each input."""
 
 from __future__ import annotations
 

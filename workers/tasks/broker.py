@@ -1,7 +1,7 @@
-"""The transport to the broker: Kombu's for Redis, which outlives a broker that dies or stands still.
+"""The transport to the broker: Kombu's Redis transport, made to survive a broker that dies or hangs.
 
-Messages are wake-ups alone, so it is enough that workers go on. What was not acknowledged the broker gives
-out again by itself once it has been out for too long.
+Messages are only wake-ups, so it suffices that workers continue. The broker redelivers unacknowledged messages
+after its visibility time-out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 
 
 class QoS(redis.QoS):
-    """What a channel has been given and has not acknowledged."""
+    """A channel's delivered and unacknowledged messages."""
 
     def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message. Where the broker does not answer it counts as done all the same: Celery goes
-        on without another word, and a worker that may hold one message at a time would never get the next."""
+        """Acknowledge a message; without an answer of the broker, drop it from the unacknowledged ones too.
+        Celery does not retry, and a worker that may hold one message would never get the next."""
         if self._is_cut_off():
             virtual.QoS.ack(self, delivery_tag)
             return
@@ -27,7 +27,7 @@ class QoS(redis.QoS):
             raise
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Give one message back, with the same care."""
+        """Return one message to the queue, with the same handling of errors."""
         if self._is_cut_off():
             virtual.QoS.ack(self, delivery_tag)
             return
@@ -38,30 +38,30 @@ class QoS(redis.QoS):
             raise
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Give everything back, as long as there is a way to the broker."""
+        """Return all messages to the queue, if the broker is connected."""
         if not self._is_cut_off():
             super().restore_unacked(client)
 
     def _is_cut_off(self) -> bool:
-        """Whether the connection was given up. Celery 5.7 closes such a one again, and acknowledges what
-        came by it when the task ends: an AttributeError would end the worker."""
+        """Return whether the connection was closed. Celery 5.7 closes it again and acknowledges its messages
+        when tasks end; without this check an AttributeError would end the worker."""
         transport = self.channel.connection
         return transport is None or transport.client is None
 
 
 class Channel(redis.Channel):
-    """A channel with that memory."""
+    """A channel with this QoS."""
 
     QoS = QoS
 
 
 class Transport(redis.Transport):
-    """The transport with those channels."""
+    """The transport with these channels."""
 
     Channel = Channel
 
 
 def use() -> None:
-    """Have all connections to a Redis go by it."""
+    """Use this transport for all Redis connections."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"

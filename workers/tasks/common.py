@@ -1,4 +1,4 @@
-"""What tasks of several queues share."""
+"""Options and helpers that tasks of several queues share."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from django.db import OperationalError
 
-#: A database that is away or full comes back; the task is tried again, and the next tick would do the same.
+#: A database that is unreachable or full recovers: the task is retried, and so would be the next tick's.
 RETRY: dict[str, Any] = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
-#: Of work that nobody waits for as they wait for a verdict.
+#: Niceness of work that is less urgent than verdicts.
 NICENESS = 10
 
 
 def be_nice() -> None:
-    """Let the process give way to all others that compute."""
+    """Lower the process's priority."""
     if os.getpriority(os.PRIO_PROCESS, 0) < NICENESS:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)

@@ -1,4 +1,4 @@
-"""Tasks of the queue `control`: short wake-ups, few of which find anything to do."""
+"""Tasks of the queue `control`: short wake-ups, most of which find nothing to do."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scheduling.services.rows import wakeups
 from simulation.services import runs
 from workers.tasks.common import RETRY
 
-#: Of every kind of long task (`scheduling/services/long_work/long_tasks.py`).
+#: Sweeps of all kinds of long tasks (`scheduling/services/long_work/long_tasks.py`).
 SWEEPS = (environments.BUILDS.sweep, trainings.TRAININGS.sweep, runs.sweep_runs)
 
 
 @shared_task(name="workers.tasks.reconcile", **RETRY)
 def reconcile() -> None:
-    """Close the difference between what should be and what is."""
+    """Reconcile desired and reported states of agents, and finish drains."""
     leases.reconcile()
     drain.finish_drains()
 
@@ -35,14 +35,14 @@ def expire_leases() -> None:
 
 @shared_task(name="workers.tasks.sweep_outbox", **RETRY)
 def sweep_outbox() -> None:
-    """Send the messages that their writers did not."""
+    """Send messages of the outbox that were not sent when they were written."""
     wakeups.sweep_outbox()
 
 
 @shared_task(name="workers.tasks.refine_curves", **RETRY)
 def refine_curves() -> None:
-    """Sharpen scaling curves by what running jobs show, give communication plans up that lose, and take those
-    up that were measured to win."""
+    """Refine scaling curves with measurements of running jobs, give up communication plans that lose, and
+    adopt plans that were measured to win."""
     curves.refine_curves()
     plan_watch.watch_plans()
     better_plans.take_up_better_plans()
@@ -51,26 +51,26 @@ def refine_curves() -> None:
 
 @shared_task(name="workers.tasks.measure_links", **RETRY)
 def measure_links() -> None:
-    """Have the agents of idle servers measure the links between them."""
+    """Ask agents of idle servers to measure the links between them."""
     link_probes.ask_for_measurements()
 
 
 @shared_task(name="workers.tasks.housekeeping", **RETRY)
 def keep_house() -> None:
-    """Delete what its time is up for."""
+    """Delete expired rows."""
     housekeeping.keep_house()
     forget_old_usage(timezone.now())
 
 
 @shared_task(name="workers.tasks.sweep_long_tasks", **RETRY)
 def sweep_long_tasks() -> None:
-    """Queue work again whose worker is gone, and repeat messages that were lost. No kind waits for
-    another's."""
+    """Requeue work whose worker is gone, and repeat lost messages. An error in one sweep does not stop the
+    others."""
     failures = []
     for sweep in SWEEPS:
         try:
             sweep()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised below
+        except Exception as error:  # noqa: BLE001 - raised below
             failures.append(error)
     if failures:
         raise failures[0]
@@ -78,13 +78,13 @@ def sweep_long_tasks() -> None:
 
 @shared_task(name="workers.tasks.orchestrate", **RETRY)
 def orchestrate() -> None:
-    """Ask back what forecasts want, work off loan and reclaim orders."""
+    """Ask back servers by forecasts, and process loan and reclaim orders."""
     orchestrator.orchestrate()
 
 
 @shared_task(name="workers.tasks.work_off_orders", **RETRY)
 def work_off_orders() -> None:
-    """Begin orders whose time has come, and send home the servers that hold no work any more."""
+    """Begin due orders, and return servers that have no more work."""
     orchestrator.work_off_orders()
 
 
@@ -96,18 +96,18 @@ def steer_deployments() -> None:
 
 @shared_task(name="workers.tasks.measure_deployments", **RETRY)
 def measure_deployments() -> None:
-    """Take a sample of every deployment, decide how many servers each needs, and lend or ask back by that."""
+    """Sample every deployment, decide how many servers each needs, and lend or ask back accordingly."""
     sampling.measure_deployments()
     lending.schedule_inference_clusters()
 
 
 @shared_task(name="workers.tasks.start_trainings", **RETRY)
 def start_trainings() -> None:
-    """Queue the trainings whose day has come."""
+    """Queue due trainings."""
     trainings.start_due_trainings()
 
 
 @shared_task(name="workers.tasks.delete_simulation_orphans", **RETRY)
 def delete_simulation_orphans() -> None:
-    """Delete files of studies that exist no more."""
+    """Delete files of studies that no longer exist."""
     runs.delete_orphans()

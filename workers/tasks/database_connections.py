@@ -1,10 +1,9 @@
-"""A process of a worker keeps its connection to the database from one task to the next, as a thread of the
-web server does.
+"""Keeps a worker process's database connection between tasks, as threads of the web server do.
 
-Celery by itself ends the connection before and after each task. Even where nothing happens there are four
-tasks a second, and for each of them PostgreSQL started a process that read its catalogues anew.
-`CELERY_DB_REUSE_MAX` keeps Celery from that. What Django does around a request is done around a task instead:
-a connection that broke, or that is older than `DATABASE_CONN_MAX_AGE`, is given up.
+By default Celery closes the connection before and after each task. An idle platform runs four tasks a second,
+and for each PostgreSQL would start a process that reads its catalogues. `CELERY_DB_REUSE_MAX` prevents that.
+Instead, connections are handled around a task as Django does around a request: one that is broken, or older
+than `DATABASE_CONN_MAX_AGE`, is closed.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from django.db import close_old_connections
 
 
 def keep_connections() -> None:
-    """From now on connections are given up between tasks only where Django would between requests."""
+    """Close connections between tasks only if Django would do so between requests."""
     signals.task_prerun.connect(_look)
     signals.task_postrun.connect(_look)
 
 
 def _look(sender: Any, **_: Any) -> None:
-    # A task that somebody calls like a function shares the caller's connection.
+    # An eager task, called like a function, shares the caller's connection.
     if not sender.request.is_eager:
         close_old_connections()

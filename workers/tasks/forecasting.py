@@ -9,8 +9,8 @@ from workers.tasks.common import RETRY, be_nice
 
 @shared_task(name="workers.tasks.forecast_usage", **RETRY)
 def forecast_usage(inference_cluster_id: int) -> None:
-    """Say what is expected of an inference cluster's next period."""
-    # Imported here, as below: where nothing is lent, the worker of this queue never computes.
+    """Forecast the usage of an inference cluster's next period."""
+    # Imported here, as below: without lending, this queue's worker never needs it.
     from lending.services import forecasts
 
     forecasts.forecast_usage(inference_cluster_id)

@@ -1,9 +1,9 @@
 """Loads the decision core's machine code into the planner's worker before its first pass.
 
-Compiled kernels lie on disk. Each is loaded, with all that it calls, at its first call. Together that takes
-two seconds of one processor, and the first passes over a burst would take as much longer. So the worker that
-consumes the planner's queue runs through a small cluster's life while it is made, before it forks the process
-that plans: that one and every successor of it have the kernels from the beginning.
+Compiled kernels are on disk. Each is loaded, with its callees, at its first call. All together take two
+seconds of one processor, by which the first passes would be delayed. So the worker that consumes the
+planner's queue runs a small synthetic cluster through its life cycle before it forks the planning process:
+that process and its successors have the kernels from the start.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ QUEUE = "planner"
 
 
 class LoadedKernels(bootsteps.Step):
-    """The part of the planner's worker that is made before its pool begins."""
+    """The step of the planner's worker that loads kernels before its pool starts."""
 
     def include_if(self, parent: Any) -> bool:
-        """Other workers decide nothing."""
+        """Return whether this worker consumes the planner's queue."""
         return QUEUE in parent.app.amqp.queues.consume_from
 
     def create(self, parent: Any) -> None:
-        """Load them."""
+        """Load the kernels."""
         load_kernels()
 
 
 def load_kernels() -> None:
-    """Load all kernels that decisions use. Nothing is done where they would have to be compiled first: that
-    takes a minute, and nobody plans meanwhile."""
-    # Here: every process of the platform imports the application, and only the planner's worker needs these.
+    """Load all kernels that decisions use. Do nothing if they are not compiled: that takes a minute, during
+    which nothing is planned."""
+    # Imported here: every process imports the application, but only the planner's worker needs these.
     from launch.compile_core import compile_core
     from scheduling.core.kernels import machine_code_is_complete
 

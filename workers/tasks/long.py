@@ -10,5 +10,5 @@ from workers.tasks.common import RETRY
 
 @shared_task(name="workers.tasks.build_environment", time_limit=3600, soft_time_limit=3500, **RETRY)
 def build_environment(digest: str) -> None:
-    """Install the requirements whose turn it is, whichever row (``digest``) the message was sent for."""
+    """Install the requirements that are next, whichever row (``digest``) the message was sent for."""
     environments.build_next_environment()

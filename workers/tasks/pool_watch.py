@@ -1,13 +1,13 @@
-"""Watches the pool of a Celery worker from inside, and ends a worker whose pool does no work any more.
+"""Watches the pool of a Celery worker from inside, and ends a worker whose pool no longer works.
 
-A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or stands still. Its
-parent lives on and answers Celery's own pings, so nobody outside notices while the queue's tasks wait. So the
-parent looks at its children, has the pool replace those that ended, and sends a probe through the pool
-itself. When both were wrong for a while, it ends, and whoever keeps it running (the supervisor of `make run`,
-a container engine) starts it again. No task is lost: messages are acknowledged late, and are wake-ups alone.
+A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or hangs. The parent
+still answers Celery's pings, so the failure is invisible from outside while the queue's tasks wait. The parent
+therefore checks its children, makes the pool replace ended ones, and sends a probe through the pool. If the
+pool stays unhealthy for a while, the parent ends, and its supervisor (`make run`'s or a container engine)
+restarts it. No task is lost: messages are acknowledged late, and are only wake-ups.
 
-While it lives it writes the monotonic clock into the file `WORKER_HEARTBEAT_FILE`, so that a parent that
-stands still itself is noticed too.
+The parent periodically writes the monotonic clock into the file `WORKER_HEARTBEAT_FILE`, so that a hanging
+parent is noticed too.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from celery import bootsteps
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-#: How often a probe is sent, and sent again while none is answered: the one that had it may have been killed.
+#: Periods of probes, and of repeated probes while none is answered: the child with the probe may be killed.
 PROBE_SECONDS = 15.0
 PROBE_AGAIN_SECONDS = 5.0
-#: How long a probe may take through a pool that has a free child.
+#: Maximum time of a probe through a pool with a free child.
 ANSWER_SECONDS = 10.0
-#: How long a pool may be wrong: a child that ended is replaced within seconds.
+#: Maximum time for which a pool may be unhealthy: an ended child is replaced within seconds.
 WEDGED_SECONDS = 20.0
-#: How long the parent's loop may stand still: it does while it waits for a broker that is away.
+#: Maximum time for which the parent's loop may be blocked, such as by an unreachable broker.
 BLOCKED_SECONDS = 300.0
-#: A task beyond its time limit is ended by the parent; one that is not by then explains nothing.
+#: The parent ends a task at its time limit; a task that runs longer than this beyond it counts as hanging.
 LIMIT_MARGIN_SECONDS = 30.0
 EXIT_CODE = 70
 _STANDS_STILL = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 class PoolHealth:
-    """Whether a pool does its work, by what is seen of it. Times are of one monotonic clock, in seconds."""
+    """The health of a pool, from observations. Times are of one monotonic clock, in seconds."""
 
     def __init__(self, now: float) -> None:
         self.looked_at = now
@@ -56,10 +56,9 @@ class PoolHealth:
         self._all_at_work = False
 
     def probe_due(self, now: float) -> bool:
-        """Whether a probe should be sent.
+        """Return whether a probe is due.
 
-        One that waits for a child that works is not sent again: each would take the place of a task in the
-        end.
+        No probe is repeated while all children work: the probes would pile up and displace tasks.
         """
         if self._unanswered_since is not None and self._all_at_work:
             return False
@@ -67,22 +66,22 @@ class PoolHealth:
         return now - self._probed_at >= wait
 
     def probe_sent(self, now: float) -> None:
-        """A probe was put into the pool."""
+        """Note that a probe was sent through the pool."""
         self._probed_at = now
         if self._unanswered_since is None:
             self._unanswered_since = now
 
     def probe_answered(self) -> None:
-        """One came back."""
+        """Note that a probe was answered."""
         self._unanswered_since = None
 
     def look(self, now: float, *, children: int, wanted: int, tasks: Mapping[str, float]) -> None:
-        """Note what is seen.
+        """Take an observation.
 
         Args:
-            children: that live and do not stand still.
-            wanted: how many there should be.
-            tasks: those under way, with their time limits in seconds.
+            children: number of children that live and do not hang.
+            wanted: number of children that there should be.
+            tasks: time limits in seconds of the running tasks.
         """
         self._leave_out(now - self.looked_at - LOOK_SECONDS)
         self.looked_at = now
@@ -94,15 +93,15 @@ class PoolHealth:
             self.healthy_at = now
 
     def _leave_out(self, seconds: float) -> None:
-        """Nobody could look after the pool for so long, as the loop stood still: a child that ended was not
-        replaced, and an answer not heard. That is no fault of the pool's."""
+        """Exclude time in which the loop was blocked: the pool is not at fault that an ended child was not
+        replaced, or an answer not read."""
         if seconds > 0:
             self.healthy_at += seconds
             if self._unanswered_since is not None:
                 self._unanswered_since += seconds
 
     def problem(self, now: float) -> str | None:
-        """Why the worker must end; None while it need not."""
+        """Return why the worker must end; None if it need not."""
         if now - self.looked_at > BLOCKED_SECONDS:
             return f"the worker's loop has stood still for {now - self.looked_at:.0f} s"
         if self.looked_at - self.healthy_at > WEDGED_SECONDS:
@@ -111,12 +110,12 @@ class PoolHealth:
 
 
 def probe() -> bool:
-    """What a child of the pool runs to show that it can."""
+    """Return True; a child of the pool runs this to show that it works."""
     return True
 
 
 class PoolWatch(bootsteps.StartStopStep):
-    """The part of a worker's start that begins to watch its pool."""
+    """The step of a worker's start that begins to watch its pool."""
 
     requires = ("celery.worker.components:Pool", "celery.worker.components:Timer")
 
@@ -128,7 +127,7 @@ class PoolWatch(bootsteps.StartStopStep):
         super().__init__(parent, **options)
 
     def start(self, parent: Any) -> None:
-        """Begin to watch; pools without processes of their own cannot be wedged in this way."""
+        """Begin to watch; pools without processes cannot be wedged in this way."""
         if "processes" not in parent.pool.info:
             return
         self._health = PoolHealth(time.monotonic())
@@ -136,15 +135,15 @@ class PoolWatch(bootsteps.StartStopStep):
         threading.Thread(target=self._guard, args=(parent,), name="pool-watch", daemon=True).start()
 
     def stop(self, parent: Any) -> None:
-        """A worker that stops ends its pool by itself."""
+        """Stop watching: a worker that stops ends its pool by itself."""
         self._stopped.set()
 
     def terminate(self, parent: Any) -> None:
-        """The same."""
+        """Stop watching."""
         self._stopped.set()
 
     def _look(self, worker: Any) -> None:
-        """In the worker's loop, where the pool may be used."""
+        """Check the pool; runs in the worker's loop, where the pool may be used."""
         from celery.worker import state  # here: nothing else that imports the application needs it
 
         now = time.monotonic()
@@ -153,9 +152,8 @@ class PoolWatch(bootsteps.StartStopStep):
             return
         children = sum(_moves(pid) for pid in pool.info["processes"])
         if children < pool.num_processes:
-            # A child's sentinel closes before its exit code is there. The pool hears of its end only once,
-            # and where that comes too early it looks again after five seconds; a pool of one child does
-            # nothing until then.
+            # A child's sentinel closes before its exit code is available. The pool is notified only once; if
+            # that is too early, it checks again after five seconds, in which a pool of one child is idle.
             pool.maintain_pool()
         self._health.look(
             now,
@@ -171,7 +169,7 @@ class PoolWatch(bootsteps.StartStopStep):
         self._health.probe_answered()
 
     def _guard(self, worker: Any) -> None:
-        """In a thread of its own, as the loop may be what stands still."""
+        """End a worker with a problem; runs in its own thread, as the loop may be blocked."""
         while not self._stopped.wait(LOOK_SECONDS):
             problem = self._health.problem(time.monotonic())
             if problem is not None:
@@ -192,7 +190,7 @@ def end_with_children(leave: Callable[[int], Any] = os._exit) -> None:
 
 
 def _moves(pid: int | None) -> bool:
-    """Whether a process lives and does not stand still."""
+    """Return whether a process lives and does not hang."""
     try:
         return pid is not None and psutil.Process(pid).status() not in _STANDS_STILL
     except psutil.NoSuchProcess:
@@ -210,7 +208,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def main(file: str, longest_seconds: str = "60") -> int:
-    """For a container's health check: 0 while the worker that writes the file gives signs of life."""
+    """Return 0 while the worker that writes the file is alive, else 1; for a container's health check."""
     try:
         silent = time.monotonic() - float(Path(file).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:

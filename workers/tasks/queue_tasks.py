@@ -1,7 +1,7 @@
-"""Imports into a worker the tasks of the queues that it consumes, and no others.
+"""Imports only the tasks of the queues that a worker consumes.
 
-The tasks of a queue are in the module of this package that has the queue's name. So a worker loads only what
-its own tasks compute with; messages name tasks, and their senders import none.
+The tasks of a queue are in this package's module of the queue's name. A worker thus loads only what its own
+tasks need. Messages name tasks, so senders import none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from celery import bootsteps
 
 
 class QueueTasks(bootsteps.Step):
-    """The part of a worker that imports its tasks before the pool begins."""
+    """The step of a worker that imports its tasks before the pool starts."""
 
     def create(self, parent: Any) -> None:
-        """Import them."""
+        """Import the tasks."""
         import_tasks(parent.app.amqp.queues.consume_from)
 
 

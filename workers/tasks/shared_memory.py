@@ -1,7 +1,7 @@
-"""Keeps what a worker has imported shared with the processes of its pool.
+"""Keeps a worker's imported objects shared with the processes of its pool.
 
-The collector writes into each object that it looks at, and a page that was written is copied for the process
-that wrote it. Objects that exist before the pool forks are therefore taken out of its sight.
+The garbage collector writes to each object that it visits, and a written page is copied for the process that
+writes it. Objects that exist before the pool forks are therefore frozen.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from workers.tasks.queue_tasks import QueueTasks
 
 
 class SharedMemory(bootsteps.Step):
-    """The last part of a worker that is made before its pool begins."""
+    """The last step of a worker before its pool starts."""
 
     requires = (QueueTasks, LoadedKernels)
 
     def create(self, parent: Any) -> None:
-        """Freeze all that was imported."""
+        """Freeze all existing objects."""
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Tasks of the queue `simulations`. Each has a process of its own, which alone loads the simulator."""
+"""Tasks of the queue `simulations`. Each runs in its own process; only this process loads the simulator."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def simulate_run(run_id: int) -> None:
     study_id = runs.study_of(run_id)
     if study_id is not None and execute_run(run_id):
         refresh_comparison(study_id)
-    # Messages of other runs may have expired meanwhile: this process is free for the next one now.
+    # Messages of other runs may have expired in the meantime; this process is now free for the next run.
     runs.sweep_runs()
 
 
 @shared_task(name="workers.tasks.compare_runs", soft_time_limit=540, time_limit=600, **RETRY)
 def compare_runs(study_id: int) -> None:
-    """Make the comparison that a worker did not come to."""
+    """Make a comparison that is still missing."""
     be_nice()
     from simulation.services.comparing import refresh_comparison
 

@@ -1,4 +1,4 @@
-"""What a group counts of each layer's experts (`punctual.protocol.serving.ExpertCounts`)."""
+"""A group's counts of each layer's experts (`punctual.protocol.serving.ExpertCounts`)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ class _Layer:
 
 
 class ExpertCounts:
-    """Counts of all ranks since the group began. Every rank has the same."""
+    """Counts of all ranks since the group began, the same on every rank."""
 
     def __init__(self, layers: Mapping[str, int], devices: int, held: HeldExperts) -> None:
-        """`layers`: names and numbers of experts."""
+        """Begin to count.
+
+        Args:
+            layers: number of experts by the layer's name.
+        """
         self._lock = threading.Lock()
         self._held = held
         self._even = [even_placement(experts, devices) for experts in layers.values()]

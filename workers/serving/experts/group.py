@@ -1,10 +1,10 @@
 """Servers that compute the experts of one model together, in rounds.
 
-A *session* begins when a rank has a batch. Every rank that has one then begins it; the others take part
-without rows. In a *round* all ranks report where they stand. All compute the lowest layer at which a batch
-waits; ranks that wait at another layer send no rows. A session ends when no batch is left. So ranks may call
-the model any number of times, or fail in between, and none waits for a collective that another one never
-begins.
+A *session* begins when a rank has a batch. Ranks with a batch compute it in the session; the others take part
+without rows. In a *round* all ranks report the layer at which their batch waits. All compute the lowest such
+layer; ranks that wait at another layer send no rows. A session ends when no batch is left. Ranks may thus
+call the model any number of times, or fail in between, and no rank waits for a collective that another never
+starts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Pass:
 
 @dataclass
 class _Standing:
-    """Where this rank stands. `is_waiting`: a batch waits for a session. `is_running`: it is in this one."""
+    """This rank's state. `is_waiting`: a batch waits for a session. `is_running`: it is in this session."""
 
     is_waiting: bool = False
     is_running: bool = False
@@ -60,7 +60,7 @@ class _Standing:
 
 
 class ExpertGroup:
-    """This rank's part in the group. `batch` and the model belong to one thread; rounds run on another."""
+    """This rank's part in the group. `batch` and the model are for one thread; rounds run in another."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ExpertGroup:
         bell: Bell,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        """Take the experts of layers, in the order in which a token passes them; they are in host memory."""
+        """Manage the experts of layers in host memory, in the order in which a token passes the layers."""
         self._layers = list(layers.values())
         self._planner, self._device, self._bell, self._group = planner, device, bell, group
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -133,9 +133,9 @@ class ExpertGroup:
         return submitted.outputs
 
     def close(self) -> None:
-        """Take part no longer. The other ranks must do the same, or they end with a failure.
+        """Stop taking part. The other ranks must do the same, or they end with a failure.
 
-        The thread of the rounds waits for a session until this process ends.
+        The rounds' thread keeps waiting for a session until this process ends.
         """
         with self._changed:
             self._standing.is_closed = True
@@ -171,15 +171,15 @@ class ExpertGroup:
                 while not self._standing.is_closed:
                     if self._bell.wait(self._standing.session):
                         self._run_session()
-        except Exception as error:  # noqa: BLE001 - whatever it is, batches must not wait for ever
-            # An end on which all ranks agreed is no failure.
+        except Exception as error:  # noqa: BLE001 - after any error, batches must not wait for ever
+            # An end on which all ranks agreed is not a failure.
             if not self._standing.is_closed:
                 _log.exception("the group of servers has ended")
                 with self._changed:
                     self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Note why the group has ended; the caller holds the lock."""
+        """Store why the group has ended; the caller holds the lock."""
         self._standing.failure = self._standing.failure or (
             f"a server of the group of {self._ranks} is lost: {first_line(error)}"
         )
@@ -241,7 +241,7 @@ class ExpertGroup:
         self._held.bring(number, first.placement.experts_of(self._rank))
 
     def _leaving(self, now: Round, own: _Pass | None, flows: Counts) -> tuple[Tensor, Tensor]:
-        """Return this rank's rows in the order of the ranks that compute them, and their places before."""
+        """Return this rank's rows in the order of the ranks that compute them, and their original places."""
         if own is None:
             rows = torch.empty(0, self._layers[now.layer].width, dtype=now.type, device=self._device)
             return rows, torch.empty(0, dtype=torch.int64, device=self._device)
@@ -263,14 +263,14 @@ class ExpertGroup:
 
 
 class _ServedExchange(ExpertExchange):
-    """A layer's way into the group. Each rank has a batch of its own, so it sees its own counts only."""
+    """The exchange of a layer in a group. Each rank has its own batch, so it sees only its own counts."""
 
     def __init__(self, group: ExpertGroup, number: int) -> None:
         self._served_by, self._number = group, number
 
     @property
     def rank(self) -> int:
-        """Return 0: this rank's batch is one of its own."""
+        """Return 0: this rank's batch is its own."""
         return 0
 
     def gather(self, numbers: Tensor) -> Tensor:

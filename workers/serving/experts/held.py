@@ -1,4 +1,4 @@
-"""Which experts a server has on its device. All lie in host memory and are swapped in (Lina 6.2)."""
+"""The experts on a server's device. All experts are in host memory and are swapped in (Lina 6.2)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ Weights = dict[str, Tensor]
 class HeldExperts:
     """Experts of all layers on one device.
 
-    Swapping in runs on a thread of its own, beside the computation of the layer before. A device that is the
-    host's own memory gets copies as well: it stands for an accelerator.
+    Swapping runs in a separate thread, beside the computation of the previous layer. A CPU device, which
+    stands for an accelerator, gets copies as well.
 
     Attributes:
-        swaps: experts that were swapped in since the start. swap_seconds: time that this took.
-        waited_seconds: part of that time in which a batch waited.
+        swaps: number of experts swapped in since the start.
+        swap_seconds: time of these swaps.
+        waited_seconds: time in which a batch waited for swaps.
     """
 
     def __init__(self, layers: Sequence[MoELayer], device: torch.device) -> None:
@@ -51,7 +52,7 @@ class HeldExperts:
             self._pending[layer] = self._thread.submit(self._swap_in, layer, missing)
 
     def wait(self, layer: int) -> None:
-        """Return when the layer's experts are there."""
+        """Wait until the layer's experts are on the device."""
         began_at = time.monotonic()
         if self._finish(layer):
             self.waited_seconds += time.monotonic() - began_at

@@ -1,4 +1,4 @@
-"""From a serving worker's assignment to its place in a group."""
+"""Joins a serving worker to its group, by its assignment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from workers.serving.experts.plans import ExpertPlanner, profile_of
 
 _log = logging.getLogger(__name__)
 
-#: A collective may wait for a call of `predict` on another rank, and for this time besides.
+#: Time-out of a collective beyond the maximum time of a call of `predict` on another rank.
 _PATIENCE_SECONDS = 30.0
 
 Predict = Callable[[list[Any]], Any]
 
 
 class ServingGroup:
-    """This replica among the servers that spread the experts of its model."""
+    """This replica's membership in the group of servers that spread the experts of its model."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ServingGroup:
         """Join the group.
 
         Raises:
-            WorkerFailureError: the model has no experts, or the others do not come.
+            WorkerFailureError: the model has no experts, or other servers do not join.
         """
         layers = moe_layers(module)
         if not layers:
@@ -67,7 +67,7 @@ class ServingGroup:
         _log.info("experts of %d layers are spread over %d servers", len(layers), place.size)
 
     def together(self, predict: Predict) -> Predict:
-        """Return `predict`, whose experts all servers of the group compute."""
+        """Return `predict` with its experts computed by all servers of the group."""
 
         @wraps(predict)
         def predicted(batch: list[Any]) -> Any:
@@ -77,7 +77,7 @@ class ServingGroup:
         return predicted
 
     def check(self) -> None:
-        """Return while the group is whole. Raises WorkerFailureError."""
+        """Return if the group is complete. Raise WorkerFailureError otherwise."""
         if self._group.failure:
             raise WorkerFailureError("peer_lost", self._group.failure)
 
@@ -86,9 +86,9 @@ class ServingGroup:
         return None if self._place.rank else self._group.counts.report()
 
     def may_leave(self) -> bool:
-        """Return whether all servers of the group want to end, this one included; take part until they do.
+        """Return whether all servers of the group want to end, this one included; it takes part until then.
 
-        A server that has ended already had the same answer.
+        If the store is gone, another server has already got this answer and ended.
         """
         try:
             left = self._bell.want_to_leave(0 if self._wants_to_leave else 1)
@@ -98,14 +98,14 @@ class ServingGroup:
         return left >= self._place.size
 
     def close(self) -> None:
-        """Leave the group. Further calls of `predict` get no outputs."""
+        """Leave the group. Further calls of `predict` fail."""
         self._group.close()
 
     @staticmethod
     def _read_profile(layers: dict[str, MoELayer], box: Path) -> tuple[PathProfile | None, list[str]]:
         """Return the profile of the job's paths, and the layers in their order.
 
-        Without usable paths experts have their even places, and a line in the log says so.
+        Without usable paths experts are placed evenly, which is logged.
         """
         path = box / "in" / FILE_NAME
         sizes = {name: len(layer.experts) for name, layer in layers.items()}

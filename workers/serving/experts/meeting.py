@@ -1,4 +1,4 @@
-"""How the servers of a group find each other, begin sessions and leave."""
+"""Connects the servers of a group, starts sessions, and coordinates leaving."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from workers.runtime.failures import WorkerFailureError, first_line, start_failed
 from workers.runtime.process_group import START_TIMEOUT, backend_for, listen_on, pin_interface
 
-#: A client of the store warns in the log when this time ends, so it is long.
+#: Long, as a client of the store logs a warning when this time ends.
 _LONGEST_SILENCE = timedelta(hours=1)
 
 
@@ -27,18 +27,18 @@ class GroupPlace:
 
 
 class Bell:
-    """Tells all ranks that a session begins."""
+    """Signals the begin of sessions to all ranks."""
 
     def __init__(self, store: dist.Store, rank: int) -> None:
-        """Take a store of the group; a client that waits cannot ask anything else, so there are two."""
+        """Use the group's store by two clients, as a waiting client is blocked."""
         self._waiting, self._ringing, self._rank = store, store.clone(), rank
 
     def ring(self, session: int) -> None:
-        """Let a session begin. Raises RuntimeError if the store is gone."""
+        """Start a session. Raise RuntimeError if the store is gone."""
         self._ringing.set(f"session-{session}", "")
 
     def wait(self, session: int) -> bool:
-        """Return whether a session begins; False after some time without. Raises RuntimeError."""
+        """Wait for a session; return False after a time-out. Raise RuntimeError if the store is gone."""
         try:
             self._waiting.wait([f"session-{session}"], _LONGEST_SILENCE)
         except dist.DistStoreError:
@@ -46,12 +46,13 @@ class Bell:
         return True
 
     def silence(self, session: int) -> None:
-        """Forget a session that has ended."""
+        """Delete the key of an ended session."""
         if self._rank == 0:
             self._ringing.delete_key(f"session-{session}")
 
     def want_to_leave(self, ranks: int) -> int:
-        """Count ranks, this one or none, that want to leave; return how many do. Raises RuntimeError."""
+        """Add `ranks` (0 or 1) to the ranks that want to leave; return the sum. Raise RuntimeError if the
+        store is gone."""
         return int(self._ringing.add("left", ranks))
 
 
@@ -61,11 +62,11 @@ def meet(
     """Join the group: gloo for tensors of the host, NCCL for those of GPUs.
 
     Args:
-        own_address: of this server's interface.
-        patience_seconds: of a collective; longer than a call of `predict` may take.
+        own_address: address of this server's interface.
+        patience_seconds: time-out of a collective; longer than a call of `predict` may take.
 
     Raises:
-        WorkerFailureError: `start_failed` if the port is taken, `peer_lost` if the others do not come.
+        WorkerFailureError: `start_failed` if the port is taken, `peer_lost` if other servers do not join.
     """
     pin_interface(own_address or place.address)
     options: dict[str, Any] = {"world_size": place.size, "timeout": START_TIMEOUT}

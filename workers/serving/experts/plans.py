@@ -1,4 +1,4 @@
-"""Where the experts of each layer are computed: planned alike on all ranks, from what all of them know."""
+"""Expert placement in serving: plans where each layer's experts are computed, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from punctual.moe.expert_paths import ExpertPaths
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """How one pass of a layer runs.
+    """The plan of one pass of a layer.
 
     Attributes:
         flows: (sources, devices, experts): rows that each rank sends to each.
@@ -50,7 +50,7 @@ class ExpertPlanner:
 
         Args:
             experts: experts of each layer.
-            profile: of paths in training; None for the even placement everywhere.
+            profile: paths in training; None: even placement everywhere.
             experts_per_token: k of the gate.
         """
         self.experts = tuple(experts)
@@ -81,7 +81,7 @@ class ExpertPlanner:
         return first
 
     def plan(self, layer: int, counts: Counts) -> LayerPlan:
-        """Plan a pass whose gate has chosen.
+        """Plan a pass after its gate's choices.
 
         Args:
             counts: (ranks, experts): rows.
@@ -92,7 +92,7 @@ class ExpertPlanner:
 
 
 def profile_of(paths: ExpertPaths | None, layers: Mapping[str, int]) -> PathProfile | None:
-    """Return the profile of a job's paths; None without two layers, whose paths would say nothing.
+    """Return the profile of a job's paths; None with fewer than two layers.
 
     Args:
         layers: names and numbers of experts of the model's layers.

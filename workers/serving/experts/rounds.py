@@ -1,4 +1,4 @@
-"""What the ranks of a group tell each other before they compute a layer together."""
+"""The headers that the ranks of a group exchange before they compute a layer together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Header:
-    """Where one rank stands.
+    """The state of one rank.
 
     Attributes:
         layer: the layer at which its batch waits, or `IDLE`.
         counts: (experts): its rows at this layer.
-        type: of these rows.
+        type: type of these rows.
         ahead: the estimate of its tokens for the next layer; None without one.
     """
 
@@ -49,7 +49,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Round:
-    """Headers of all ranks: those that stand at the lowest layer compute it, with the help of all."""
+    """Headers of all ranks: batches that wait at the lowest layer are computed, by all ranks together."""
 
     layer: int
     type: torch.dtype
@@ -66,7 +66,7 @@ class Round:
         return np.asarray(self._numbers[:, 4 : 4 + experts] * is_there[:, None], dtype=np.int64)
 
     def ahead(self, experts: int) -> Popularity | None:
-        """Return the estimate for the next layer, which has so many experts, over all tokens."""
+        """Return the estimate for the next layer, with `experts` experts, over all tokens."""
         has_estimate = (self._numbers[:, 0] == self.layer) & (self._numbers[:, 2] > 0)
         if not has_estimate.any():
             return None

@@ -1,7 +1,7 @@
 """A ring of layers: some stay on the device, the others are copied there ahead of their computation.
 
-A layer is entered when one of its modules is called, and left when another layer is entered. Its section then
-takes the next layer that is not on the device, in the order in which layers followed each other before.
+A layer is entered when one of its modules is called, and left when another layer is entered. Its section is
+then filled with the next layer that is not on the device, in the order of the previous pass.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from workers.serving.ring.transfers import StreamTransfers, ThreadTransfers, Tra
 
 
 class RingError(NotServingError):
-    """A layer did not come to the device. No further call gets outputs."""
+    """A layer could not be copied to the device. All further calls fail."""
 
 
 class LayerRing:
-    """Takes over the parameters of layers. One thread computes.
+    """Manages the parameters of layers. One thread computes.
 
     Attributes:
         plan: the layers on the device.
-        failure: why layers do not come any more; empty: they do.
-        unexpected: layers that were entered out of order, and so were not copied ahead.
+        failure: why copying layers has failed; empty: it has not.
+        unexpected: number of layers entered out of order, and so not copied ahead.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LayerRing:
 
         Raises:
             RuntimeError: memory cannot be allocated.
-            RingError: what arrived on the device is not what host memory has.
+            RingError: a copy on the device differs from host memory.
         """
         self.plan, self.failure, self.unexpected = plan, "", 0
         self._layers = layers
@@ -76,11 +76,11 @@ class LayerRing:
         self._views = {
             number: [layers[number].views(section) for section in self._sections] for number in self._host
         }
-        #: The layer that was entered last, and the one that followed each layer last.
+        #: The current layer, and the last known successor of each layer.
         self._current: int | None = None
         self._after = [(number + 1) % len(layers) for number in range(len(layers))]
         self._first = self._entered = 0
-        #: Sections of layers that are on the device or come there, in the order of their copies.
+        #: Sections of layers that are on the device or being copied, in the order of their copies.
         self._held: dict[int, int] = {}
         self._coming: dict[int, Any] = {}
         self._free = list(range(len(self._sections)))
@@ -94,11 +94,11 @@ class LayerRing:
 
     @property
     def addresses(self) -> tuple[int, ...]:
-        """Where the sections of the ring begin; they never move."""
+        """Addresses of the ring's sections, which never move."""
         return tuple(section.data_ptr() for section in self._sections)
 
     def times(self) -> RingTimes:
-        """Return what was measured so far."""
+        """Return the times measured so far."""
         with self._lock:
             counts, seconds = dict(self._counts), dict(self._seconds)
         load_seconds = seconds["copy_seconds"] / counts["loads"]
@@ -128,7 +128,7 @@ class LayerRing:
         """Surround a call of the function.
 
         Raises:
-            RingError: a layer did not come, in this call or before.
+            RingError: copying a layer has failed, in this call or before.
         """
         if self.failure:
             raise RingError(self.failure)
@@ -176,14 +176,14 @@ class LayerRing:
         self._current = number
 
     def _leave(self) -> None:
-        """Free the section of the layer that has computed."""
+        """Free the section of the current layer."""
         number, self._current = self._current, None
         if number is not None and number in self._held:
             _bind(self._layers[number], self._nothing[number])
             self._free.append(self._held.pop(number))
 
     def _expect(self, number: int) -> None:
-        """Begin the copies of a layer, if it does not come yet, and of those after it."""
+        """Begin to copy a layer, unless that has begun, and the layers after it."""
         if number not in self._pinned and number not in self._held:
             self._free.extend(self._held.values())
             self._held.clear()
@@ -192,7 +192,7 @@ class LayerRing:
         self._fill()
 
     def _fill(self) -> None:
-        """Begin to copy what follows into free sections."""
+        """Begin to copy the following layers into free sections."""
         while self._free:
             following = self._find_following()
             if following is None:
@@ -224,7 +224,7 @@ class LayerRing:
         try:
             self._transfers.arrive(transfer)
         except Exception as error:
-            # Whatever a copy raises, the layer is not on the device.
+            # After any error of a copy, the layer is not on the device.
             name = self._layers[number].name
             self.failure = f"layer {name} could not be copied from host memory to the device: {error}"
             raise RingError(self.failure) from error

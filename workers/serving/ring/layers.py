@@ -1,4 +1,4 @@
-"""The layers of a model that can stream, and how the parameters of one lie in a section."""
+"""The layers of a model that can stream, and the layout of a layer's parameters in a section."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from punctual.moe import moe_layers
 
-#: Parameters of a layer begin at multiples of it, as those of whole tensors do on a GPU.
+#: Parameters of a layer begin at multiples of this size, like separate tensors on a GPU.
 ALIGNMENT_BYTES = 256
 
 
@@ -22,11 +22,11 @@ class RingLayer:
 
     Attributes:
         module: contains the parameters, and modules that read them.
-        parameters: those that no other module has. Buffers, and parameters that are shared or not contiguous,
+        parameters: parameters of this layer alone. Buffers, and parameters that are shared or not contiguous,
             stay on the device.
-        shapes: of the parameters, which have none while they are not on the device.
-        offsets: of the parameters in a section, in bytes.
-        bytes: of a section.
+        shapes: shapes of the parameters, which are empty while they are not on the device.
+        offsets: offsets of the parameters in a section, in bytes.
+        bytes: size of the packed layer.
     """
 
     name: str
@@ -42,7 +42,7 @@ class RingLayer:
             view.copy_(parameter.detach())
 
     def views(self, section: Tensor) -> tuple[Tensor, ...]:
-        """Return the parameters that lie in a section."""
+        """Return views of the parameters in a section."""
         return tuple(
             section[offset : offset + shape.numel() * parameter.itemsize].view(parameter.dtype).view(shape)
             for parameter, shape, offset in zip(self.parameters, self.shapes, self.offsets, strict=True)
@@ -50,8 +50,8 @@ class RingLayer:
 
 
 def find_layers(module: nn.Module) -> Iterator[tuple[RingLayer, ...]]:
-    """Yield sets of layers that can stream: the experts of all mixtures, then the list of modules from which
-    a ring saves most."""
+    """Yield sets of layers that can stream: the experts of all mixtures, then the list of modules for which a
+    ring saves most memory."""
     yield _ring_layers(
         module, {f"{name}.experts": layer.experts for name, layer in moe_layers(module).items()}
     )
@@ -106,5 +106,5 @@ def count_bytes(module: nn.Module) -> int:
 
 
 def nothing_like(parameter: Tensor, device: torch.device) -> Tensor:
-    """Return what a parameter holds that is not on the device: computing with it raises an error."""
+    """Return the placeholder of a parameter that is not on the device: computing with it raises an error."""
     return torch.empty(0, dtype=parameter.dtype, device=device)

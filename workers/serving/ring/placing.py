@@ -1,4 +1,4 @@
-"""A model goes to its device: whole where it fits, else with a ring of layers."""
+"""Places a model on its device: whole if it fits, else with a ring of layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def place_model(module: nn.Module, device: torch.device, device_bytes: int | Non
     """Move a model from host memory to a device.
 
     Args:
-        device_bytes: that its weights may take there; None: any number.
+        device_bytes: device memory that its weights may take; None: no limit.
 
     Returns:
         The ring of the layers that do not all fit; None if the whole model does.

@@ -1,4 +1,4 @@
-"""Copies of layers from host memory to the device, beside computation. One follows the other."""
+"""Copies of layers from host memory to the device, one after the other, beside the computation."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Transfers(Protocol):
     """Copies, and times of the computation that waits for them. Marks and transfers are opaque."""
 
     def begin(self, source: Tensor, target: Tensor) -> Any:
-        """Copy as soon as the computation begun so far is done, and all copies before."""
+        """Copy once the computation begun so far and all earlier copies are done."""
 
     def arrive(self, transfer: Any) -> None:
-        """Let the computation go on once the copy is there. Raises what the copy raised."""
+        """Let the computation continue once the copy is done. Raise the copy's error, if any."""
 
     def seconds(self, transfer: Any) -> float:
-        """Return the time of a copy that is done or under way."""
+        """Return the seconds of a copy; wait for its end."""
 
     def mark(self) -> Any:
-        """Return a mark of the computation's present time."""
+        """Return a mark of the computation's current time."""
 
     def between(self, earlier: Any, later: Any) -> float:
         """Return the seconds between two marks."""
@@ -34,7 +34,7 @@ class Transfers(Protocol):
 
 
 class ThreadTransfers:
-    """Copies by a thread, for a device that is the host's own memory: it stands for an accelerator."""
+    """Copies by a thread, for a CPU device that stands for an accelerator."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ring")
@@ -65,13 +65,13 @@ class ThreadTransfers:
 
     def _copy(self, source: Tensor, target: Tensor) -> float:
         began_at = time.perf_counter()
-        # Unlike torch's copy it leaves torch's threads to the computation.
+        # Unlike torch's copy, NumPy's does not use torch's threads.
         np.copyto(target.numpy(), source.numpy())
         return time.perf_counter() - began_at
 
 
 class StreamTransfers:
-    """Copies on a CUDA stream of their own, from page-locked memory."""
+    """Copies on a separate CUDA stream, from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -94,7 +94,7 @@ class StreamTransfers:
         return self.between(*transfer)
 
     def mark(self) -> Any:
-        """Record an event on the present stream."""
+        """Record an event on the current stream."""
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
