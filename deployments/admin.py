@@ -1,4 +1,4 @@
-"""The admin's pages of deployments. The API and the dashboard change them."""
+"""Read-only admin pages of deployments, which are changed by the API and the dashboard."""
 
 from __future__ import annotations
 

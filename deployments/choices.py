@@ -18,8 +18,8 @@ class DeploymentState(models.TextChoices):
 
 
 class ExpertHosting(models.TextChoices):
-    """Where the experts of a mixture are computed. `whole`: each server has a whole model of its own;
-    `spread`: the servers of a generation form one group."""
+    """Where the experts of a mixture are computed. `whole`: each server has a whole model; `spread`: the
+    servers of a generation form one group."""
 
     WHOLE = "whole", "On each server"
     SPREAD = "spread", "Spread over the servers"
@@ -51,7 +51,8 @@ class RolloutState(models.TextChoices):
 
 
 class ReplicaState(models.TextChoices):
-    """`stopping`: the agent is no longer told of it and ends it; `gone`: its GPU is free."""
+    """`stopping`: it is no longer in the agent's desired state, and the agent ends it; `gone`: its GPU is
+    free."""
 
     STARTING = "starting", "Starting"
     SERVING = "serving", "Serving"
@@ -60,9 +61,9 @@ class ReplicaState(models.TextChoices):
     GONE = "gone", "Gone"
 
 
-#: Replicas that agents are told of.
+#: Replicas in agents' desired states.
 TOLD_STATES = (ReplicaState.STARTING, ReplicaState.SERVING, ReplicaState.DRAINING)
-#: Replicas that answer requests. A draining one does until no requests arrive.
+#: Replicas that answer requests; draining ones do so until no more requests arrive.
 ANSWERING_STATES = (ReplicaState.SERVING, ReplicaState.DRAINING)
 
 DEPLOYMENT_COLOURS = {

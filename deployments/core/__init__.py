@@ -1,1 +1,1 @@
-"""What deployments decide, as pure functions: how many servers, which ones, and what is replaced next."""
+"""Decisions about deployments as pure functions: number and choice of servers, and the next replacement."""

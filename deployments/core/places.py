@@ -1,4 +1,4 @@
-"""Which server serves what: deployments are packed onto few servers, so that whole servers can be lent (Lyra
+"""Placement of replicas: deployments are packed onto few servers, so that whole servers can be lent (Lyra
 section 3.2.1 assumes consolidated containers)."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Packing:
 
 
 def servers_used(demands: Iterable[float], gpus_per_server: int) -> float:
-    """Return how many servers deployments use that are packed as closely as possible, a fraction too.
+    """Return how many servers (may be fractional) deployments use if packed as closely as possible.
 
     Args:
         demands: replicas of each deployment; two of a deployment never share a server.
@@ -55,10 +55,11 @@ def servers_used(demands: Iterable[float], gpus_per_server: int) -> float:
 
 
 def pack(missing: Mapping[str, int], homes: Collection[Home], gpus_per_server: int) -> Packing:
-    """Place missing replicas as steering does, and return what is lacking and what is left.
+    """Place missing replicas as steering does; return the servers that lack and those that stay idle.
 
     Args:
-        missing: replicas to place, by deployment. gpus_per_server: of a server that is added.
+        missing: number of replicas to place, by deployment.
+        gpus_per_server: GPUs of an additional server.
     """
     left = {home.server: home for home in homes}
     added = 0
@@ -76,8 +77,8 @@ def pack(missing: Mapping[str, int], homes: Collection[Home], gpus_per_server: i
 
 
 def choose_to_vacate(homes: Collection[Home]) -> int | None:
-    """Return the server whose replicas fit on other servers that serve, so that it could be lent: the one
-    with the fewest; ties: the highest id. None if there is none."""
+    """Return a server whose replicas fit on other serving servers, so that it could be lent: the one with the
+    fewest replicas; ties: the highest id. None if there is none."""
     serving = sorted(
         (home for home in homes if home.deployments), key=lambda home: (len(home.deployments), -home.server)
     )
@@ -91,7 +92,7 @@ def choose_to_vacate(homes: Collection[Home]) -> int | None:
 def choose_place(deployment: str, homes: Collection[Home]) -> tuple[int, int] | None:
     """Return server and GPU for one more replica, never on a server that has one of the same deployment.
 
-    Servers that serve most other deployments come first, so that whole servers stay free; ties: the lower id.
+    Servers with the most deployments come first, so that whole servers stay free; ties: the lower id.
     """
     fitting = [home for home in homes if home.free_gpus and deployment not in home.deployments]
     if not fitting:

@@ -1,5 +1,5 @@
-"""Which replicas start and drain next, so that a deployment gets the replicas that it should have and always
-answers. A generation replaces another one replica at a time: one more before one less.
+"""Which replicas start and drain next, so that a deployment reaches its wanted replicas and always answers. A
+generation replaces another one replica at a time: it starts one before it drains one.
 
 The rules, in this order:
 
@@ -22,8 +22,8 @@ class Standing:
     """A replica that starts or serves.
 
     Attributes:
-        is_newest: it belongs to the wanted generation and may stay on its server.
-        is_serving: it answers requests; otherwise it still starts.
+        is_newest: whether it belongs to the wanted generation and may stay on its server.
+        is_serving: whether it answers requests; otherwise it is still starting.
     """
 
     key: str

@@ -2,12 +2,12 @@
 
 Requests queue where replicas are busy. With a share ρ of the time busy, a request whose batch takes S seconds
 takes about S / (1 - ρ) (one queue per replica, Poisson arrivals, exponential service; Pollaczek-Khinchine has
-the same form with other constants). So latency is predicted before it breaks its target, and the rule wants
-as many servers as keep the prediction below it. If the measured latency is above the target, it wants one
-more, unless so little of it is waiting that no number of servers would meet the target.
+the same form with other constants). The rule therefore predicts latency before it exceeds its target, and
+chooses a number of servers that keeps the prediction below it. If the measured latency is above the target,
+it adds one server, unless waiting is so small a part of it that no number of servers would meet the target.
 
 The rule adds servers at once, and removes them one by one after a calm time, so that a fluctuating load
-does not move servers to and fro.
+does not cause oscillation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from math import inf, isfinite
 BUSY_TARGET = 0.7
 #: A server is removed only if fewer servers would stay below this share of both targets,
 RELAXED = 0.8
-#: in each of so many periods (of 5 s: a minute).
+#: in each of this many periods (of 5 s: a minute).
 CALM_PERIODS = 12
 
 
@@ -45,7 +45,7 @@ class ScalingRule:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was measured in one period over all replicas.
+    """Measurements of one period over all replicas.
 
     Attributes:
         busy_servers: shares of the time within `predict`, summed over replicas.
@@ -69,7 +69,7 @@ class Wanted:
 
 
 def predicted_latency(service_seconds: float, busy_servers: float, servers: int) -> float:
-    """Return how long a request takes if so many servers share the load; infinity if they cannot bear it."""
+    """Return the seconds of a request if `servers` servers share the load; infinity if overloaded."""
     if servers <= busy_servers:
         return inf
     return service_seconds / (1.0 - busy_servers / servers)
@@ -124,9 +124,9 @@ def wanted_servers(rule: ScalingRule, present: int, history: Sequence[Load]) -> 
 
 
 def servers_demanded(rule: ScalingRule, present: int, load: Load) -> float:
-    """Return how many servers the load takes at the capacity that keeps both targets, a fraction too.
+    """Return how many servers (may be fractional) the load takes at the capacity that keeps both targets.
 
-    Neither the least number counts, which is no load, nor more than the most.
+    The rule's minimum does not count, as it is not load; the result is at most the rule's maximum.
 
     Args:
         present: servers that served.

@@ -38,17 +38,17 @@ class Deployment(models.Model):
     #: The newest decision of the scaling rule, and its reason in words.
     wanted_servers = models.PositiveIntegerField()
     wanted_reason = models.CharField(max_length=300, blank=True)
-    #: Of the 95th percentile; null: no target.
+    #: Target of the 95th percentile; null: no target.
     latency_target_seconds = models.FloatField(null=True, blank=True)
-    #: Since when every sample with requests was above the target; null: the newest was not.
+    #: Time since which every sample with requests is above the target; null: the newest is not.
     slow_since = models.DateTimeField(null=True, blank=True)
     #: Inputs of one call of `predict`, and how long the first of them waits for others.
     max_batch = models.PositiveIntegerField()
     max_wait_seconds = models.FloatField()
-    #: That weights may take on each server; null: what its GPU has.
+    #: Device memory that weights may take on each server; null: all of its GPU's.
     device_memory_bytes = models.BigIntegerField(null=True, blank=True)
     experts = models.CharField(max_length=10, choices=ExpertHosting.choices, default=ExpertHosting.WHOLE)
-    #: What its samples added up to since it began: counts by name, and `latencies` by bucket.
+    #: Sums of its samples since it began: counts by name, and `latencies` by bucket.
     totals = models.JSONField(default=dict, blank=True)
     #: Number of the newest generation.
     generation = models.PositiveIntegerField(default=0)
@@ -86,11 +86,11 @@ class Deployment(models.Model):
 
 
 class Rollout(models.Model):
-    """One generation of a deployment: a function with the weights of a job, or as `init_model` makes it."""
+    """One generation of a deployment: a function with the weights of a job, or with `init_model`'s."""
 
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="rollouts")
     number = models.PositiveIntegerField()
-    #: Null where a function is deployed without a job.
+    #: Null if a function is deployed without a job.
     job = models.ForeignKey(Job, on_delete=models.PROTECT, null=True, related_name="rollouts")
     function_version = models.ForeignKey(FunctionVersion, on_delete=models.CASCADE, related_name="rollouts")
     hyperparameters = models.JSONField(default=dict)
@@ -99,7 +99,7 @@ class Rollout(models.Model):
     #: Servers that spread the experts of the model as one group; 0: each server has a whole model.
     group_servers = models.PositiveIntegerField(default=0)
     state = models.CharField(max_length=10, choices=RolloutState.choices, default=RolloutState.COMING)
-    #: Replicas that ended by themselves in a row, since one last served.
+    #: Replicas that ended by themselves since one last served.
     failures = models.PositiveIntegerField(default=0)
     #: After a failure no replica starts before this time.
     not_before = models.DateTimeField(default=timezone.now)
@@ -121,7 +121,7 @@ class Rollout(models.Model):
 
 
 class DeploymentToken(models.Model):
-    """Opens the replicas of one deployment, and nothing else. Only its digest is stored."""
+    """A token for the replicas of one deployment only. Only its digest is stored."""
 
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)

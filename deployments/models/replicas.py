@@ -1,4 +1,4 @@
-"""Replicas of deployments, one serving worker on one GPU each, and samples of what they answered."""
+"""Replicas of deployments, one serving worker on one GPU each, and samples of their requests."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from cluster.models import Gpu, Server
 from deployments.choices import ReplicaState
 from deployments.models.deployments import Deployment, Rollout
 
-#: The newest characters of a replica's log are kept.
+#: Newest characters of a replica's log that are kept.
 LOG_CHARACTERS = 64 * 1024
 
 
 def new_replica_key() -> str:
-    """Return a key by which agents know a replica. It is used for one process alone."""
+    """Return a key by which agents identify a replica. It is used for one process only."""
     return f"serve-{secrets.token_hex(5)}"
 
 
 def new_secret() -> str:
-    """Return a token with which the platform itself opens a replica."""
+    """Return the platform's own token for a replica."""
     return secrets.token_hex(24)
 
 
 class Replica(models.Model):
     """One serving worker.
 
-    ``told_version``, ``untold_version``: desired versions of its server from which on the agent is told of
-    the replica, and is no longer told of it. ``counts``: the newest reported `ServingCounts`; ``counted``:
-    those that samples contain already. ``group``: key of the replica of rank 0 of a group of servers that
-    spread the experts of one model, which serves the group's store at ``group_port``; empty: it is alone.
+    ``told_version``, ``untold_version``: desired versions of its server from which on the desired state
+    contains the replica, and no longer contains it. ``counts``: the newest reported `ServingCounts`;
+    ``counted``: the counts that samples already include. ``group``: key of the replica of rank 0 in a group
+    of servers that spread the experts of one model, which serves the group's store at ``group_port``;
+    empty: the replica is alone.
     ``experts``: the newest reported `ExpertCounts`, of rank 0. ``ring``: the newest reported `RingCounts`;
     empty: the whole model is on the device.
     """
@@ -95,7 +96,7 @@ class Replica(models.Model):
 
 
 class DeploymentSample(models.Model):
-    """What all replicas of a deployment answered in one period.
+    """Counts of all replicas of a deployment in one period.
 
     ``busy_servers``: shares of the time within `predict`, summed over replicas. ``latencies``: requests by
     bucket (`punctual.protocol.latencies`). ``servers_home``, ``servers_lent``: of its inference cluster.

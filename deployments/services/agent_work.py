@@ -61,7 +61,7 @@ class ServingWork:
         desired_version: int,
         now: datetime,
     ) -> list[RefusedItem]:
-        """Store what changed about the replicas of the agent's server."""
+        """Store changes of the replicas on the agent's server; return the refused items."""
         present = {replica.pk: replica for replica in _present(agent.server_id)}
         refused, listed = [], {}
         for item in items:
@@ -85,7 +85,7 @@ class ServingWork:
         return refused
 
     def take_event(self, agent: Agent, event: Mapping[str, Any], happened_at: datetime) -> str | None:
-        """Take why a replica failed; return why another event is refused."""
+        """Store a failure of a replica; return why an event is refused, or None."""
         replica = _given(agent).filter(pk=event["job"]).first()
         if replica is None or replica.rollout.number != event["generation"]:
             return UNKNOWN
@@ -108,7 +108,7 @@ class ServingWork:
             if problem is None:
                 problem = store_counts(present[key], item.value, now)
             elif key not in present and _was_given(agent, key):
-                # The last report of a replica that is gone.
+                # A late report of a replica that is gone.
                 problem = None
             if problem is not None:
                 refused.append(RefusedItem("serving", item.index, problem, key))
@@ -180,8 +180,8 @@ def _has_news(
 def _has_ended(replica: Replica, desired_version: int) -> bool:
     """Return whether a replica that the agent does not list has ended.
 
-    A stopping one has once its agent has obeyed that. Another one has if it was listed before: agents start
-    workers one by one, so a new replica may not be listed yet.
+    A stopping replica has ended once its agent has applied the desired version without it. Any other replica
+    has ended if it was listed before: agents start workers one by one, so a new one may not be listed yet.
     """
     if replica.state == ReplicaState.STOPPING:
         return desired_version >= (replica.untold_version or 0)
@@ -189,7 +189,7 @@ def _has_ended(replica: Replica, desired_version: int) -> bool:
 
 
 def _apply(replica: Replica, entry: Mapping[str, Any] | None, desired_version: int, now: datetime) -> None:
-    """Apply the news of one replica, under the cluster's row."""
+    """Apply a reported change of one replica, under the cluster's row."""
     if entry is None:
         if _has_ended(replica, desired_version):
             was_needed = replica.state in (ReplicaState.STARTING, ReplicaState.SERVING)
@@ -212,7 +212,7 @@ def _apply(replica: Replica, entry: Mapping[str, Any] | None, desired_version: i
 
 
 def _fail(replica: Replica, reason: str, now: datetime) -> None:
-    """End a replica whose worker ended, and the rest of its group. A draining one was to end."""
+    """End a replica whose worker ended, and the rest of its group. For a draining one this is no failure."""
     reason = clean_text(reason, MOST_REASON_CHARACTERS)
     if replica.state == ReplicaState.DRAINING:
         stop_replica(replica)

@@ -1,4 +1,4 @@
-"""Deployments as people create, change and end them."""
+"""Creating, changing and ending deployments."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SETTINGS = (
     "max_wait_seconds",
     "device_memory_bytes",
 )
-#: Settings that are a replica's own, so that others need other replicas.
+#: Settings that are fixed when a replica starts, so that a change replaces replicas.
 REPLICA_SETTINGS = ("max_batch", "max_wait_seconds", "device_memory_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentRequest:
-    """What a person wants served, and on how many servers: from ``minimum_servers`` to ``maximum_servers``,
-    ``servers`` to begin with."""
+    """A request for a deployment on ``minimum_servers`` to ``maximum_servers`` servers, initially
+    ``servers``."""
 
     name: str
     minimum_servers: int = 1
@@ -128,7 +128,7 @@ def _check_bounds(least: int, wanted: int, most: int) -> None:
 
 
 def _check_group(experts: str, least: int, most: int) -> None:
-    """A group has a fixed number of servers."""
+    """Raise InvalidRequest unless a group has a fixed number of at least 2 servers."""
     if experts != ExpertHosting.SPREAD:
         return
     if least != most:
@@ -149,7 +149,7 @@ def _check_memory(experts: str, device_memory_bytes: int | None) -> None:
 
 
 def _lock(deployment: Deployment) -> Deployment:
-    """Return the row as it is now, under the cluster's row.
+    """Return the current row, under the cluster's row.
 
     Raises:
         Conflict: it drains or has stopped.
@@ -165,8 +165,8 @@ def _lock(deployment: Deployment) -> Deployment:
 def deployment_change(
     *, deployment: Deployment, actor: User, changes: Mapping[str, Any], served: Served | None = None
 ) -> Deployment:
-    """Change bounds, target or batches. Another ``served`` takes over one replica at a time, and so do other
-    `REPLICA_SETTINGS`. A group of servers is replaced whole, also for another number of servers.
+    """Change bounds, target or batches. A new ``served`` or new `REPLICA_SETTINGS` replace one replica at a
+    time. A group of servers is replaced as a whole, also for another number of servers.
 
     ``changes``: fields of `SETTINGS`, and ``servers``: the number wanted now.
 
@@ -177,7 +177,7 @@ def deployment_change(
         QuotaExceeded: the project, or its creator's projects in sum, would have too many servers in their
             deployments.
     """
-    # The rows of limits before the cluster's, as in a submission.
+    # Lock the rows of limits before the cluster's, as in a submission.
     limited = lock_limits(deployment.project) if "maximum_servers" in changes else None
     current = _lock(deployment)
     settings = {name: changes[name] for name in SETTINGS if name in changes}
@@ -216,9 +216,9 @@ def deployment_change(
 
 @transaction.atomic
 def deployment_rollback(*, deployment: Deployment, actor: User) -> Deployment:
-    """Serve again what the generation before the present one served, replacing one replica at a time.
+    """Roll back to the previous generation that served, replacing one replica at a time.
 
-    While a new generation has not served yet, it is withdrawn, and the present one serves on.
+    A new generation that has not served yet is withdrawn, and the current one continues to serve.
 
     Raises:
         Conflict: there is no earlier generation that served, or the deployment drains or has stopped.
@@ -251,10 +251,11 @@ def _newest_rollout(deployment: Deployment) -> Rollout:
 
 @transaction.atomic
 def deployment_drain(*, deployment: Deployment, actor: User, server_name: str) -> Deployment:
-    """Start a replica on another server in the place of one server's, and then drain that one.
+    """Start a replica on another server, and then drain the one on `server_name`.
 
     Raises:
-        Conflict: it drains or has stopped. NotFound: it has no replica on a server of that name.
+        Conflict: the deployment drains or has stopped.
+        NotFound: it has no replica on a server of that name.
     """
     current = _lock(deployment)
     replicas = current.replicas.filter(
@@ -269,7 +270,7 @@ def deployment_drain(*, deployment: Deployment, actor: User, server_name: str) -
 
 @transaction.atomic
 def deployment_delete(*, deployment: Deployment, actor: User) -> Deployment:
-    """Drain all replicas and end the deployment. Does nothing if it is ending already."""
+    """Drain all replicas and end the deployment. Do nothing if it is already ending."""
     lock_cluster(deployment.inference_cluster.cluster_id)
     current = Deployment.objects.select_related("inference_cluster", "project").get(pk=deployment.pk)
     if not current.is_ending():

@@ -1,7 +1,7 @@
-"""Groups of servers that spread the experts of one model: started, replaced and ended whole.
+"""Groups of servers that spread the experts of one model; each is started, replaced and ended as a whole.
 
-`core.replacing` plans with groups as it does with replicas that are alone: a deployment has one group.
-Callers hold the cluster's row.
+`core.replacing` treats a group like a single replica: a deployment has one group. Callers hold the cluster's
+row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def steer_group(
     empty text.
 
     Args:
-        rollout: the wanted generation; None if all were given up. replicas: those that are not gone.
+        rollout: the wanted generation; None if all were given up.
+        replicas: those that are not gone.
     """
     groups: dict[str, list[Replica]] = defaultdict(list)
     for replica in replicas:
@@ -110,7 +111,7 @@ def end_group(replica: Replica, reason: str) -> None:
 
 
 def is_whole(replica: Replica) -> bool:
-    """Return whether all servers of a replica's group serve; so they do if it is alone."""
+    """Return whether all servers of a replica's group serve; True without a group."""
     if not replica.group:
         return True
     members = Replica.objects.filter(group=replica.group, state=ReplicaState.SERVING)

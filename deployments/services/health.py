@@ -8,7 +8,7 @@ from deployments.choices import DeploymentState, ReplicaState, RolloutState
 from deployments.models import Deployment, Rollout
 from deployments.services.records import move, set_reason
 
-#: Latency may be above its target for so long before the deployment is `degraded`.
+#: Time for which latency may be above its target before the deployment is `degraded`.
 SLOW_FOR = timedelta(seconds=60)
 
 
@@ -16,7 +16,8 @@ def update_state(deployment: Deployment, rollout: Rollout | None, blocked: str, 
     """Store the state and its reason.
 
     Args:
-        rollout: the wanted generation. blocked: why it does not reach its number of servers; empty: it does.
+        rollout: the wanted generation.
+        blocked: why it does not reach its number of servers; empty: it does.
     """
     deployment.refresh_from_db(fields=["state", "reason"])
     if rollout is None or deployment.state == DeploymentState.FAILED:
@@ -64,7 +65,7 @@ def _given_up(deployment: Deployment, rollout: Rollout) -> str:
 
 
 def _store_reason(deployment: Deployment, reason: str) -> None:
-    """Store a reason that `move` has recorded already, or that only counts differently."""
+    """Store a reason without recording it: `move` has recorded it, or only its numbers changed."""
     if deployment.reason != reason:
         deployment.reason = reason
         deployment.save(update_fields=["reason"])

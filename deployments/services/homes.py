@@ -1,4 +1,4 @@
-"""Inference servers at home, and the room that they have for replicas. Callers hold the cluster's row."""
+"""Inference servers at home, and their room for replicas. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Homes:
         )
 
     def take(self, server: int, gpu: int, deployment: str) -> None:
-        """Note a replica that starts there."""
+        """Note a replica that starts on a server's GPU."""
         self.homes[server] = self.homes[server].with_replica(gpu, deployment)
 
 
@@ -74,7 +74,7 @@ def find_homes(
     wanted = _wanted_rollouts(inference_cluster)
     deployments: dict[int, set[str]] = {server: set() for server in free}
     for _, server, deployment, rollout, is_leaving in present:
-        # A new generation may start beside a replica that it replaces, but not where one has to leave.
+        # A new generation may start beside a replica that it replaces, but not beside one that must leave.
         is_replaced = rollout != wanted.get(deployment) and not is_leaving
         deployments[server].add(f"{deployment} before" if is_replaced else deployment)
     homes = {

@@ -35,9 +35,9 @@ from scheduling.services.rows.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
-#: As whom deployments give orders.
+#: Creator of the deployments' orders.
 SCHEDULER = "deployments"
-#: Replicas that keep their place.
+#: States of replicas that keep their place.
 _STAYING_STATES = (ReplicaState.STARTING, ReplicaState.SERVING)
 _NEEDING_STATES = (DeploymentState.PREPARING, DeploymentState.READY, DeploymentState.DEGRADED)
 
@@ -49,7 +49,7 @@ def schedule_inference_clusters() -> None:
         try:
             _schedule(inference_cluster, timezone.now())
         except Exception:
-            # The other inference clusters go on.
+            # Continue with the other inference clusters.
             log.exception(
                 "an inference cluster could not be scheduled", inference_cluster=inference_cluster.name
             )
@@ -77,10 +77,10 @@ def _schedule(inference_cluster: InferenceCluster, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where an inference cluster stands.
+    """The current situation of an inference cluster.
 
     ``usage``: the newest sample, None if it is out of date; ``forecast`` is for the period after it.
-    ``offered``: servers that are offered and not lent yet. ``packing``: where missing replicas would go.
+    ``offered``: servers that are offered and not lent yet. ``packing``: places for missing replicas.
     """
 
     usage: UsageSample | None
@@ -106,8 +106,8 @@ class _Standing:
 
 
 def _pack_missing(inference_cluster: InferenceCluster, now: datetime) -> Packing:
-    """Place the replicas that deployments lack. Replicas that drain take no place: they will be gone before a
-    server could be back."""
+    """Place the missing replicas of deployments. Draining replicas take no place: they end before a server
+    could be back."""
     homes = find_homes(inference_cluster, now, _STAYING_STATES)
     deployments = inference_cluster.deployments.filter(state__in=_NEEDING_STATES)
     missing = {
@@ -127,7 +127,7 @@ def _count_missing(deployment: Deployment, homes: set[int]) -> int:
         for replica in deployment.replicas.filter(state__in=_STAYING_STATES, leaving=False).select_related(
             "server"
         )
-        # A server that is up and not among the homes takes no new replicas: those that are there leave it.
+        # A server that is up but not among the homes takes no new replicas, and its replicas leave it.
         if replica.server_id in homes or replica.server.state != ServerState.UP
     ]
     missing = max(0, deployment.wanted_servers - len(staying))
@@ -139,7 +139,8 @@ def _count_missing(deployment: Deployment, homes: set[int]) -> int:
 
 
 def _count_to_ask_back(inference_cluster: InferenceCluster, standing: _Standing, now: datetime) -> int:
-    """Return how many servers to ask back: those that replicas lack now, or more by the lending rule."""
+    """Return how many servers to ask back: those that replicas lack now, or more if the lending rule says
+    so."""
     lent = inference_cluster.servers_in(LendingState.ON_LOAN)
     asked = servers_asked_back(inference_cluster)
     coming = asked + inference_cluster.servers_in(LendingState.RECLAIMING)
@@ -154,7 +155,7 @@ def _count_to_ask_back(inference_cluster: InferenceCluster, standing: _Standing,
 
 
 def _ask_back(inference_cluster: InferenceCluster, count: int, now: datetime) -> None:
-    """Ask servers back, within the time that a return may take: an order is begun at once then."""
+    """Ask servers back within the time that a return may take, so that the order begins at once."""
     reclaim_order_create(
         inference_cluster=inference_cluster,
         order_id=uuid.uuid4(),
@@ -211,10 +212,10 @@ def _count_to_lend(inference_cluster: InferenceCluster, standing: _Standing, now
 
 
 def _vacate(inference_cluster: InferenceCluster, idle: int, reserve: int, now: datetime) -> None:
-    """Move replicas off one server onto others that serve, so that it can be lent. A replica drains once
+    """Move the replicas of one server to other serving servers, so that it can be lent. A replica drains once
     another serves in its place.
 
-    It waits while replicas start, drain or are replaced.
+    Do nothing while replicas start, drain or are replaced.
     """
     if idle < reserve:
         return

@@ -1,8 +1,8 @@
-"""Requests that come through the platform, passed on to a replica.
+"""Forwards requests through the platform to a replica.
 
-The answer comes from user code: only known fields are taken, within bounds, and no redirect is followed. If
-one replica does not take a request, the next one gets it, so that no request fails while replicas come and
-go. `predict` changes nothing, so a second call does no harm.
+The answer comes from user code: only known fields are used, within bounds, and no redirect is followed. If a
+replica does not accept a request, the next one gets it, so that no request fails while replicas are replaced.
+`predict` changes nothing, so a second call does no harm.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from punctual.protocol.limits import SERVING_ANSWER_SECONDS, SERVING_BODY_BYTES,
 
 log = structlog.get_logger(__name__)
 
-#: Of one web process. Each takes a thread from requests that are answered at once; clients that need more ask
-#: the replicas themselves.
+#: Limit of one web process. Each prediction occupies a thread; clients that need more should call the
+#: replicas directly.
 PREDICTIONS_AT_ONCE = 3
 CONNECT_SECONDS = 2.0
 #: A replica itself answers within `SERVING_ANSWER_SECONDS`.
@@ -75,7 +75,7 @@ def predict(deployment: Deployment, inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def replica_health(deployment: Deployment) -> list[dict[str, Any]]:
-    """Return what each replica says of its state now: `serving`, `draining`, or None without an answer."""
+    """Return the state that each replica reports now: `serving`, `draining`, or None without an answer."""
     with _slot():
         found = [
             {"server": replica.server.name, "state": _ask_state(replica)}
@@ -118,12 +118,12 @@ def _answering_replicas(deployment: Deployment) -> list[Replica]:
 @cache
 def _client() -> httpx.Client:
     timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-    # Servers are reached at the address that they declared, without the environment's proxies.
+    # Connect to servers at their declared addresses, without the environment's proxies.
     return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False)
 
 
 def _ask(replica: Replica, body: bytes) -> dict[str, Any] | None:
-    """Return one replica's answer; None if another one should be asked."""
+    """Return one replica's answer; None if another replica should be tried."""
     try:
         status, answer = _send("POST", replica, "/predict", body)
     except httpx.ReadTimeout as error:
@@ -137,7 +137,7 @@ def _ask(replica: Replica, body: bytes) -> dict[str, Any] | None:
             raise FunctionFailed("The server's answer holds no list of outputs.")
         return {"outputs": outputs, "generation": replica.rollout.number, "server": replica.server.name}
     if status in (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.UNAUTHORIZED):
-        # Its queue is full, it ends, or it does not know its secret yet.
+        # Its queue is full, it is ending, or it does not have its secret yet.
         return None
     detail = clean_text(str(answer.get("detail") or "The server gave no reason."), MOST_DETAIL_CHARACTERS)
     if status == httpx.codes.GATEWAY_TIMEOUT:

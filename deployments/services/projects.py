@@ -1,4 +1,4 @@
-"""What deployments demand before a project is closed."""
+"""Conditions of deployments for closing a project."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from projects.models import Project
 
 
 def close_project(project: Project, deleting: bool, **_: Any) -> None:
-    """Refuse while the project has deployments that have not stopped, and to delete one that had any.
+    """Refuse to close a project with deployments that have not stopped, and to delete one that ever had any.
 
     Raises:
-        Conflict: it has.
+        Conflict: the project has such deployments.
     """
     found = Deployment.objects.filter(project=project)
     unfinished = found.exclude(state=DeploymentState.STOPPED).count()

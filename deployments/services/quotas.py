@@ -22,10 +22,10 @@ def lock_limits(project: Project) -> Project:
 
 
 def check_deployments(project: Project) -> None:
-    """Let one more deployment in. The caller holds the rows of the limits.
+    """Check that one more deployment is allowed. The caller holds the rows of the limits.
 
     Raises:
-        QuotaExceeded: there are as many as there may be.
+        QuotaExceeded: the limit is reached.
     """
     for limit in limits_on(project, "deployments"):
         found = Deployment.objects.filter(project__in=limit.project_ids)
@@ -38,13 +38,13 @@ def check_deployments(project: Project) -> None:
 
 
 def check_servers(project: Project, servers: int, but: Deployment | None = None) -> None:
-    """Let a deployment grow to so many servers. The caller holds the rows of the limits.
+    """Check that a deployment may grow to `servers` servers. The caller holds the rows of the limits.
 
     Args:
-        but: the deployment that grows, whose present bound does not count.
+        but: the deployment that grows, whose current bound does not count.
 
     Raises:
-        QuotaExceeded: all of them could use more servers than they may.
+        QuotaExceeded: all deployments together could exceed the limit.
     """
     for limit in limits_on(project, "deployment_servers"):
         others = Deployment.objects.filter(project__in=limit.project_ids).exclude(state__in=ENDING_STATES)

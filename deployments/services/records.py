@@ -1,5 +1,4 @@
-"""State changes of a deployment, and the lines that they leave in its history. Callers hold the cluster's
-row."""
+"""State changes of a deployment, and the lines of its history. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ class ForbiddenDeploymentTransition(Exception):
 
 
 def hint_pages(deployment: Deployment) -> None:
-    """Let pages that show the deployment reload it once the present transaction is committed."""
+    """Make pages that show the deployment reload it once the current transaction is committed."""
     hint(f"cluster:{deployment.inference_cluster.cluster_id}", kind="deployments")
 
 
@@ -30,7 +29,7 @@ def record(deployment: Deployment, kind: str, message: str, *, actor: str = "") 
 
 
 def move(deployment: Deployment, state: DeploymentState, message: str, *, actor: str = "") -> None:
-    """Move the deployment to ``state`` and record why. Does nothing if it is there.
+    """Move the deployment to ``state`` and record why. Do nothing if it is already in that state.
 
     Raises:
         ForbiddenDeploymentTransition: the table has no such step.
@@ -49,7 +48,7 @@ def move(deployment: Deployment, state: DeploymentState, message: str, *, actor:
 
 
 def set_reason(deployment: Deployment, reason: str) -> None:
-    """Store why it is not ready, or lacks servers; empty: neither. A new reason is recorded."""
+    """Store why the deployment is not ready, or lacks servers; empty: neither. Record a new reason."""
     if deployment.reason == reason:
         return
     deployment.reason = reason

@@ -1,4 +1,4 @@
-"""Replicas start, drain and end. Callers hold the cluster's row."""
+"""Starts, drains and ends replicas. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from deployments.models import Deployment, Replica, Rollout
 from deployments.models.replicas import new_replica_key
 from scheduling.services.rows.wakeups import wake_agents
 
-#: Why a deployment waits for the place of a replica that its agent still ends.
+#: Reason of a deployment that waits for the place of a replica that its agent is still ending.
 PLACE_IS_FREED = "A replica that ended still holds its place; another starts once the place is free."
 
 
 def is_one_ending(replicas: Collection[Replica]) -> bool:
-    """Return whether an agent still ends one of the replicas."""
+    """Return whether an agent is still ending one of the replicas."""
     return any(replica.state == ReplicaState.STOPPING for replica in replicas)
 
 
@@ -79,7 +79,7 @@ def start_replica(
 def _take_port(server: Server, also_used: int = 0) -> int | None:
     """Return a port of the server's range that no replica, store or measurement uses.
 
-    No training runs on a server at home. Ports go round, so that none is reused soon.
+    No training runs on a server at home. Ports are used in rotation, so that none is reused soon.
     """
     present = Replica.objects.filter(server=server).exclude(state=ReplicaState.GONE)
     used = {port for ports in present.values_list("port", "group_port") for port in ports}
@@ -96,7 +96,7 @@ def _take_port(server: Server, also_used: int = 0) -> int | None:
 
 
 def drain_replica(replica: Replica, now: datetime) -> None:
-    """Let it answer until no requests arrive, and then end. A replica that never served ends at once."""
+    """Let a replica answer until no requests arrive, and then end. One that never served ends at once."""
     if replica.state == ReplicaState.STARTING:
         stop_replica(replica)
     elif replica.state == ReplicaState.SERVING:
@@ -106,7 +106,7 @@ def drain_replica(replica: Replica, now: datetime) -> None:
 
 
 def stop_replica(replica: Replica, reason: str = "") -> None:
-    """Remove it from its server's desired state: the agent kills what is left of it."""
+    """Remove a replica from its server's desired state: the agent then kills its worker."""
     if replica.state in (ReplicaState.STOPPING, ReplicaState.GONE):
         return
     replica.state = ReplicaState.STOPPING
@@ -116,7 +116,7 @@ def stop_replica(replica: Replica, reason: str = "") -> None:
 
 
 def mark_gone(replica: Replica, now: datetime, reason: str = "") -> None:
-    """Note that its process has ended: its GPU is free."""
+    """Note that a replica's process has ended and its GPU is free."""
     replica.state, replica.gone_at = ReplicaState.GONE, now
     replica.reason = reason or replica.reason
     replica.save(update_fields=["state", "gone_at", "reason"])

@@ -10,10 +10,10 @@ from projects.errors import InvalidRequest
 
 
 def check_rings(deployment: Deployment, target_seconds: float | None) -> None:
-    """Return if the replicas that serve can meet a latency target, by what they measured.
+    """Return if all serving replicas can meet a latency target, by their measurements.
 
     Raises:
-        InvalidRequest: the layers of one stream too slowly; the text says what would meet the target.
+        InvalidRequest: a replica's layers stream too slowly; the text says what would meet the target.
     """
     for replica in deployment.replicas.filter(state=ReplicaState.SERVING).exclude(ring={}):
         verdict = judge_ring(ring_plan(replica.ring), ring_times(replica.ring), target_seconds)

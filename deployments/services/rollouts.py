@@ -1,4 +1,4 @@
-"""Generations of deployments begin, take over and are given up. Callers hold the cluster's row."""
+"""Begins and gives up generations of deployments. Callers hold the cluster's row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deployments.services.records import move, record
 from projects.models import User
 from scheduling.models import FunctionVersion, Job
 
-#: A new generation is given up after so many failed replicas in a row.
+#: A new generation is given up after this many failed replicas in a row.
 MOST_FAILURES = 3
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -20,7 +20,7 @@ LONGEST_WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Served:
-    """What a generation serves: a function, and the weights of a job unless ``job`` is None."""
+    """The served content of a generation: a function, and the weights of a job unless ``job`` is None."""
 
     function_version: FunctionVersion
     hyperparameters: dict[str, Any]
@@ -30,12 +30,12 @@ class Served:
 
     @classmethod
     def of_job(cls, job: Job) -> Served:
-        """Return what serving a job's weights takes."""
+        """Return the content for serving a job's weights."""
         return cls(job.function_version, job.hyperparameters, job, job.seed, tuple(job.data))
 
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> Served:
-        """Return what a generation serves, to serve the same in another one."""
+        """Return a generation's content, to serve the same in another one."""
         return cls(
             rollout.function_version,
             rollout.hyperparameters,
@@ -81,7 +81,7 @@ def wanted_rollout(deployment: Deployment) -> Rollout | None:
 
 
 def replica_served(replica: Replica, now: datetime) -> None:
-    """Note that a replica answers: its generation is the current one from now on."""
+    """Note that a replica serves: its generation becomes the current one."""
     rollout = replica.rollout
     Rollout.objects.filter(pk=rollout.pk).update(failures=0)
     if rollout.state != RolloutState.COMING:
@@ -93,7 +93,7 @@ def replica_served(replica: Replica, now: datetime) -> None:
 
 
 def replica_failed(replica: Replica, reason: str, now: datetime) -> None:
-    """Note that a replica ended by itself: the next one starts after a growing wait.
+    """Note that a replica ended by itself: the next one starts after an exponentially growing wait.
 
     A generation that never served is given up after `MOST_FAILURES` in a row.
     """
@@ -108,8 +108,8 @@ def replica_failed(replica: Replica, reason: str, now: datetime) -> None:
 
 
 def replica_declined(replica: Replica, reason: str) -> None:
-    """Note that a replica cannot do what its deployment asks for: a generation that never served is given up,
-    since another replica could not either."""
+    """Note that a replica cannot meet its deployment's demands: a generation that never served is given up,
+    since no other replica could meet them."""
     rollout = Rollout.objects.get(pk=replica.rollout_id)
     if rollout.state == RolloutState.COMING:
         _give_up(replica.deployment, rollout, reason)

@@ -1,4 +1,4 @@
-"""Samples of what deployments answered, period by period, and how many servers each needs."""
+"""Samples of the requests that deployments answered, period by period, and the servers each needs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measure_deployments() -> None:
 
 
 def _take_sample(deployment: Deployment, now: datetime) -> DeploymentSample:
-    """Sum what the replicas answered since the previous sample."""
+    """Store the sum of the replicas' counts since the previous sample."""
     total: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
     latencies, busy = [0] * LATENCY_BUCKETS, 0.0
     for replica in deployment.replicas.exclude(counts={}).defer("log"):
@@ -56,7 +56,7 @@ def _take_sample(deployment: Deployment, now: datetime) -> DeploymentSample:
         for bucket, count in enumerate(fresh["latencies"]):
             latencies[bucket] += count
         if fresh["uptime_seconds"] > 0.0:
-            # A batch that takes longer than a period counts in the one in which it ends.
+            # A batch that takes longer than a period counts in the period in which it ends.
             busy += min(1.0, fresh["busy_seconds"] / fresh["uptime_seconds"])
         replica.counted = replica.counts
         replica.save(update_fields=["counted"])
@@ -107,7 +107,7 @@ def _since_previous(replica: Replica) -> dict[str, Any]:
 
 
 def _note_latency(deployment: Deployment, sample: DeploymentSample) -> None:
-    """Note since when every sample with requests was above the latency target."""
+    """Store the time since which every sample with requests is above the latency target."""
     target = deployment.latency_target_seconds
     is_slow = target is not None and sample.p95_seconds is not None and sample.p95_seconds > target
     since = (deployment.slow_since or sample.began_at) if is_slow else None
@@ -124,7 +124,7 @@ def _scale(deployment: Deployment) -> None:
         deployment.scaling_rule(), before, [load_of(sample) for sample in reversed(newest)]
     )
     serving = deployment.replicas.filter(state=ReplicaState.SERVING).count()
-    # The samples do not say yet what servers that still start will bring.
+    # The samples do not yet include servers that are still starting.
     is_settled = serving >= before
     if wanted.servers == before or (wanted.servers > before and not is_settled):
         return
@@ -135,7 +135,7 @@ def _scale(deployment: Deployment) -> None:
 
 
 def load_of(sample: DeploymentSample) -> Load:
-    """Return a sample as the scaling rule reads it."""
+    """Return the scaling rule's input for a sample."""
     return Load(
         busy_servers=sample.busy_servers,
         service_seconds=sample.busy_seconds / sample.batches if sample.batches else 0.0,

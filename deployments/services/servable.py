@@ -1,4 +1,4 @@
-"""Checks of what a person wants to deploy: a completed job or a function, whose class defines `predict`."""
+"""Checks that a completed job or a function can be deployed: its class must define `predict`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotDeployable(Conflict):
 
 
 def job_servable(job: Job) -> Served:
-    """Return what serving a job's weights takes.
+    """Return the content for serving a job's weights.
 
     Raises:
         NotDeployable: the job is not completed, or left no weights.
@@ -36,7 +36,7 @@ def job_servable(job: Job) -> Served:
 
 
 def function_servable(version: FunctionVersion, hyperparameters: dict[str, Any]) -> Served:
-    """Return what serving a function's model as `init_model` makes it takes.
+    """Return the content for serving a function's model with `init_model`'s weights.
 
     Raises:
         InvalidRequest: the function does not define `predict(self, batch, model)`.

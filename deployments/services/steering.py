@@ -1,6 +1,6 @@
-"""Start, drain and replace replicas, step by step, until each deployment has what it should have.
+"""Starts, drains and replaces replicas, step by step, until each deployment has its wanted replicas.
 
-Everything is read from rows, so a look may be repeated, late or missing. It runs under the cluster's row, as
+All state is read from rows, so a pass may be repeated, late or missing. It runs under the cluster's row, as
 lending does: a server cannot be lent while it gets a replica.
 """
 
@@ -59,7 +59,7 @@ def _steer_cluster(inference_cluster: InferenceCluster, cluster: Cluster, now: d
             with transaction.atomic():
                 _steer(deployment, homes, cluster, now)
         except Exception:
-            # The other deployments go on.
+            # Continue with the other deployments.
             log.exception("a deployment could not be steered", deployment=deployment.pk)
             set_reason(Deployment.objects.get(pk=deployment.pk), STEERING_FAILED)
 

@@ -1,5 +1,4 @@
-"""Tokens that open the replicas of a deployment. A token appears in one answer only; its replicas get its
-digest."""
+"""Tokens for the replicas of a deployment. A token appears in one answer only; replicas get its digest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The usage of an inference cluster that its deployments schedule: the share of its servers that their load
-takes, measured, in place of what an external scheduler would report (Lyra section 3.6)."""
+"""The usage of an inference cluster that its deployments schedule: the measured share of its servers that
+their load takes, in place of an external scheduler's reports (Lyra section 3.6)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lending.services.usage import usage_report
 
 
 def report_usage(inference_cluster: InferenceCluster, now: datetime) -> None:
-    """Store the usage of the newest period that is over, once."""
+    """Store the usage of the newest completed period, unless it is already stored."""
     period = inference_cluster.period_seconds
     ends_at = datetime.fromtimestamp(now.timestamp() // period * period, tz=UTC)
     servers = inference_cluster.servers.count()
@@ -41,8 +41,8 @@ def gpus_per_server(inference_cluster: InferenceCluster) -> int:
 
 
 def _servers_used(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> float:
-    """Return the mean number of servers that the load took then. Samples count by the time that they share
-    with the period."""
+    """Return the mean number of servers that the load took in this time. Samples are weighted by their
+    overlap with it."""
     demands: dict[str, float] = {}
     samples = DeploymentSample.objects.filter(
         deployment__inference_cluster=inference_cluster, ended_at__gt=since, began_at__lt=until
