@@ -50,7 +50,7 @@ class LinkRates:
 
 
 class Algorithm(StrEnum):
-    """How rows travel."""
+    """The algorithm of an all-to-all."""
 
     FLAT = "flat"
     HIERARCHICAL = "hierarchical"

@@ -1,4 +1,4 @@
-"""Checks of numbers that planners get. Each error names the argument, its value and the limit."""
+"""Checks of planners' numeric arguments. Each error names the argument, its value and the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What planners and their questions choose from. Apart from the planners, as it loads no numpy."""
+"""Choices of planners and their questions, in a separate module that does not load numpy."""
 
 from __future__ import annotations
 

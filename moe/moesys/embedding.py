@@ -1,7 +1,7 @@
 """Embedding tables that data-parallel workers share by columns (MoESys 2.7).
 
 Every worker has all rows and some columns. Ids are gathered from all workers, each worker looks all of them
-up in its columns, and an all-to-all returns complete rows. Gradients take the way back, so the table needs no
+up in its columns, and an all-to-all returns complete rows. Gradients go the reverse way; the table needs no
 all-reduce.
 """
 

@@ -1,7 +1,7 @@
 """Slices of parameters that are gathered together, and buckets of gradients (MoESys 2.4).
 
 Large parameters are cut over the ranks, and one collective gathers all slices of a layer. Small parameters
-stay whole. Gradients travel to their owners in buckets.
+stay whole. Gradients are sent to their owners in buckets.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def plan_gather(elements: Sequence[int], element_bytes: int, ranks: int) -> Gath
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Gradients that travel together.
+    """Gradients that are sent together.
 
     Attributes:
         members: index of a gradient and its offset in elements.
@@ -103,7 +103,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Buckets, and gradients that travel alone."""
+    """Buckets, and gradients that are sent alone."""
 
     buckets: tuple[Bucket, ...]
     alone: tuple[int, ...]

@@ -1,1 +1,1 @@
-"""What a cluster plans for a job with experts: numbers of workers, memory of each."""
+"""A cluster's plans for a job with experts: numbers of workers, and the memory of each."""

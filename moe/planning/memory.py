@@ -1,11 +1,10 @@
 """Memory that a worker needs for its part of a model with experts, and the numbers of workers that fit.
 
 Every worker has all states outside of the experts, and its share of the experts. A state is a weight, its
-gradient and what the optimizer keeps of it. Activations are not counted: what is said not to fit does not
-fit.
+gradient and its optimizer state. Activations are not counted, so the sizes are lower bounds.
 
-Of experts in tiers (MoESys 2.1), files hold the weights and what the optimizer keeps. Host memory holds those
-of two layers, and the gradients of all experts until the optimizer's step. The device holds the weights and
+With experts in tiers (MoESys 2.1), files hold the weights and optimizer states. Host memory holds those of
+two layers, and the gradients of all experts until the optimizer's step. The device holds the weights and
 gradients of one expert at a time.
 """
 
@@ -22,7 +21,7 @@ from moe.moesys.choices import LAYERS_IN_HOST_MEMORY
 
 
 class Memory(StrEnum):
-    """What binds."""
+    """A memory that may be too small."""
 
     DEVICE = "device memory"
     HOST = "host memory"
@@ -34,9 +33,9 @@ class ExpertLayer:
     """Experts of a layer.
 
     Attributes:
-        state_bytes: of one expert: weights, gradients, and what the optimizer keeps.
+        state_bytes: of one expert: weights, gradients and optimizer states.
         weight_bytes: of one expert: its weights alone, as many as its gradients.
-        is_tiered: whether the states lie in tiers.
+        is_tiered: whether the states are in tiers.
     """
 
     experts: int
@@ -46,7 +45,7 @@ class ExpertLayer:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of one expert in a file: weights, and what the optimizer keeps."""
+        """Bytes of one expert in a file: weights and optimizer states."""
         return self.state_bytes - self.weight_bytes
 
     def hosted(self, workers: int, packing: int = 1) -> int:
@@ -56,7 +55,7 @@ class ExpertLayer:
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a model takes.
+    """Sizes of a model.
 
     Attributes:
         parameter_bytes: weights of the whole model. Each worker builds it in host memory.
@@ -76,7 +75,7 @@ class ModelSizes:
 
     @property
     def has_tiers(self) -> bool:
-        """Whether states of any layer lie in tiers."""
+        """Whether states of any layer are in tiers."""
         return any(layer.is_tiered for layer in self.layers)
 
     def in_tiers(self, is_tiered: bool = True) -> ModelSizes:
@@ -97,7 +96,7 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """What each worker is sure of, in bytes; infinity where it is not known."""
+    """Memory guaranteed to each worker, in bytes; infinity if unknown."""
 
     device_bytes: float
     host_bytes: float
@@ -111,7 +110,7 @@ class WorkerMemory:
 
 
 def find_binding(sizes: ModelSizes, share: WorkerMemory, workers: int) -> Memory | None:
-    """Return what binds on a number of workers: of what is short, where most is missing. None if all fits."""
+    """Return the memory with the largest relative shortage on a number of workers; None if all fits."""
     short = {
         memory: sizes.needed_bytes(memory, workers) / max(share.of(memory), 1.0)
         for memory in Memory
@@ -140,7 +139,7 @@ def bytes_for_packing(sizes: ModelSizes, workers: int, left_bytes: int) -> int |
 
 
 def _host_tier_bytes(layers: Sequence[ExpertLayer], workers: int) -> int:
-    """Return what tiers take of a worker's host memory: cached states, and the gradients of its experts.
+    """Return the host memory that a worker's tiers take: cached states, and the gradients of its experts.
 
     Experts of one size share a cache. It has room for `LAYERS_IN_HOST_MEMORY` of their largest layer.
     """
