@@ -1,7 +1,7 @@
 """The transport to the broker: Kombu's Redis transport, made to survive a broker that dies or hangs.
 
-Messages are only wake-ups, so it suffices that workers continue. The broker redelivers unacknowledged messages
-after its visibility time-out.
+Messages are only wake-ups, so it suffices that workers continue. The broker redelivers unacknowledged
+messages after its visibility time-out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Watches the pool of a Celery worker from inside, and ends a worker whose pool no longer works.
 
 A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or hangs. The parent
-still answers Celery's pings, so the failure is invisible from outside while the queue's tasks wait. The parent
-therefore checks its children, makes the pool replace ended ones, and sends a probe through the pool. If the
-pool stays unhealthy for a while, the parent ends, and its supervisor (`make run`'s or a container engine)
-restarts it. No task is lost: messages are acknowledged late, and are only wake-ups.
+still answers Celery's pings, so the failure is invisible from outside while the queue's tasks wait. The
+parent therefore checks its children, makes the pool replace ended ones, and sends a probe through the pool.
+If the pool stays unhealthy for a while, the parent ends, and its supervisor (`make run`'s or a container
+engine) restarts it. No task is lost: messages are acknowledged late, and are only wake-ups.
 
 The parent periodically writes the monotonic clock into the file `WORKER_HEARTBEAT_FILE`, so that a hanging
 parent is noticed too.
