@@ -28,7 +28,7 @@ CALM_PERIODS = 12
 class ScalingRule:
     """Bounds and target of one deployment. The target is for the 95th percentile; None: there is none.
 
-    Raises ValueError where they make no sense.
+    Raises ValueError if they are invalid.
     """
 
     least: int

@@ -1,4 +1,4 @@
-"""What agents are told of replicas (docs/protocols.md 2.12)."""
+"""The desired state of replicas for agents (docs/protocols.md 2.12)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _entry(
         "files": files,
         "memory": {
             "device_bytes": usable_device_bytes(replica),
-            # A generation that served once goes on: its latency shows in its samples.
+            # A generation that has served continues: its latency shows in its samples.
             "latency_target_seconds": (
                 deployment.latency_target_seconds if rollout.state == RolloutState.COMING else None
             ),

@@ -1,4 +1,4 @@
-"""What a group of servers reports of the experts of its model."""
+"""A group of servers' reports on the experts of its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a deployment answered: sums over a time, and samples for figures."""
+"""A deployment's answered requests: sums over a time, and samples for figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.choices import LendingState
 from deployments.models import Deployment, DeploymentSample
 from punctual.protocol.latencies import LATENCY_BUCKETS, latency_percentile
 
-#: Summaries are about this much of the past.
+#: Time that summaries cover.
 RECENT = timedelta(minutes=5)
 MOST_POINTS = 240
 _SUMMED = ("requests", "inputs", "failed", "refused", "rejected", "batches", "busy_seconds")
@@ -19,7 +19,7 @@ _SUMMED = ("requests", "inputs", "failed", "refused", "rejected", "batches", "bu
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a deployment answered in some time. Percentiles are of all requests together, None without any."""
+    """Counts of a deployment in some time. Percentiles are of all requests together, None without any."""
 
     requests: int
     failed: int

@@ -9,13 +9,13 @@ from typing import Any
 from deployments.models import Replica
 from moe.moesys.serving_ring import USABLE_SHARE, RingTimes, ServingRing, judge_ring
 
-#: Slots of processors: their memory is the host's, so nothing would be won by streaming from there.
+#: CPU slots: their memory is the host's, so streaming from there gains nothing.
 HOST_KIND = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRing:
-    """A replica some of whose layers stream.
+    """A replica with streaming layers.
 
     Attributes:
         resident, streamed: layers that stay on the device, and those that do not.
@@ -39,7 +39,7 @@ class ReplicaRing:
 
 
 def ring_of(replica: Replica) -> ReplicaRing | None:
-    """Return what a replica's layers do; None if it has the whole model on its device, or said nothing."""
+    """Return a replica's streaming layers; None if it has the whole model on its device, or no report."""
     if not replica.ring:
         return None
     reported, plan, times = replica.ring, ring_plan(replica.ring), ring_times(replica.ring)
@@ -77,7 +77,7 @@ def ring_times(reported: Mapping[str, Any]) -> RingTimes:
 
 
 def usable_device_bytes(replica: Replica) -> int | None:
-    """Return what the weights of a replica may take on its GPU; None if that is not known, or if the replica
+    """Return the device memory that a replica's weights may take; None if it is unknown, or if the replica
     belongs to a group, which swaps experts."""
     if replica.group:
         return None

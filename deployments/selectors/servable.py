@@ -1,4 +1,4 @@
-"""What can be deployed: completed jobs with weights, whose class defines `predict`."""
+"""Deployable jobs: completed jobs with weights, whose class defines `predict`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_deployable(job: Job) -> bool:
 
 @lru_cache(maxsize=_KEPT_ANSWERS)
 def _problem_of(digest: str, entry: str) -> str:
-    """A bundle is stored under the digest of its content, so an answer stays true."""
+    """Return `predict_problem` of a bundle; cached, as bundles are stored by the digest of their content."""
     content = bytes(Bundle.objects.get(pk=digest).content)
     limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
     bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)

@@ -1,4 +1,4 @@
-"""Which servers serve. Every process of the platform imports this: no decision core behind it."""
+"""Serving servers. Every process of the platform imports this, so it must not import the decision core."""
 
 from __future__ import annotations
 

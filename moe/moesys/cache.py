@@ -216,12 +216,12 @@ class FrequencyCache:
     # -- entries that are cached
 
     def pin(self, key: Key) -> None:
-        """Keep an entry until it is unpinned equally often. Does nothing for a key that is not cached."""
+        """Keep an entry until it is unpinned equally often. Do nothing for a key that is not cached."""
         if key in self._entries:
             self._entries[key].pins += 1
 
     def unpin(self, key: Key) -> None:
-        """Undo one `pin`. Does nothing for a key that is not cached or not pinned."""
+        """Undo one `pin`. Do nothing for a key that is not cached or not pinned."""
         if key in self._entries and self._entries[key].pins:
             self._entries[key].pins -= 1
 

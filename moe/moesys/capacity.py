@@ -16,14 +16,14 @@ from moe.moesys.checks import check_at_least, check_not_negative, check_positive
 from moe.moesys.choices import Tier
 from moe.moesys.sizes import ModelSizes
 
-#: Of one parameter: weight and gradient in half precision, master weight, momentum and variance in FP32.
+#: Bytes of a parameter: weight and gradient in half precision, master weight, momentum and variance in FP32.
 STATE_BYTES = 16
 #: Master weight, momentum and variance. The half-precision weight is derived from the master weight.
 FILE_BYTES = 12
 WEIGHT_BYTES = 2
 #: The search ends at this number of devices.
 MAX_DEVICES = 1 << 20
-#: Share of device memory that states and activations may fill if all states lie on GPUs.
+#: Share of device memory that states and activations may fill if all states are on GPUs.
 USABLE_DEVICE_MEMORY = 0.95
 
 
@@ -63,7 +63,7 @@ class DeviceCapacity:
 
 @dataclass(frozen=True, slots=True)
 class TrainingDemands:
-    """What training needs beside the states of the model.
+    """Demands of training besides the states of the model.
 
     Attributes:
         alpha: share of the sparse parameters that a step activates.

@@ -126,7 +126,7 @@ def fewest_sections(layers: int, compute_seconds: float, load_seconds: float) ->
     _check_times(compute_seconds, load_seconds)
     if load_seconds <= compute_seconds:
         return min(layers, RING_SECTIONS)
-    # Rounded, since a quotient may be a whole number but for its rounding error.
+    # Rounded, since a quotient may miss a whole number by its rounding error.
     needed = ceil(round(layers - (layers - 2) * compute_seconds / load_seconds, 9))
     return min(layers, max(RING_SECTIONS, needed))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from moe.moesys.checks import check_not_negative, check_positive
 from moe.moesys.ring import RING_SECTIONS, most_sections, period_seconds, spread_layers
 
-#: Of a GPU's memory. The rest is left to the computation (MoESys 7.2).
+#: Usable share of a GPU's memory. The rest is left to the computation (MoESys 7.2).
 USABLE_SHARE = 0.95
 
 
@@ -67,7 +67,7 @@ def plan_serving_ring(layer_bytes: Sequence[int], other_bytes: int, device_bytes
     layers, section_bytes = len(layer_bytes), max(layer_bytes, default=0)
     if layers <= RING_SECTIONS or section_bytes == 0:
         return None
-    # All layers would have fitted without a ring.
+    # All layers fit without a ring.
     sections = most_sections(layers, section_bytes, other_bytes, device_bytes)
     if sections is None:
         return None
@@ -76,7 +76,7 @@ def plan_serving_ring(layer_bytes: Sequence[int], other_bytes: int, device_bytes
 
 @dataclass(frozen=True, slots=True)
 class RingTimes:
-    """What was measured of a ring.
+    """Measurements of a ring.
 
     Attributes:
         load_seconds: copy of one layer to the device.
