@@ -1,4 +1,4 @@
-"""A simulation that begins in the middle: jobs that were admitted, planned and placed before time 0."""
+"""A simulation that begins with jobs already admitted, planned and placed before time 0."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from simulation.engine.world.shared_pool import SharedPool
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One such job. ``addresses``: GPUs that it holds, none while it waits; those of servers on loan follow
-    the owned ones. ``flexible``: which of them flexible workers hold, empty where none does. Times are
-    seconds from time 0, as those of ``plan`` are; ``started_at`` is NaN before the first start.
-    ``planned_finish_at``: as it was promised.
+    """A job under way at time 0. ``addresses``: GPUs that it holds, none while it waits; GPUs of servers on
+    loan are numbered after the owned ones. ``flexible``: for each GPU, whether a flexible worker holds it;
+    empty means none. Times, those of ``plan`` too, are seconds from time 0. ``started_at`` is NaN before the
+    first start. ``planned_finish_at``: as promised.
     """
 
     promised: bool
@@ -37,11 +37,10 @@ class UnderWay:
 def begin_under_way(
     simulation: Simulation, under_way: Sequence[UnderWay], pool_number: int = 0, *, on_loan: int = 0
 ) -> None:
-    """Let the workload's first jobs be under way in a pool when the simulation begins: job i is
-    ``under_way[i]``.
+    """Put the workload's first jobs under way in a pool at the beginning: job i is ``under_way[i]``.
 
-    Nobody asks them again whether they are admitted. ``on_loan``: the first so many inference servers are on
-    loan already. Call it before the run, at most once.
+    They are not decided on again. ``on_loan``: number of inference servers, the first ones, already on loan.
+    Call it before the run, at most once.
     """
     pool, jobs, fates = simulation.pools[pool_number], simulation.jobs, simulation.fates
     rows = np.arange(len(under_way))
@@ -71,7 +70,7 @@ def begin_under_way(
 
 
 def _begin_on_loan(pool: SharedPool, under_way: Sequence[UnderWay], on_loan: int) -> None:
-    """Lend the first servers, and note on which of their GPUs flexible workers are."""
+    """Lend the first servers, and record which of the jobs' GPUs flexible workers hold."""
     marks = [mark for one in under_way for mark in one.flexible or (False,) * len(one.addresses)]
     pool.flexible = np.array(marks, dtype=np.bool_)
     pool.on_loan[pool.size.servers : pool.size.servers + on_loan] = True

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps: compiled code must not be interrupted, nor a step left half done."""
+"""Ctrl-C handling that lets a step finish, since compiled code must not be interrupted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C was pressed inside. The second time it interrupts at once, as
-    usual.
+    """Yield a function that says whether Ctrl-C was pressed inside. A second Ctrl-C interrupts at once.
 
-    In a thread other than the main one, and where somebody else handles Ctrl-C, it always says no.
+    Outside the main thread, and if another handler for SIGINT is installed, it always returns False.
     """
     usual = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or usual is not signal.default_int_handler:

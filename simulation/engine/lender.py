@@ -1,5 +1,5 @@
-"""The orchestrator in a simulation: every five minutes servers are lent, or asked back and emptied (Lyra
-section 3.3; spec 2.1 to 2.4)."""
+"""The orchestrator in a simulation: every five minutes it lends servers or reclaims them (Lyra section 3.3;
+spec 2.1 to 2.4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from simulation.workloads.tuning import Tuning
 
 @dataclass
 class Lender:
-    """Follows an inference cluster's usage and moves its servers into and out of a pool."""
+    """Follow an inference cluster's usage and move its servers into and out of a pool."""
 
     lending: Lending
     pool: SharedPool
@@ -47,20 +47,20 @@ class Lender:
 
     @classmethod
     def of(cls, lending: Lending, pool: SharedPool) -> Lender:
-        """A lender that has lent nothing yet."""
+        """Return a lender that has lent nothing yet."""
         rule = LendingRule(lending.servers, lending.headroom, lending.forecast_margin, lending.hysteresis)
         lent_at = np.full(pool.on_loan.size, -np.inf)
         return cls(lending, pool, rule, forecasts_of(lending), lent_at, next_at=lending.period_seconds)
 
     def act(self, world: World) -> bool:
-        """Lend or reclaim what this instant asks for. Returns whether the pool must be planned at once."""
+        """Lend or reclaim at this instant if it is due. Return whether the pool must be planned at once."""
         if self.next_at > world.now + TIME_TOLERANCE:
             return False
         usage = self.lending.usage
         known = (self.sample - 1) % usage.usage.size
         measured = float(usage.usage[known])
         expected = float(self.forecast[known])
-        # A broken server at home serves as little as one that is away.
+        # A broken server at home is as useless to inference as one on loan.
         on_loan = int((self.pool.on_loan | self.pool.broken).sum())
         owned_busy, lent_busy = self._busy_gpus(world)
         decision = self.rule.decide(
@@ -85,7 +85,7 @@ class Lender:
         return moved > 0
 
     def _recent_peak(self, measured: float, expected: float, now: float) -> float:
-        """The largest share of its GPUs that was used or expected in the least time that a server stays."""
+        """Return the largest share of GPUs in use or forecast within the last ``hold_seconds``."""
         since = now - self.lending.hold_seconds - TIME_TOLERANCE
         recent = [instant[1:3] for instant in self.instants[-self._held_periods :] if instant[0] >= since]
         shares = np.array([(measured, expected), *recent])
@@ -99,28 +99,28 @@ class Lender:
         return int(self.lending.hold_seconds // self.lending.period_seconds) + 1
 
     def _settled(self, now: float) -> int:
-        """Servers away for the least time that one stays; a broken one at home counts as away and stays in
-        any case."""
+        """Return the servers on loan for at least ``hold_seconds``, plus the broken ones at home, which count
+        as on loan."""
         lent = self.pool.on_loan
         long_away = self.lent_at <= now - self.lending.hold_seconds + TIME_TOLERANCE
         return int((lent & long_away).sum() + (self.pool.broken & ~lent).sum())
 
     def _lend(self, count: int, now: float) -> int:
-        """The inference side offers idle servers, the lowest numbers first. Returns how many went."""
+        """Lend up to ``count`` idle servers, the lowest numbers first. Return how many were lent."""
         lent = np.flatnonzero(self.pool.lendable())[:count]
         self.pool.on_loan[lent] = True
         self.lent_at[lent] = now
         return int(lent.size)
 
     def _reclaim(self, world: World, count: int, ahead: bool) -> int:
-        """Servers go home, fewer than ``count`` where others cannot be emptied now. Returns how many did."""
+        """Return up to ``count`` servers, fewer if others cannot be emptied now. Return their number."""
         pool, jobs = self.pool, world.jobs
         pool.forget_ended(jobs)
         rows = pool.rows
         running = int((jobs.gpus[rows] > 0).sum())
         fleet = pool.fleet()
         question = ReclaimQuestion(
-            # What cannot be emptied now stays until it can: until it is heard of again, or fenced.
+            # Servers out of reach cannot be emptied now: they stay until their agent reports or a fence.
             fleet=fleet._replace(gpus=np.where(pool.out_of_reach(), 0, fleet.gpus)),
             workers=pool.worker_map(),
             gpus_per_worker=pool.workers.ranges.gpus_per_worker[rows],
@@ -136,20 +136,20 @@ class Lender:
             _preempt(world, pool, position)
         for position in scaled_in.tolist():
             _scale_in(world, pool, position)
-        # Broken ones only where there are too few others: nobody wants a dead server back.
+        # Broken servers fill up the count last: inference cannot use them.
         broken = np.flatnonzero(pool.on_loan & pool.broken)[: count - reclaim.returned.size]
         returned = np.concatenate((reclaim.returned, broken))
         pool.on_loan[returned] = False
         pool.role[returned] = NO_ROLE
         pool.clear_roles()
-        # One that brings nothing is asked for again a period later, and counted then.
+        # A reclaim that returns nothing is repeated a period later and counted then.
         if returned.size:
             world.reclaims += 1
             self.reclaims.append(_record(world.now, count, running, reclaim, broken.size, ahead))
         return int(returned.size)
 
     def _busy_gpus(self, world: World) -> tuple[int, int]:
-        """GPUs in the hands of jobs, on owned servers and on servers on loan."""
+        """Return the GPUs that jobs hold on owned servers and on servers on loan."""
         pool = self.pool
         pool.forget_ended(world.jobs)
         borrowed = pool.addresses >= pool.size.gpus
@@ -160,11 +160,11 @@ class Lender:
 
     @property
     def gpus_on_loan(self) -> int:
-        """GPUs of the servers that are on loan now and whole."""
+        """GPUs of the servers that are on loan now and not broken."""
         return int(self.pool.servers.gpus[self.pool.on_loan & ~self.pool.broken].sum())
 
     def history(self) -> LoanHistory:
-        """What was lent, used and asked back."""
+        """Return the history of loans, usage and reclaims."""
         return LoanHistory.of(
             self.lending.servers,
             self.instants,
@@ -193,7 +193,7 @@ def _record(
 
 
 def _preempt(world: World, pool: SharedPool, position: int) -> None:
-    """A job has lost all its GPUs because servers are returned, and without a checkpoint of its own all
+    """Preempt a job that lost all its GPUs to a reclaim; without a checkpoint of its own it loses all
     progress."""
     row = int(pool.rows[position])
     pool.restarting.add(row)
@@ -206,7 +206,7 @@ def _preempt(world: World, pool: SharedPool, position: int) -> None:
 
 
 def _scale_in(world: World, pool: SharedPool, position: int) -> None:
-    """A job goes on without its flexible workers on servers that are returned."""
+    """Continue a job without its flexible workers on returned servers."""
     row = int(pool.rows[position])
     pool.drop_to_level(position)
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
@@ -219,9 +219,9 @@ def _scale_in(world: World, pool: SharedPool, position: int) -> None:
 
 
 def _curves_on_loan(world: World, lending: Lending) -> CurveTables:
-    """Curves of all jobs on the inference cluster's kind of GPU, no larger than all that can be on loan.
+    """Return all jobs' curves on the inference cluster's kind of GPU, up to all GPUs that can be on loan.
 
-    Where training servers are of that kind too, a job may have GPUs of both.
+    If training servers are of the same kind, their GPUs count too, since a job may hold both.
     """
     plain, settings = world.pools[0], world.settings
     beside = plain.size.servers if _same_kind(plain.size, lending) else 0
@@ -243,7 +243,7 @@ def _same_kind(pool: PoolSize, lending: Lending) -> bool:
 
 
 def _require_ends_can_be_planned(world: World, sharing: SharingSettings) -> None:
-    """Raises ValueError of one line where servers with a known end cannot be treated as on loan."""
+    """Raise ValueError if servers with a known end cannot be treated as on loan."""
     if not sharing.by_curves:
         raise ValueError("--server-ends is for jobs with measured curves, not for a scenario's")
     lending = sharing.lending
@@ -255,16 +255,16 @@ def _require_ends_can_be_planned(world: World, sharing: SharingSettings) -> None
 
 
 def share_pool(world: World) -> Lender | None:
-    """Let the simulation's one pool be shared as its settings ask; returns who lends, if anybody does.
+    """Make the simulation's only pool a shared one as its settings ask; return the lender, if any.
 
-    Raises ValueError where there are several pools.
+    Raises ValueError if there are several pools.
     """
     settings = world.settings
     sharing = settings.sharing
     if sharing is None:
         if not settings.known_ends:
             return None
-        sharing = SharingSettings(rules=None)  # jobs are what their curves say, and nothing is lent
+        sharing = SharingSettings(rules=None)  # jobs follow their curves, and nothing is lent
     if len(world.pools) != 1:
         raise ValueError("inference servers are lent to one pool of training servers, not to several")
     if settings.known_ends:

@@ -1,4 +1,4 @@
-"""A progress bar for long runs, on a terminal; a line at the start where nobody watches."""
+"""A progress bar for long runs on a terminal; elsewhere one line at the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFRESH_SECONDS = 0.2
 
 @contextmanager
 def progress_bar(stream: TextIO, name: str) -> Iterator[Told]:
-    """What to tell about jobs that ended."""
+    """Yield the callback to call as jobs end."""
     console = Console(file=stream)
     if not console.is_terminal:
         yield _one_line(stream, name)

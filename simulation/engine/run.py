@@ -1,7 +1,7 @@
 """The event loop: a virtual clock over the policies of the live platform.
 
-Newcomers are decided at once; GPUs change at planning instants, which lie at least a slot apart, and at the
-times that a plan itself named (contracts 4; spec 2.1 and 2.11). Between instants every job runs on as it is.
+Newcomers are decided on at once. GPUs change at planning instants, which are at least a slot apart, and at
+times that a plan itself named (contracts 4; spec 2.1 and 2.11). Between instants jobs run on unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, R
 from simulation.workloads.workload import Workload
 
 Progress = Callable[[int, int, float], None]
-"""Told now and then: jobs that ended, all jobs, and the simulated time in seconds."""
+"""A callback that receives the number of ended jobs, of all jobs, and the simulated time in seconds."""
 
 
 class Simulation(World):
@@ -78,14 +78,14 @@ class Simulation(World):
         self.setup_seconds = time.perf_counter() - began
 
     def leave_out_arrivals(self, count: int) -> None:
-        """The first jobs of the workload do not arrive: they are there already (`beginning.py`)."""
+        """Skip the arrivals of the first ``count`` jobs, which are under way already (`beginning.py`)."""
         self._next_arrival = max(self._next_arrival, count)
         self.jobs_under_way = count
 
     # The loop --------------------------------------------------------------------------------
 
     def run(self) -> RunOutcome:
-        """Run until nothing more can happen. Ctrl-C ends the run with what there is by then."""
+        """Run until nothing more can happen. Ctrl-C ends the run with the results so far."""
         began = time.perf_counter()
         if self.settings.bound and (relaxation := deadlines_bound(self)) is not None:
             self.recorder.count("deadlines_met_bound", relaxation.deadlines)
@@ -97,7 +97,7 @@ class Simulation(World):
         return self.loop()
 
     def loop(self) -> RunOutcome:
-        """`run` with compiled code that may have to be loaded on the way."""
+        """Do as `run`, without loading compiled code first."""
         began = time.perf_counter()
         interrupted = False
         with interruptible() as asked_to_stop:
@@ -105,7 +105,7 @@ class Simulation(World):
                 while (at := self._next_instant()) < inf and not interrupted:
                     self._step(at)
                     interrupted = asked_to_stop()
-            except KeyboardInterrupt:  # raised by whoever is told of the progress
+            except KeyboardInterrupt:  # raised by the progress callback
                 interrupted = True
         return self._outcome(time.perf_counter() - began, interrupted)
 
@@ -119,8 +119,8 @@ class Simulation(World):
         return max(at, self.now) if at < inf else inf
 
     def _lender_looks_at(self) -> float:
-        """When the lender looks next; never, once nobody has run through a whole round of its usage: those
-        who wait cannot."""
+        """Return when the lender acts next; inf once no job has run for a whole round of its usage, since
+        waiting jobs cannot start then."""
         if self.lender is None or self._ended == self.workload.jobs:
             return inf
         if self._next_arrival < self.workload.jobs or self.jobs.gpus.any():
@@ -150,7 +150,7 @@ class Simulation(World):
             self._progress(self._ended, self.workload.jobs, self.now)
 
     def _plan(self, pool: PoolState, turn: KindsInTurn, *, urgent: bool) -> None:
-        """Decide and reallocate in one pool, with the newcomers that are asked for there."""
+        """Decide and reallocate in one pool, with the newcomers offered to it."""
         newcomers = turn.asked_on(pool)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
         if not due and not newcomers.size:
@@ -183,15 +183,16 @@ class Simulation(World):
             self._watch(self, pool, answer)
 
     def _look_again(self, pool: PoolState, urgent: set[int]) -> None:
-        """Servers came or went: Lyra's scheduler looks at once, a planner that keeps slots at the next
-        one."""
+        """Plan again after servers came or went: at once for Lyra's scheduler, at the next slot for a planner
+        with slots."""
         if self.settings.on_ticks:
             urgent.add(pool.number)
         else:
             pool.wake_at = looked_at_again(self.now, pool.slot_ends_at, pool.wake_at)
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
-        """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
+        """Return when to plan next: when the plan asks for it, or at the end of the slot in which a job
+        ends."""
         finish = self.jobs.forecast_finish(pool.rows, pool.number, self.now)
         slot = self.settings.slot_seconds
         if self.settings.on_ticks:
@@ -200,7 +201,7 @@ class Simulation(World):
         ends_at = wake_for_ends(pool.known_ends(), self.now, slot)
         return max(min(answer.next_wake_at, freed_at, ends_at), self.now + TIME_TOLERANCE)
 
-    # Arrivals, ends, and what happens from outside -----------------------------------------------
+    # Arrivals, ends and outside events ----------------------------------------------------------
 
     def _arrived(self) -> IntArray:
         begin = self._next_arrival
@@ -236,7 +237,7 @@ class Simulation(World):
         self.broken[self.workload.job_id[row]] = f"ended {late:.3g} s after its deadline"
 
     def _let_happen(self) -> set[int]:
-        """Returns the pools that must be planned again at once."""
+        """Apply the happenings that are due. Return the pools that must be planned again at once."""
         urgent: set[int] = set()
         while self._happenings.next_at <= self.now + TIME_TOLERANCE:
             pool = self._happen(self._happenings.pop())
@@ -272,15 +273,15 @@ class Simulation(World):
             self._fence(pool_state, server)
         elif happening.kind is HappeningKind.SERVER_BACK:
             if self._happenings.forget(HappeningKind.SERVER_FENCED, server, happening.pool):
-                self._fence(pool_state, server)  # what ran there is gone, however soon it is back
+                self._fence(pool_state, server)  # the server's jobs are gone, however soon it is back
             pool_state.set_usable(server, True)
         else:
             pool_state.silent[server] = happening.kind is HappeningKind.AGENT_SILENT
         return happening.pool
 
     def _take_away_ended(self) -> None:
-        """Servers whose time is over are gone. Nobody should be there any more; whoever is loses what it did
-        since its checkpoint, as with a lost server."""
+        """Remove servers that have ended. Jobs still on one lose what they did since their checkpoint, as
+        with a lost server."""
         pool = self.pools[0]
         while self._ended_servers:
             server = self._ended_servers.pop()
@@ -292,7 +293,7 @@ class Simulation(World):
                 pool.set_usable(server, False)
 
     def _strike(self, pool: PoolState, server: int) -> None:
-        """A server is lost: its jobs stand still until it is fenced."""
+        """Lose a server: its jobs stand still until it is fenced."""
         self.recorder.count("failures")
         struck = [row for row in pool.rows_on(server) if self.jobs.phase[row] == ACTIVE]
         every = self.settings.imperfections.checkpoint_seconds
@@ -308,7 +309,7 @@ class Simulation(World):
         self._happenings.add(Happening(fenced_at, HappeningKind.SERVER_FENCED, server, pool.number))
 
     def _fence(self, pool: PoolState, server: int) -> None:
-        """A lost server's jobs may start elsewhere."""
+        """Let a lost server's jobs start elsewhere."""
         for row in pool.rows_on(server):
             if self.jobs.phase[row] == ACTIVE and self.jobs.gpus[row]:
                 self.recorder.allocation(self.now, row, 0)
@@ -320,7 +321,7 @@ class Simulation(World):
     # Answers ---------------------------------------------------------------------------------
 
     def _take_in(self, pool: PoolState, answer: Answer, turn: KindsInTurn) -> None:
-        """Enter the verdicts; a refusal is final only once every kind of GPU has refused."""
+        """Enter the verdicts; a refusal is final only after every kind of GPU has refused."""
         for row, verdict in pool.keep(answer, self.jobs):
             if verdict.admitted or not turn.refuse(row, pool):
                 self._enter_verdict(pool, row, verdict)
@@ -427,9 +428,9 @@ def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariant
 
 @cache
 def load_kernels(policy: str) -> None:
-    """Have a policy's compiled loops loaded before its decisions are timed: a few jobs, once a process.
+    """Load a policy's compiled loops by a run of a few jobs, once a process, before decisions are timed.
 
-    Raises KeyboardInterrupt where Ctrl-C was pressed meanwhile.
+    Raises KeyboardInterrupt if Ctrl-C was pressed meanwhile.
     """
     if Simulation(*few_jobs(policy)).loop().interrupted:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
 """A few jobs on a small cluster, whose simulation reaches a policy's compiled loops.
 
-Compiled code is kept on disk; reading it takes about a second, once a process.
+Compiled code is cached on disk; loading it takes about a second per process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 JOBS = 12
 TOGETHER = 5
-"""From this one on all are submitted at once: where many are decided together, other kernels are asked."""
+"""Jobs from this one on are submitted together, since decisions on many newcomers reach other kernels."""
 GPU_TYPE = "warm-up"
 
 
 def few_jobs(policy: str) -> tuple[Workload, SimulationSettings]:
-    """Jobs and a cluster that reach what a run under ``policy`` compiles."""
+    """Return jobs and a cluster that reach what a run under ``policy`` compiles."""
     return _workload(), SimulationSettings(
         policy=policy, pools=(PoolSize(GPU_TYPE, 2, 4),), slot_seconds=10.0
     )
@@ -31,7 +31,7 @@ def _workload() -> Workload:
     free = number % 3 == 2
     submitted_at = 7.0 * np.minimum(
         number, TOGETHER
-    )  # forecasts of several in one decision go on from others
+    )  # forecasts of several newcomers in one decision build on each other
     return Workload(
         name="warm-up",
         source="made up",

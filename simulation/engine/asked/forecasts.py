@@ -1,4 +1,4 @@
-"""What a forecaster would have said all along an inference cluster's usage."""
+"""A forecaster's predictions for every sample of an inference cluster's usage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.engine.asked.lending import Lending
 
 
 def forecasts_of(lending: Lending) -> FloatArray:
-    """Entry t: what is expected, after sample t, of sample t + 1; NaN where nothing is expected."""
+    """Return at entry t the forecast, made after sample t, of sample t + 1; NaN where there is none."""
     usage = lending.usage.usage
     if lending.forecaster == NO_FORECASTER:
         return np.full(usage.size, np.nan)

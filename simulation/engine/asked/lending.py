@@ -1,4 +1,4 @@
-"""What a run asks of the inference cluster beside it."""
+"""Settings of a run's inference cluster and of the loans from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulation.inference.usage import UsageSeries
 
 USUAL_GPU_TYPE = "T4"
-"""Of inference servers, unless told."""
+"""GPU type of inference servers by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Lending(ReclaimRules):
     """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
 
     ``usage``: share of its GPUs in use over time. ``hysteresis`` and ``hold_seconds`` are 0 as published
-    (`LendingRule.decide`). ``inference_gpu_type``: of its servers.
+    (`LendingRule.decide`). ``inference_gpu_type``: GPU type of its servers.
     """
 
     servers: int

@@ -1,4 +1,4 @@
-"""Whether starts cost time."""
+"""Whether pauses cost time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Pauses(StrEnum):
-    """Whether starts, moves and rescales cost time: the published measurements, or nothing."""
+    """Length of the pauses at starts, moves and rescales: as published measurements say, or zero."""
 
     MEASURED = "measured"
     NONE = "none"

@@ -1,5 +1,5 @@
-"""What simulations alone take into account about a policy: how its published simulation treated pauses and
-batch sizes."""
+"""Facts about policies that only simulations use: how their published simulation treated pauses and batch
+sizes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """``charges_pauses``: a job pays a pause when its GPUs change. ``pauses_everybody``: every job that runs
-    on pauses at every reallocation, its GPUs changed or not. ``adapts_batch``: jobs run with the batch size
-    that suits their GPUs best, where a workload says what that gives.
+    """``charges_pauses``: a job pays a pause when its GPUs change. ``pauses_everybody``: every job that keeps
+    running pauses at every reallocation, even with unchanged GPUs. ``adapts_batch``: jobs run with the batch
+    size that suits their GPUs best, where the workload gives the resulting throughput.
     """
 
     charges_pauses: bool = True
@@ -19,8 +19,8 @@ class PolicyFacts:
     adapts_batch: bool = False
 
 
-#: Policies that were published with something else than the plain rule. The live platform measures pauses and
-#: never changes a batch.
+#: Policies whose publication departs from the defaults. The live platform measures pauses and never changes a
+#: batch size.
 _FACTS: Mapping[str, PolicyFacts] = {
     "edf_artifact": PolicyFacts(charges_pauses=False),
     "edf_admission_artifact": PolicyFacts(pauses_everybody=True),
@@ -32,5 +32,5 @@ _FACTS: Mapping[str, PolicyFacts] = {
 
 
 def facts_of(policy: str) -> PolicyFacts:
-    """What to take into account about the policy of that name."""
+    """Return the facts about the policy of that name."""
     return _FACTS.get(policy, PolicyFacts())

@@ -1,4 +1,4 @@
-"""What a simulation is run with."""
+"""Settings of a simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulation.policies import policies_where, policy_named
 
 
 class Recovery(StrEnum):
-    """What jobs of a lost server begin again from: the memory of peers, or durable storage alone."""
+    """Where jobs of a lost server restart from: the memory of peers, or durable storage alone."""
 
     MEMORY = "memory"
     DURABLE = "durable"
@@ -35,8 +35,8 @@ class PoolSize:
 
 @dataclass(frozen=True, slots=True)
 class KnownEnd:
-    """A server of the first pool leaves for good at ``ends_at``, and who plans knows it from ``known_at``
-    on."""
+    """A server of the first pool that leaves for good at ``ends_at``; the planner knows from ``known_at``
+    on. Times are seconds from time 0."""
 
     server: int
     ends_at: float
@@ -45,14 +45,14 @@ class KnownEnd:
 
 @dataclass(frozen=True, slots=True)
 class Imperfections:
-    """How reality departs from what the planner knows. All zero: it does not.
+    """How reality departs from what the planner knows; nowhere with all fields zero.
 
-    ``profile_error``: a job really runs at its measured throughput times 1 + e, e uniform in plus or minus
-    this, drawn once a job. ``promise_margin``: share by which the planner lowers measured throughput, as the
-    live platform does. ``agent_latency_seconds``: time by which each change comes later than decided, uniform
-    from 0 to this; policies that charge pauses charge the longest. ``checkpoint_seconds``: time between
-    checkpoints; what was done since the last one is lost with a server. ``fence_seconds``: from a server's
-    loss until its jobs may start elsewhere.
+    ``profile_error``: a job's real throughput is the measured one times 1 + e, with e drawn once per job,
+    uniform in plus or minus this. ``promise_margin``: share by which the planner lowers measured throughput,
+    as the live platform does. ``agent_latency_seconds``: delay of each change after its decision, uniform
+    from 0 to this; policies that charge pauses charge the maximum. ``checkpoint_seconds``: time between
+    checkpoints; work since the last one is lost with a server. ``fence_seconds``: from a server's loss until
+    its jobs may start elsewhere.
     """
 
     profile_error: float = 0.0
@@ -64,14 +64,14 @@ class Imperfections:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6).
-    ``standby_servers``: servers of each pool that nothing is planned on until they take a lost server's
-    place. ``bound``: also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
-    ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
-    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0017). ``replicas``:
-    copies of a job's state, the local one included, where recovery is from memory.
-    ``failures_per_server_day``: what who plans expects of a server; promises count on throughput without what
-    failures are expected to take (decision 0028).
+    """One run. ``reserve_slack_seconds``: slack that each promise keeps for failures (contracts 6).
+    ``standby_servers``: servers of each pool that are not planned on until one replaces a lost server.
+    ``bound``: also compute how many deadlines any schedule could meet. ``known_ends``: servers that leave.
+    ``server_memory_bytes``: host memory of each server, one entry per pool; empty if unknown.
+    ``worker_memory_bytes``: the operator's minimum for each worker's share of it (decision 0017).
+    ``replicas``: copies of a job's state, the local one included, if recovery is from memory.
+    ``failures_per_server_day``: expected failures; promises count on throughput lowered by their expected
+    cost (decision 0028).
     """
 
     policy: str
@@ -100,12 +100,12 @@ class SimulationSettings:
 
     @property
     def on_ticks(self) -> bool:
-        """Whether the scheduler looks once a slot, at fixed times, as Lyra's does, instead of at events."""
+        """Whether the scheduler decides once per slot at fixed times, as Lyra's does, not at events."""
         return self.sharing is not None and not self.sharing.by_curves
 
 
 def require_pricing(settings: SimulationSettings) -> None:
-    """Raises ValueError where newcomers shall be priced and the policy does not do that."""
+    """Raise ValueError if ``settings`` ask for prudent newcomers and the policy does not price newcomers."""
     if settings.newcomers is Newcomers.PRUDENT and not policy_named(settings.policy).prices_newcomers:
         able = ", ".join(sorted(policies_where(lambda policy: policy.prices_newcomers)))
         raise ValueError(

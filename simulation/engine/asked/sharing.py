@@ -1,5 +1,4 @@
-"""What a run asks of Lyra's side: which jobs are elastic, whether servers are lent, and by whose choice they
-go back."""
+"""Lyra's settings of a run: which jobs are elastic, whether servers are lent, and how reclaims choose."""
 
 from __future__ import annotations
 
@@ -14,12 +13,11 @@ from simulation.workloads.scenarios import RULES, ScenarioRules, WorkerRanges
 
 @dataclass(frozen=True, slots=True)
 class SharingSettings:
-    """With ``rules`` jobs are taken as Lyra's evaluation takes them: their work is what was asked for times
-    how long it took on that. With neither rules nor ``ranges`` they are what their measured curves say, as on
-    the live platform.
+    """With ``rules``, jobs follow Lyra's evaluation: their work is the requested GPUs times their duration
+    on them. With neither rules nor ``ranges``, jobs follow their measured curves, as on the live platform.
 
-    ``lending``: None where nothing is lent. ``ranges``: of workers, where they are known; otherwise jobs are
-    tagged by ``rules``. ``two_phase``: choices for the policy.
+    ``lending``: None if nothing is lent. ``ranges``: ranges of workers, if known; otherwise ``rules`` assign
+    them. ``two_phase``: options of the policy.
     """
 
     rules: ScenarioRules | None = field(default_factory=ScenarioRules)
@@ -38,19 +36,17 @@ class SharingSettings:
 
     @property
     def choices(self) -> TwoPhaseOptions:
-        """What the policy is told: the choices made, and what the jobs themselves say about mixing and
-        expansion."""
+        """The policy's options: the chosen ones, with the jobs' own mixing efficiency and expansion."""
         asked = self.two_phase
         if self.rules is None:
             return asked
-        # Rates on one kind hold what a mixing job loses there already, so the policy is told what mixing
-        # changes.
+        # Rates on one kind already include what a mixing job loses there; the policy needs the ratio.
         relative = self.rules.mixing_efficiency / self.rules.mixing_efficiency_alone
         return replace(asked, efficiency=relative, expansion=self.expansion)
 
     def described(self) -> dict[str, str | int | float | bool]:
-        """What was asked, in plain values, for reports: only what is not as usual, beside the scenario and
-        the loans."""
+        """Return the settings as plain values for reports: the scenario, the loans, and every option that
+        differs from its default."""
         facts: dict[str, str | int | float | bool] = {
             "scaling": self.scaling,
             "loaning": self.lending is not None,
@@ -75,7 +71,7 @@ class SharingSettings:
 
 
 def _unusual(chosen: object, usual: object) -> dict[str, str | int | float | bool]:
-    """Fields of a dataclass that differ from the usual ones."""
+    """Return the fields of a dataclass that differ from the defaults and are not None."""
     return {
         each.name: value
         for each in fields(chosen)  # type: ignore[arg-type]

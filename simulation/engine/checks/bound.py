@@ -1,4 +1,4 @@
-"""How many deadlines of a run any schedule could meet, the future known: what reports put beside its own."""
+"""How many deadlines of a run any schedule could meet with knowledge of the future, for reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from simulation.outcome import ON_TIME_TOLERANCE_SECONDS
 
 
 def deadlines_bound(world: World, *, cells: int = 64) -> Relaxation | None:
-    """The bound for the run's ``slo`` jobs as they really are, before it begins.
+    """Return the bound for the run's ``slo`` jobs at their real speeds, computed before the run begins.
 
-    None where GPUs are of several types or may be borrowed. Servers that are lost leave it a bound.
+    None if GPUs are of several types or may be borrowed. With lost servers it remains a valid bound.
     """
     if len(world.pools) != 1 or world.settings.sharing is not None:
         return None
@@ -32,7 +32,7 @@ def deadlines_bound(world: World, *, cells: int = 64) -> Relaxation | None:
     known: dict[tuple[int, float], int] = {}
     shortest_pause = np.where(usable, measured.pause[rows], np.inf).min(axis=1, initial=np.inf)
     for position, row in enumerate(rows.tolist()):
-        # Jobs of one model share a hull but for how far they really are from what was measured.
+        # Jobs of one model share a hull unless their real speed departs from the measured one.
         key = (int(world.workload.profile_of[row]), float(pool.tables.true_factor[row]))
         if key not in known:
             known[key] = len(hulls)

@@ -1,6 +1,6 @@
 """What must hold after every event of a simulation (spec 2.14, with the product's exceptions of contracts 6).
 
-Checked when a run is asked to; a violation stops it with the invariant's name and the numbers.
+Checked if the settings ask for it; a violation stops the run with the invariant's name and the numbers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from simulation.engine.world.world import World
 
 NO_GPUS: IntArray = np.zeros(0, dtype=np.int64)
 ITERATION_TOLERANCE = 1e-6
-"""Share of a job's iterations by which floating point may let its progress differ."""
+"""Tolerance for floating point in a job's progress, as a share of its iterations."""
 
 
 class InvariantViolation(AssertionError):
-    """Something that must always hold did not."""
+    """An invariant that does not hold."""
 
 
 @dataclass
 class _Shadow:
-    """A job's state at the last check, to follow its progress independently."""
+    """Jobs' states at the last check, to follow their progress independently."""
 
     at: float
     setbacks: int
@@ -48,7 +48,7 @@ class InvariantCheck:
         self.checked = 0
 
     def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """Raises InvariantViolation naming the first invariant that does not hold."""
+        """Raise InvariantViolation naming the first invariant that does not hold."""
         self.checked += 1
         active = pool.rows[world.jobs.phase[pool.rows] == ACTIVE]
         self._capacity(world, pool, answer)
@@ -59,8 +59,7 @@ class InvariantCheck:
         self._progress(world)
 
     def _progress(self, world: World) -> None:
-        """I9: what was done since the last check is rate times time without pauses; only a setback takes from
-        it."""
+        """I9: progress since the last check is rate times time without pauses; only a setback reduces it."""
         jobs, shadow = world.jobs, self._shadow
         setbacks = self._setbacks(world)
         if shadow is not None:
@@ -81,14 +80,14 @@ class InvariantCheck:
         )
 
     def _setbacks(self, world: World) -> int:
-        """How many events there were so far that stop jobs between two decisions: lost servers."""
+        """Return how many events so far stopped jobs between two decisions: lost servers."""
         return world.recorder.counts["failures"]
 
     def _capacity(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """I1: at no time are more GPUs planned than there are.
+        """I1: at no time are more GPUs planned than exist.
 
-        Between reallocations that is asked of promises alone: the rest are forecasts, which are made anew at
-        the next one.
+        Between reallocations only promises are checked: the other plans are forecasts, which the next
+        reallocation replaces.
         """
         problem = answer.problem
         plans = answer.plans
@@ -100,8 +99,8 @@ class InvariantCheck:
         times = np.unique(
             np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)])
         )
-        # Until GPUs change hands, jobs stay on servers whose end has just become known, and for longer where
-        # nobody can tell them.
+        # Jobs stay on servers whose end has just become known until GPUs change hands, and longer while
+        # agents are silent.
         leaving = sum(self._held(world, pool, position).size for position in range(pool.rows.size))
         leaving -= sum(self._owned(world, pool, position).size for position in range(pool.rows.size))
         for at in times.tolist():
@@ -134,25 +133,25 @@ class InvariantCheck:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
 
     def _owned(self, world: World, pool: PoolState, position: int) -> IntArray:
-        """GPUs of the pool's own servers that last which an active job holds, by its position in the pool's
-        rows; ascending."""
+        """Return, in ascending order, the GPUs of the pool's own lasting servers that an active job holds.
+        ``position``: the job's position in the pool's rows."""
         held = self._held(world, pool, position)
         return np.sort(held[pool.lasting(held)])
 
     def _held(self, world: World, pool: PoolState, position: int) -> IntArray:
-        """All GPUs that an active job holds."""
+        """Return all GPUs that an active job holds."""
         if world.jobs.phase[pool.rows[position]] != ACTIVE:
             return NO_GPUS
         return pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
 
     def _sizes(self, pool: PoolState, row: int) -> IntArray:
-        """Numbers of GPUs that a job may hold."""
+        """Return the numbers of GPUs that a job may hold."""
         table = pool.tables.measured if pool.policy.any_measured_size else pool.tables.planned
         sizes: IntArray = table.levels[row]
         return sizes
 
     def _places(self, world: World, pool: PoolState) -> None:
-        """I3 and I4: a GPU has one job; a job sits in an aligned part of a block, or on whole blocks."""
+        """I3 and I4: each GPU has one job; a job has an aligned part of one block, or whole blocks."""
         if np.unique(pool.addresses).size != pool.addresses.size:
             raise InvariantViolation("I3: a GPU has two jobs")
         blocks = pool.capacity.blocks
@@ -172,7 +171,7 @@ class InvariantCheck:
                 raise InvariantViolation(f"I4: job {name} sits on {held.tolist()}")
 
     def _promises(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """I5 and I6: every promise is planned to be kept; none is taken back."""
+        """I5 and I6: every promise is planned to be kept; none is withdrawn."""
         problem = answer.problem
         at_risk = set(answer.at_risk)
         finish = answer.plans.finish
@@ -194,8 +193,8 @@ class InvariantCheck:
                     )
 
     def _nothing_idle(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """I7: no GPU idles while a best-effort job waits that would fit (grants may be refused for
-        pauses)."""
+        """I7: no GPU idles while a waiting best-effort job would fit (a grant may be refused for its
+        pause)."""
         if not pool.policy.promises or not answer.changes and answer.problem.origin > 0:
             return
         if answer.problem.origin > TIME_TOLERANCE or answer.notes or pool.silent.any():
@@ -215,8 +214,8 @@ class InvariantCheck:
 
 
 def sits_well(held: IntArray, width: int) -> bool:
-    """Whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or whole
-    blocks (`placement/buddy_blocks.py`)."""
+    """Return whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or
+    whole blocks (`placement/buddy_blocks.py`)."""
     one = blocks_of((ServerSnapshot("any", width),))
     base, size = one.base, one.size
     cut = np.searchsorted(base, held % width, side="right") - 1

@@ -1,5 +1,5 @@
-"""What must hold after every event where promises stand on owned servers and borrowed ones lie beside them
-(design section 4)."""
+"""What must hold after every event if promises rest on owned servers and other servers are borrowed (design
+section 4)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from simulation.engine.world.world import World
 
 
 class LoanInvariantCheck(InvariantCheck):
-    """I1 to I9 on the owned servers that last, and that no promise rests on one that is borrowed or ends."""
+    """I1 to I9 on lasting owned servers, and that no promise rests on a borrowed or ending server."""
 
     def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """Raises InvariantViolation naming the first invariant that does not hold."""
+        """Raise InvariantViolation naming the first invariant that does not hold."""
         super().__call__(world, pool, answer)
         assert isinstance(pool, SharedPool)
         server_of = pool.servers.server_of()
@@ -35,7 +35,7 @@ class LoanInvariantCheck(InvariantCheck):
             if not there[server_of[held[borrowed]]].all():
                 raise InvariantViolation(f"L2: job {name} is on a server that is lost, over or not on loan")
             if (held[borrowed] < pool.size.gpus).any() and (answer.problem.origin > 0 or pool.silent.any()):
-                continue  # an end that became known is acted upon when GPUs change hands
+                continue  # an end that became known takes effect when GPUs change hands
             marks = pool.flexible[pool.offsets[position] : pool.offsets[position + 1]]
             if not borrowed.all():
                 _check_extension(pool, name, marks[borrowed])
@@ -43,19 +43,19 @@ class LoanInvariantCheck(InvariantCheck):
                 raise InvariantViolation(f"L7: the promise to job {name} rests on borrowed servers alone")
 
     def _setbacks(self, world: World) -> int:
-        """A reclaim stops and shrinks jobs between two decisions too."""
+        """Add reclaims, which also stop and shrink jobs between two decisions."""
         return super()._setbacks(world) + world.reclaims
 
     def _sizes(self, pool: PoolState, row: int) -> IntArray:
-        """Levels measured on the training cluster's GPUs, and on the inference cluster's."""
+        """Return the levels measured on the training cluster's GPUs and on the inference cluster's."""
         assert isinstance(pool, SharedPool)
         assert pool.lent_tables is not None
         return np.concatenate((super()._sizes(pool, row), pool.lent_tables.planned.levels[row]))
 
 
 def _check_extension(pool: SharedPool, name: str, flexible: BoolArray) -> None:
-    """A job on owned and borrowed servers at once can do without the borrowed ones, which are of its own
-    kind."""
+    """Require that a job on owned and borrowed servers at once can do without the borrowed ones, and that
+    these have the owned kind of GPU."""
     if not pool.same_kind:
         raise InvariantViolation(f"L4: job {name} is on both kinds of servers")
     if not flexible.all():

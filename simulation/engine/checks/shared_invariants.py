@@ -1,5 +1,5 @@
-"""What must hold after every event where jobs have ranges of workers on owned and borrowed servers (Lyra spec
-6 items 2, 3, 7, 23)."""
+"""What must hold after every event if jobs have ranges of workers on owned and borrowed servers (Lyra spec 6
+items 2, 3, 7, 23)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SharedInvariantCheck:
         self.checked = 0
 
     def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
-        """Raises InvariantViolation naming the first invariant that does not hold."""
+        """Raise InvariantViolation naming the first invariant that does not hold."""
         self.checked += 1
         assert isinstance(pool, SharedPool)
         if np.unique(pool.addresses).size != pool.addresses.size:
@@ -45,7 +45,8 @@ class SharedInvariantCheck:
 
 
 def _check_workers(pool: SharedPool, row: int, name: str, servers: IntArray, gpus: IntArray) -> None:
-    """Workers span no servers, are as many as the job may have, and are of one kind unless it mixes."""
+    """Require that workers do not span servers, that their number is in the job's range, and that they are of
+    one kind unless the job mixes."""
     tables = pool.workers
     width = int(tables.ranges.gpus_per_worker[row])
     if (gpus % width).any():

@@ -1,7 +1,7 @@
-"""Ranges of workers from measured curves: a worker is one GPU, a job runs on every level that was measured.
+"""Ranges of workers from measured curves: a worker is one GPU, and a job runs on every measured level.
 
-A job is fungible when its model was measured on the inference cluster's kind of GPU too, with one batch size.
-It keeps its progress when it is preempted, as jobs of the live platform do.
+A job is fungible if its model was also measured on the inference cluster's kind of GPU, with one batch size.
+A preempted job keeps its progress, as on the live platform.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from simulation.workloads.workload import Workload
 
 
 def curve_ranges(workload: Workload, owned: CurveTables, lent: CurveTables | None) -> WorkerTables:
-    """Tables of a workload whose curves on training and, where it was measured, on inference GPUs are
-    given."""
+    """Return the tables of a workload, given its curves on training GPUs and on inference GPUs (None if not
+    measured)."""
     jobs = workload.jobs
     on_owned = speeds_of_columns(owned.planned)
     on_lent = (

@@ -1,4 +1,4 @@
-"""A workload's curves as matrices: what elastic policies scale along, and all that was measured."""
+"""A workload's curves as matrices: the levels that elastic policies use, and all measured points."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 @dataclass(frozen=True)
 class CurveTables:
-    """Curves of every job on one pool, one row a job: as the planner knows them, and as things really are.
+    """Curves of all jobs on one pool, one row per job: as the planner knows them, and as they really are.
 
-    ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster
-    efficiency. ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
-    ``planned_memory``, ``measured_memory``: host memory of one worker in bytes, in the shape of the curves;
-    None where no job says any. Levels are GPUs that are held: four for three workers (decision 0018).
+    ``one_gpu``: throughput of one GPU (that of the smallest measured count divided by its GPUs), for cluster
+    efficiency. ``charged_latency_seconds``: what planned pauses add to measured ones. ``planned_memory``,
+    ``measured_memory``: host memory of one worker in bytes, in the shape of the curves; None if no job states
+    any. Levels count held GPUs: four for three workers (decision 0018).
     """
 
     planned: CurveColumns
@@ -39,14 +39,14 @@ class CurveTables:
     measured_memory: FloatArray | None = None
 
     def rate(self, row: int, gpus: int) -> float:
-        """Iterations per second that the job really makes on so many GPUs; 0 where that was not measured."""
+        """Return the job's real iterations per second on ``gpus`` GPUs; 0 if not measured."""
         column = int(np.searchsorted(self.measured.levels[row], gpus))
         if gpus == 0 or column == self.measured.levels.shape[1] or self.measured.levels[row, column] != gpus:
             return 0.0
         return float(self.measured.throughput[row, column] * self.true_factor[row])
 
     def pause(self, row: int, gpus: int) -> float:
-        """Seconds that a change onto so many GPUs really takes; 0 where that was not measured."""
+        """Return the real pause in seconds of a change onto ``gpus`` GPUs; 0 if not measured."""
         column = int(np.searchsorted(self.measured.levels[row], gpus))
         if gpus == 0 or column == self.measured.levels.shape[1] or self.measured.levels[row, column] != gpus:
             return 0.0
@@ -65,11 +65,11 @@ def curve_tables(
     true_factor: FloatArray,
     failures: PoolFailures | None = None,
 ) -> CurveTables:
-    """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
+    """Return the curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
 
-    ``adapts_batch``: jobs run along their adapted curves where there are some. A policy that charges pauses
-    charges the longest ``agent_latency_seconds`` with them, as the live platform does by measuring pauses
-    from the decision on. ``failures``: that are expected of the pool's servers.
+    ``adapts_batch``: jobs run along their adapted curves where the workload has them. A policy that charges
+    pauses adds the maximum ``agent_latency_seconds`` to them, as the live platform does by measuring pauses
+    from the decision on. ``failures``: expected failures of the pool's servers.
     """
     charged = pauses if charges_pauses else Pauses.NONE
     latency = agent_latency_seconds if charges_pauses else 0.0
@@ -100,7 +100,7 @@ def curve_tables(
 def _by_gpus_held(
     profile: ModelProfile, points: MeasuredThroughput | None, pool: PoolSize
 ) -> MeasuredThroughput | None:
-    """The points of a function that declares its numbers of workers, by the GPUs that these hold."""
+    """Index the points of a function that declares its numbers of workers by the GPUs that these hold."""
     if points is None or not profile.worker_counts:
         return points
     allowed = measurable_levels(profile.global_batch_size, pool.gpus, profile.worker_counts)
@@ -116,7 +116,7 @@ def _by_gpus_held(
 
 
 def _requested_gpus(workload: Workload) -> IntArray:
-    """What is asked of a rival scheduler: the GPUs that the workers hold which somebody asked for."""
+    """Return the GPUs that the requested workers hold, which rival schedulers allocate."""
     requested = workload.requested_gpus.copy()
     for row in range(workload.jobs):
         if workload.profiles[int(workload.profile_of[row])].worker_counts:
@@ -125,7 +125,7 @@ def _requested_gpus(workload: Workload) -> IntArray:
 
 
 def _memory(curves: Sequence[ScalingCurve], of: IntArray) -> FloatArray | None:
-    """Host memory of one worker by job and level; None where nobody says any."""
+    """Return the host memory of one worker by job and level; None if no job states any."""
     if all(curve.memory_bytes is None for curve in curves):
         return None
     width = max(1, *(curve.levels.size for curve in curves))
@@ -165,7 +165,7 @@ def _levels(
     memory = _memory_by_gpus(points)
     return curve_from_measurements(
         {gpus: float(rate) * (1.0 - margin) for gpus, rate in known.items()},
-        # Of GPUs that are held, not all may have a worker: the numbers of workers divide the batch.
+        # Not every held GPU has a worker if numbers of workers are declared; those divide the batch.
         global_batch_size=None if profile.worker_counts else profile.global_batch_size,
         cluster_gpus=pool.gpus,
         pause_seconds=pause,

@@ -1,5 +1,5 @@
-"""How fast each job of a workload runs on how many workers, on training and on inference GPUs (Lyra section
-3.4; spec 1.5, 1.6)."""
+"""Speed of each job by its number of workers, on training and on inference GPUs (Lyra section 3.4; spec 1.5,
+1.6)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from simulation.workloads.tuning import Tuning, tuned_gain
 
 @dataclass(frozen=True)
 class WorkerTables:
-    """One row a job of the workload. ``work`` and rates are in seconds of one training GPU.
+    """One row per job of the workload. ``work`` and rates are in seconds of one training GPU.
 
-    ``owned`` and ``lent``: rates on training and inference GPUs by number of workers there; each inference
-    GPU computes a third of what a training GPU does, and ``expansion`` times the workers stand for those on
-    training GPUs. Rates of a mixing job hold what it loses on one kind alone (spec A22).
+    ``owned`` and ``lent``: rates on training and inference GPUs by number of workers there. An inference GPU
+    computes a third of what a training GPU does; ``expansion`` inference workers replace one training worker.
+    Rates of a mixing job include its loss on one kind alone (spec A22).
     """
 
     ranges: WorkerRanges
@@ -33,12 +33,12 @@ class WorkerTables:
     expansion: int
 
     def rate(self, row: int, owned_workers: int, lent_workers: int) -> float:
-        """GPU seconds that the job really does a second; both kinds at once cost what mixing costs."""
+        """Return the job's real GPU seconds per second; with both kinds at once, mixing lowers them."""
         on_owned = float(rate_of(self.owned, row, owned_workers)) if owned_workers else 0.0
         on_lent = float(rate_of(self.lent, row, lent_workers)) if lent_workers else 0.0
         if not (owned_workers and lent_workers):
             return on_owned + on_lent
-        # Both kinds: every worker counts by its own speed, whatever share of the range sits on which kind.
+        # Both kinds: every worker counts with its own speed, however the range is divided between them.
         gpus = int(self.ranges.gpus_per_worker[row])
         return gpus * (owned_workers + lent_workers / COMPUTING_POWER) * self.ranges.mixing_efficiency
 
@@ -51,9 +51,9 @@ def worker_tables(
     scaling: bool = True,
     tuning: Tuning | None = None,
 ) -> WorkerTables:
-    """Tables for ranges of workers. Without ``scaling`` every job runs on what its user asked for.
+    """Return tables for ranges of workers. Without ``scaling`` every job runs on its requested workers.
 
-    ``tuning``: elastic jobs adapt their batch size to their workers and gain by it.
+    ``tuning``: elastic jobs gain by adapting their batch size to their workers.
     """
     base = ranges.base if scaling else ranges.requested
     most = ranges.most if scaling else ranges.requested
@@ -76,7 +76,7 @@ def worker_tables(
 
 
 def _speeds(base: IntArray, most: IntArray, worker_rate: FloatArray, gain: float, able: BoolArray) -> Speeds:
-    """Every number of workers from ``base`` to ``most``; each beyond the base yields ``gain`` of a worker."""
+    """List the numbers of workers from ``base`` to ``most``; each beyond the base yields ``gain`` of one."""
     count = np.where(able, most - base + 1, 0)
     offsets = np.concatenate(([0], np.cumsum(count)))
     extra = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], count)
@@ -88,7 +88,7 @@ def _speeds(base: IntArray, most: IntArray, worker_rate: FloatArray, gain: float
 
 
 def _tuned(speeds: Speeds, requested: IntArray, elastic: BoolArray, tuning: Tuning) -> Speeds:
-    """The same with what elastic jobs gain by adapting their batch."""
+    """Return the speeds with the gain of elastic jobs that adapt their batch size."""
     entries = np.diff(speeds.offsets)
     gain = tuned_gain(speeds.workers / np.repeat(requested, entries), tuning)
     return speeds._replace(rate=np.where(np.repeat(elastic, entries), gain, 1.0) * speeds.rate)
@@ -96,7 +96,7 @@ def _tuned(speeds: Speeds, requested: IntArray, elastic: BoolArray, tuning: Tuni
 
 @kernel
 def speeds_of_rows(speeds: Speeds, rows: IntArray) -> Speeds:
-    """The same for some jobs, in their order."""
+    """Return the speeds of some jobs, in the order of ``rows``."""
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
     for row in range(rows.size):
         offsets[row + 1] = offsets[row] + speeds.offsets[rows[row] + 1] - speeds.offsets[rows[row]]
@@ -111,7 +111,7 @@ def speeds_of_rows(speeds: Speeds, rows: IntArray) -> Speeds:
 
 
 def speeds_of_columns(curves: CurveColumns) -> Speeds:
-    """Rates on every level of every job."""
+    """Return the rates of every job on each of its levels."""
     inside = curves.throughput > 0
     return Speeds(
         np.concatenate(([0], np.cumsum(inside.sum(axis=1)))), curves.levels[inside], curves.throughput[inside]

@@ -1,4 +1,4 @@
-"""What who plans expects failures to take: curves of a pool without it (decision 0028)."""
+"""Expected failures in planning: a pool's curves lowered by the throughput they cost (decision 0028)."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from simulation.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class PoolFailures:
-    """What is expected of a pool's servers, and what one failure costs a job."""
+    """Expected failures of a pool's servers, and the cost of one failure to a job."""
 
     expected: ExpectedFailures
     cost: FailureCost
 
     def lowered(self, planned: CurveColumns, workload: Workload) -> CurveColumns:
-        """The curves with the throughput that may be promised. A job's levels end at the first without
-        gain."""
+        """Return the curves with the throughput that may be promised. A job's levels end before the first
+        without gain."""
         until = workload.deadline_at - workload.submitted_at
         if not self.expected.covered:
-            until = np.full(until.size, np.inf)  # no slack pays for anything
+            until = np.full(until.size, np.inf)  # no slack pays for a failure
 
         @cache
         def share(gpus: int, seconds: float) -> float:
@@ -49,8 +49,8 @@ class PoolFailures:
 def failures_of_pool(
     settings: SimulationSettings, workload: Workload, size: PoolSize, *, promised: bool = True
 ) -> PoolFailures | None:
-    """None where no failure is expected. ``promised``: whether promises rest on the pool; failures that the
-    slack of the reserve pays are not expected besides."""
+    """Return the pool's expected failures, None if there are none. ``promised``: whether promises rest on the
+    pool; failures paid for by the reserve's slack are not counted again."""
     if not settings.failures_per_server_day:
         return None
     covered = settings.reserve_servers if promised else 0

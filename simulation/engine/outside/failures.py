@@ -20,7 +20,7 @@ from simulation.workloads.workload import Workload
 SECONDS_PER_DAY = 86_400.0
 MEAN_REPAIR_SECONDS = 4 * 3600.0
 LARGEST_LEVEL = 64
-"""GPUs of the largest job whose start the reserve's slack pays for."""
+"""GPUs of the largest job whose restart the reserve's slack pays for."""
 COLUMNS = ("at_seconds", "server", "event")
 EVENTS = {
     "lost": HappeningKind.SERVER_LOST,
@@ -31,7 +31,7 @@ EVENTS = {
 
 
 def read_failures(given: str | None, settings: SimulationSettings, workload: Workload) -> list[Happening]:
-    """Failures as the command line names them: a file, or a mean number of failures a server and day.
+    """Return failures as the command line gives them: a file, or a mean number per server and day.
 
     Raises ValueError with one line that says what is wrong and what would be right.
     """
@@ -44,9 +44,9 @@ def read_failures(given: str | None, settings: SimulationSettings, workload: Wor
 
 
 def rate_of_failures(given: str | None) -> float | None:
-    """The mean number of failures a server and day that the command line names; None for a file or nothing.
+    """Return the mean number of failures per server and day of the command line; None for a file or nothing.
 
-    Raises ValueError as above.
+    Raises ValueError as `read_failures` does.
     """
     if given is None:
         return None
@@ -66,9 +66,9 @@ def drawn_failures(
     *,
     mean_repair_seconds: float = MEAN_REPAIR_SECONDS,
 ) -> list[Happening]:
-    """Each server fails after exponentially distributed times and is repaired after such times, by seed.
+    """Draw failures by seed: times to a failure and times to repair are exponentially distributed.
 
-    So do those of an inference cluster that lends. Failures are drawn until one day after the last deadline
+    Servers of a lending inference cluster fail too. Failures are drawn until one day after the last deadline
     or submission.
     """
     if failures_a_day <= 0 or not workload.jobs:
@@ -90,7 +90,7 @@ def drawn_failures(
 
 
 def end_of_trace(workload: Workload) -> float:
-    """The last submission or deadline, in seconds of the trace."""
+    """Return the last submission or deadline, in seconds of the trace."""
     finite = workload.deadline_at[np.isfinite(workload.deadline_at)]
     return float(max(workload.submitted_at[-1], finite.max(initial=0.0)))
 
@@ -100,12 +100,13 @@ def _inference_servers(settings: SimulationSettings) -> int:
     return 0 if lending is None else lending.servers
 
 
-#: Iterations that a point in memory may lack: the one in progress, and the one over which it was sent.
+#: Iterations that a recovery point in memory may lack: the one in progress, and the one during which it was
+#: sent.
 ITERATIONS_BEHIND = 2.0
 
 
 def reserve_slack_seconds(settings: SimulationSettings, workload: Workload) -> float:
-    """What each promise keeps for the failures that the reserve covers (contracts 6)."""
+    """Return the seconds that each promise keeps for the failures covered by the reserve (contracts 6)."""
     if not settings.reserve_servers:
         return 0.0
     cost = failure_cost(settings)
@@ -120,7 +121,7 @@ def reserve_slack_seconds(settings: SimulationSettings, workload: Workload) -> f
 
 
 def one_failure(settings: SimulationSettings, workload: Workload) -> FailureCost:
-    """What one failure costs a job: the O of λ·O."""
+    """Return the cost of one failure to a job: O in λ·O."""
     cost = failure_cost(settings)
     if settings.recovery is Recovery.DURABLE or _replicas(settings) < 2:
         return cost
@@ -129,7 +130,7 @@ def one_failure(settings: SimulationSettings, workload: Workload) -> FailureCost
 
 
 def failure_cost(settings: SimulationSettings) -> FailureCost:
-    """The phases of one failure from which the last durable state is loaded."""
+    """Return the phases of one failure after which the last durable state is loaded."""
     largest = max(pool.gpus for pool in settings.pools)
     pause = 0.0
     if settings.pauses is Pauses.MEASURED:
@@ -144,7 +145,7 @@ def failure_cost(settings: SimulationSettings) -> FailureCost:
 
 
 def _replicas(settings: SimulationSettings) -> int:
-    """Copies lie on different servers, and the reserve's are gone when it is needed."""
+    """Return the copies still on servers when the reserve is used up; copies are on different servers."""
     return min(settings.replicas, max(1, _fewest_servers(settings) - settings.reserve_servers + 1))
 
 
@@ -153,7 +154,7 @@ def _fewest_servers(settings: SimulationSettings) -> int:
 
 
 def longest_iteration_seconds(settings: SimulationSettings, workload: Workload) -> float:
-    """The longest iteration of any job on any number of GPUs of these kinds; 0 without jobs."""
+    """Return the longest iteration of any job on any number of GPUs of the pools' kinds; 0 without jobs."""
     kinds = {pool.kind for pool in settings.pools}
     slowest = min(
         (

@@ -1,5 +1,4 @@
-"""What happens to a simulated cluster from outside: servers lost and repaired, agents silent, jobs
-cancelled."""
+"""Outside events of a simulated cluster: servers lost and repaired, agents silent, jobs cancelled."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from math import inf
 
 
 class HappeningKind(StrEnum):
-    """What happens."""
+    """Kind of an outside event."""
 
     SERVER_LOST = "server_lost"
     SERVER_FENCED = "server_fenced"
@@ -26,12 +25,12 @@ class HappeningKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Happening:
-    """One event from outside, at ``at`` seconds of the trace.
+    """One outside event, at ``at`` seconds of the trace.
 
-    ``target``: number of the server within its pool, where those of the inference cluster follow the pool's
-    own, or row of the job in the workload. An early stop ends a job whose own condition was reached: it
-    completes then. A lost server's jobs stop at once and may start elsewhere when it is fenced; the run adds
-    that event by itself. ``until``: when a server leaves whose end becomes known.
+    ``target``: row of the job in the workload, or number of the server within its pool, where servers of the
+    inference cluster follow the pool's own. An early stop completes a job whose own stop condition is met. A
+    lost server's jobs stop at once and may start elsewhere when it is fenced; the run adds that event itself.
+    ``until``: the end that becomes known.
     """
 
     at: float
@@ -42,7 +41,7 @@ class Happening:
 
 
 class HappeningQueue:
-    """What is still to come, in order; what happens may add to it."""
+    """Coming events in order; the run may add more."""
 
     def __init__(self, happenings: Iterable[Happening]) -> None:
         self._happenings = sorted(happenings)
@@ -50,21 +49,21 @@ class HappeningQueue:
 
     @property
     def next_at(self) -> float:
-        """When the next one comes; infinity after the last."""
+        """When the next event comes; infinity after the last."""
         return self._happenings[self._next].at if self._next < len(self._happenings) else inf
 
     def pop(self) -> Happening:
-        """The next one, which is to come no more. Raises IndexError after the last."""
+        """Remove and return the next event. Raises IndexError after the last."""
         happening = self._happenings[self._next]
         self._next += 1
         return happening
 
     def add(self, happening: Happening) -> None:
-        """Let one more come, no earlier than those that came."""
+        """Add an event, no earlier than those already popped."""
         insort(self._happenings, happening, lo=self._next)
 
     def forget(self, kind: HappeningKind, target: int, pool: int) -> bool:
-        """Let the next one of that kind and target come no more. Returns whether there was any."""
+        """Remove the next event of that kind and target. Return whether there was one."""
         for position in range(self._next, len(self._happenings)):
             other = self._happenings[position]
             if (other.kind, other.target, other.pool) == (kind, target, pool):

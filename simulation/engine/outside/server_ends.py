@@ -17,13 +17,13 @@ from simulation.workloads.workload import Workload
 COLUMNS = ("server", "ends_at_seconds")
 KNOWN_AT = "known_at_seconds"
 NOTICE_SECONDS = 3600.0
-"""Between the moment at which a drawn end becomes known and the end, unless told."""
+"""Default time between the moment at which a drawn end becomes known and the end."""
 
 
 def read_server_ends(
     given: str | None, notice_seconds: float | None, settings: SimulationSettings, workload: Workload
 ) -> tuple[KnownEnd, ...]:
-    """Ends as the command line names them: a file, or a mean number of ends a server and day.
+    """Return ends as the command line gives them: a file, or a mean number of ends per server and day.
 
     Raises ValueError with one line that says what is wrong and what would be right.
     """
@@ -56,8 +56,8 @@ def drawn_ends(
     *,
     notice_seconds: float = NOTICE_SECONDS,
 ) -> tuple[KnownEnd, ...]:
-    """Each server leaves for good after an exponentially distributed time, by seed; those that would outlast
-    the trace stay."""
+    """Draw an exponentially distributed time by seed after which each server leaves for good; servers that
+    would outlast the trace stay."""
     if ends_a_day <= 0 or not workload.jobs:
         return ()
     first, last = float(workload.submitted_at[0]), end_of_trace(workload)
@@ -71,7 +71,7 @@ def drawn_ends(
 
 
 def end_happenings(settings: SimulationSettings, workload: Workload) -> list[Happening]:
-    """When each end becomes known, and when the server leaves; nothing happens before the first job comes."""
+    """Return the events of ends: they become known, and servers leave; none before the first submission."""
     first = float(workload.submitted_at[0]) if workload.jobs else 0.0
     return [
         happening

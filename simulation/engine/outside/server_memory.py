@@ -1,4 +1,4 @@
-"""Host memory of simulated servers and workers: which levels fit (decision 0017), by the core's rules."""
+"""Host memory of simulated servers and workers: the levels that fit (decision 0017), by the core's rules."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ COLUMNS = ("server", "memory_gb")
 
 @dataclass(frozen=True, slots=True)
 class HeldPlans:
-    """What the jobs of a question hold: by their stored plans, and now. ``newcomer``: who was not admitted
-    yet."""
+    """GPUs that a question's jobs hold: in stored plans, and now (``gpus``). ``newcomer``: True for jobs not
+    admitted yet."""
 
     plans: Plans
     gpus: IntArray
     newcomer: BoolArray
 
     def of(self, row: int) -> list[int]:
-        """Numbers of GPUs that a job holds, now or later."""
+        """Return the numbers of GPUs that a job holds, now or later."""
         planned: list[int] = self.plans.gpus[row, : self.plans.length[row]].tolist()
         return [*planned, int(self.gpus[row])]
 
 
 def server_memory_bytes(given: str | None, servers: int) -> tuple[float, ...]:
-    """Host memory of each server as the command line names it, in bytes: a number of gigabytes for all, or a
-    file; none where nothing is said.
+    """Return each server's host memory in bytes as the command line gives it: a number of gigabytes for all,
+    or a file; empty if not given.
 
     Raises ValueError with one line that says what is wrong and what would be right.
     """
@@ -90,10 +90,11 @@ def guaranteed_share(
     held: HeldPlans,
     least: float,
 ) -> float:
-    """Bytes that a worker is sure of (`scheduling.core.question.host_memory.guaranteed_share`); infinity
-    where no server and no operator says anything.
+    """Return the bytes that every worker is guaranteed
+    (`scheduling.core.question.host_memory.guaranteed_share`); infinity if neither servers nor the operator
+    state any memory.
 
-    ``needs``: bytes of one worker, in the shape of the curves; None where no job says any.
+    ``needs``: bytes of one worker, in the shape of the curves; None if no job states any.
     """
     if not states_memory(servers, least):
         return inf
@@ -105,7 +106,7 @@ def guaranteed_share(
 
 
 def fitting(curves: CurveColumns, needs: FloatArray | None, share: float) -> CurveColumns:
-    """The curves without levels on which a worker needs more than ``share`` bytes."""
+    """Return the curves without levels on which a worker needs more than ``share`` bytes."""
     if needs is None or not (needs > share).any():
         return curves
     rows = range(curves.levels.shape[0])
@@ -115,7 +116,7 @@ def fitting(curves: CurveColumns, needs: FloatArray | None, share: float) -> Cur
 def short_of_memory(
     ids: Sequence[str], curves: CurveColumns, needs: FloatArray | None, rows: IntArray, share: float
 ) -> dict[str, float]:
-    """Those of ``rows`` that fit on no number of GPUs: by id, the least that one worker needs, in bytes."""
+    """Return the jobs of ``rows`` that fit on no level: by id, the least memory of one worker, in bytes."""
     if needs is None:
         return {}
     found = {ids[row]: least_beyond(curve_of(curves, needs, row), share) for row in rows.tolist()}
@@ -123,7 +124,7 @@ def short_of_memory(
 
 
 def curve_of(curves: CurveColumns, needs: FloatArray | None, row: int) -> ScalingCurve:
-    """One row of the matrices."""
+    """Return one row of the matrices as a curve."""
     inside = curves.levels[row] != NO_LEVEL
     return ScalingCurve(
         curves.levels[row, inside],

@@ -1,4 +1,4 @@
-"""What was asked of a simulation, in plain values for its reports."""
+"""Settings of a simulation as plain values, for its reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulation.workloads.workload import Workload
 
 
 def described(settings: SimulationSettings, workload: Workload) -> dict[str, str | int | float | bool]:
-    """Policy, workload, first pool and rules by name."""
+    """Return policy, workload, first pool and rules by name."""
     first = settings.pools[0]
     return {
         "policy": settings.policy,

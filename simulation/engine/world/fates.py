@@ -1,4 +1,4 @@
-"""What became of each job of a run."""
+"""Results of each job of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from simulation.outcome import JobEnd
 
 @dataclass
 class Fates:
-    """Written once a job, read at the end; times in seconds of the trace, NaN where nothing happened."""
+    """Results by job, written during the run and read at its end; times in seconds of the trace, NaN if
+    the event did not happen."""
 
     end: list[JobEnd]
     reason_code: list[str]

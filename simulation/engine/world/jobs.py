@@ -1,4 +1,4 @@
-"""Jobs as they really are while a simulation runs: one row a job of the workload, changed in place."""
+"""Real states of jobs while a simulation runs: one row per job of the workload, changed in place."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NOBODY = -1
 
 @dataclass
 class JobStates:
-    """Row i is job i of the workload. ``rate`` is what it really makes now, ``pause_left`` seconds without
-    progress.
+    """Row i is job i of the workload. ``rate``: real iterations per second now. ``pause_left``: seconds left
+    without progress.
 
-    ``pool``: the pool it is in, NOBODY before it is decided. ``finish_at``: when it ends if nothing changes.
-    ``checkpointed``: iterations left at its last checkpoint, ``checkpoint_at`` the time of that.
-    ``in_memory``: whether its state is in memory alone, so that its next start makes nothing durable;
+    ``pool``: number of its pool, NOBODY before its verdict. ``finish_at``: when it ends if nothing changes.
+    ``checkpointed``: iterations left at its last checkpoint, written at ``checkpoint_at``. ``in_memory``:
+    whether its state is in memory alone, so that its next start writes no checkpoint;
     ``not_durable_seconds``: how long it had trained then since its last checkpoint.
     """
 
@@ -60,7 +60,7 @@ class JobStates:
 
     @classmethod
     def of(cls, workload: Workload, memory_width: int) -> JobStates:
-        """All jobs before the first is submitted."""
+        """Return all jobs before the first submission."""
         count = workload.jobs
 
         def zeros() -> FloatArray:
@@ -104,12 +104,12 @@ class JobStates:
         return bool(self.rate[row] > 0.0 and self.pause_left[row] <= 0.0)
 
     def advance(self, rows: IntArray, pool: int, seconds: float) -> None:
-        """Let those jobs of ``rows`` that are in the pool run on for ``seconds``."""
+        """Run the jobs of ``rows`` that are in the pool for ``seconds``."""
         if seconds > 0.0:
             run_on(self.running, rows, pool, seconds)
 
     def ending_by(self, rows: IntArray, pool: int, at: float) -> list[int]:
-        """The unfinished jobs of ``rows`` that are in the pool and end at ``at`` or before."""
+        """Return the unfinished jobs of ``rows`` that are in the pool and end at ``at`` or before."""
         if not any_ends_by(self.running, rows, pool, at):
             return []
         own = (self.pool[rows] == pool) & (self.phase[rows] == ACTIVE)
@@ -117,24 +117,24 @@ class JobStates:
         return ending
 
     def forecast_finish(self, rows: IntArray, pool: int, now: float) -> float:
-        """Set ``finish_at`` for the unfinished jobs of ``rows`` that are in the pool, as things stand.
+        """Set ``finish_at`` of the unfinished jobs of ``rows`` that are in the pool, if nothing changes.
 
         Returns the first of these times, infinity if there is none.
         """
         return forecast_finishes(self.running, rows, pool, now)
 
     def speed_ups(self, rows: IntArray, pool: int, one_gpu: FloatArray) -> float:
-        """Sum of the speed-ups over one GPU of the unfinished jobs of ``rows`` that are in the pool.
+        """Return the sum of speed-ups over one GPU of the unfinished jobs of ``rows`` that are in the pool.
 
         ``one_gpu``: iterations per second of each job on one GPU; 0 where that is unknown.
         """
         return float(speed_ups_of(self.running, rows, pool, one_gpu).sum())
 
     def take_gpus(self, row: int, gpus: int, rate: float, pause_seconds: float, now: float) -> None:
-        """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first,
-        unless it comes from memory."""
+        """Continue the job with ``gpus`` GPUs after a pause; 0 suspends it. A checkpoint is written first
+        unless the state comes from memory."""
         if self.in_memory[row]:
-            # Checkpoints come as often as if it had trained on.
+            # The next checkpoint comes as early as if the job had trained on.
             self.in_memory[row] = False
             self.checkpoint_at[row] = now - float(self.not_durable_seconds[row])
         else:
@@ -144,20 +144,20 @@ class JobStates:
         self.pause_left[row] = max(float(self.pause_left[row]), pause_seconds) if gpus else 0.0
 
     def write_checkpoint(self, row: int, now: float) -> None:
-        """What is done by now is safe."""
+        """Save the progress made by now."""
         self.checkpointed[row] = self.remaining[row]
         self.checkpoint_at[row] = now
 
     def strike(self, row: int, now: float, checkpoint_seconds: float) -> None:
-        """The job stands still and falls back to its last checkpoint: its server is lost (spec 2.12)."""
+        """Stop the job, whose server is lost, and reset it to its last checkpoint (spec 2.12)."""
         self.remaining[row] = self._durable(row, now, checkpoint_seconds)
         self._stand_still(row)
         self.write_checkpoint(row, now)
         self.in_memory[row] = False
 
     def strike_in_memory(self, row: int, now: float, checkpoint_seconds: float) -> None:
-        """The job stands still and falls back to its point in memory: that of the iteration before the one in
-        progress, or its last checkpoint where that is newer."""
+        """Stop the job and reset it to its point in memory, that of the iteration before the one in
+        progress, or to its last checkpoint if that is newer."""
         durable = self._durable(row, now, checkpoint_seconds)
         done = float(self.total[row] - self.remaining[row])
         point = float(self.total[row]) - max(0.0, np.floor(done) - 1.0)
@@ -168,14 +168,14 @@ class JobStates:
         self.checkpointed[row] = durable
 
     def lose_memory(self, row: int, now: float) -> None:
-        """The job's state in memory is gone: it begins again from its last checkpoint."""
+        """Reset a job whose state in memory is lost to its last checkpoint."""
         self.remaining[row] = self.checkpointed[row]
         self._stand_still(row)
         self.checkpoint_at[row] = now
         self.in_memory[row] = False
 
     def stand_still(self, row: int) -> None:
-        """The job waits; its state is where it was."""
+        """Stop the job with its state kept in memory."""
         self._stand_still(row)
         self.in_memory[row] = True
 
@@ -185,7 +185,7 @@ class JobStates:
         self.finish_at[row] = np.inf
 
     def _durable(self, row: int, now: float, checkpoint_seconds: float) -> float:
-        """Iterations left at the last checkpoint by now. While a job runs, one is written every
+        """Return the iterations left at the last checkpoint by now. A running job writes one every
         ``checkpoint_seconds``."""
         checkpointed, remaining = float(self.checkpointed[row]), float(self.remaining[row])
         since = now - float(self.checkpoint_at[row])
@@ -197,7 +197,7 @@ class JobStates:
         return min(checkpointed, remaining + float(self.rate[row]) * unsafe)
 
     def vacate(self, row: int) -> None:
-        """The job holds no GPU."""
+        """Take all GPUs from the job."""
         self.gpus[row] = 0
         self.rate[row] = 0.0
         self.pause_left[row] = 0.0

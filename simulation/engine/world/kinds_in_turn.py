@@ -1,5 +1,4 @@
-"""Which pool a newcomer is asked for on, where there are several: one kind of GPU after the other, by the
-live rule."""
+"""Which pool decides on a newcomer if there are several: one kind of GPU after another, by the live rule."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from simulation.engine.world.running import ACTIVE
 
 @dataclass
 class KindsInTurn:
-    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it
+    """Newcomers of one instant: the pool that decides on each, and the kinds that have refused it
     (`scheduling.core.question.kinds`).
 
-    ``waiting``: rows of the workload that are asked for on each pool and not decided there yet.
+    ``waiting``: by pool, the workload rows that it has not decided on yet.
     """
 
     pools: Sequence[PoolState]
@@ -30,17 +29,17 @@ class KindsInTurn:
     refused: dict[int, set[str]] = field(default_factory=dict)
 
     def submit(self, newcomers: IntArray) -> None:
-        """Ask for each on its first kind, in the order of submission."""
+        """Offer each newcomer to its first kind, in the order of submission."""
         for row in newcomers.tolist():
             self._ask(row)
 
     def asked_on(self, pool: PoolState) -> IntArray:
-        """The rows to decide on this pool now. They wait no longer."""
+        """Remove and return the rows that this pool decides on now."""
         rows = self.waiting.pop(pool.number, None)
         return np.array(rows, dtype=np.int64) if rows else NO_ROWS
 
     def refuse(self, row: int, pool: PoolState) -> bool:
-        """A pool refuses a row. Returns whether it is asked for on another; otherwise the refusal is
+        """Record a pool's refusal. Return whether another kind decides next; otherwise the refusal is
         final."""
         self.refused.setdefault(row, set()).add(pool.size.kind)
         return self._ask(row)
@@ -58,7 +57,7 @@ class KindsInTurn:
         if len(self.pools) == 1:
             return (self.pools[0].size.kind,)
         there = [self._kind(pool, pool.capacity.gpus) for pool in self.pools]
-        # Where every server is lost somebody has to refuse.
+        # With every server lost, some pool must still refuse.
         kinds = there if any(kind.gpus for kind in there) else [
             self._kind(pool, pool.size.gpus) for pool in self.pools
         ]  # fmt: skip

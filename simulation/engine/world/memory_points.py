@@ -1,8 +1,8 @@
 """Recovery points in memory while a simulation runs: which losses of servers they survive.
 
-A job keeps its state on its own servers, or, where these are fewer than its replicas, on others as well: a
-point of the iteration before the one in progress is complete on all of them. What survives a loss is the
-placement's answer (`recovery.placement`).
+A job's state is on its own servers and, if these are fewer than its replicas, on others as well: the point of
+the iteration before the one in progress is complete on all of them. The placement (`recovery.placement`) says
+which losses it survives.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from simulation.engine.world.running import ACTIVE
 
 
 class Loss(StrEnum):
-    """What a job falls back to when a server of its is lost; how such events are counted."""
+    """What a job falls back to when one of its servers is lost; the values name the counts."""
 
-    #: Nothing: it was not training, and its state is still in memory.
+    #: Nothing lost: it was not training, and its state is still in memory.
     NOTHING = "recoveries_begun_anew"
     #: The point of the iteration before the one in progress.
     MEMORY = "recoveries_from_memory"
@@ -45,7 +45,7 @@ class _OpenRecovery:
 
 
 class MemoryPoints:
-    """The recoveries under way in one run. ``replicas``: copies of each state, the local one included."""
+    """Recoveries under way in one run. ``replicas``: copies of each state, the local one included."""
 
     def __init__(self, replicas: int, servers_per_rack: Sequence[int]) -> None:
         self.replicas = replicas
@@ -55,8 +55,8 @@ class MemoryPoints:
     def fall_back(
         self, jobs: JobStates, pool: PoolState, server: int, struck: Sequence[int], now: float, every: float
     ) -> list[Loss]:
-        """A server is lost: its jobs stand still and fall back to what is left of their state, and so do jobs
-        that do not run there any more and have not trained since.
+        """Stop the jobs of a lost server and reset them to what is left of their state; also reset jobs
+        that left the server and have not trained since.
 
         ``struck``: unfinished jobs on the server; ``every``: seconds between durable states.
         """
@@ -104,8 +104,8 @@ class MemoryPoints:
         return gone
 
     def _begun(self, pool: int, servers: list[int], others: Sequence[int]) -> _OpenRecovery:
-        """The placement over a job's servers. Those that it lacks come from another rack, the next in turn
-        first."""
+        """Return the placement over a job's servers. If they are too few, servers are added, those of other
+        racks first, in cyclic order from the job's first server."""
         racks = {self._rack(pool, server) for server in servers}
         turn = sorted(others, key=lambda one: (self._rack(pool, one) in racks, one < servers[0], one))
         keeping = [*servers, *turn[: max(0, self.replicas - len(servers))]]

@@ -1,4 +1,4 @@
-"""One pool of GPUs of one type: asks the policy with arrays, and applies what it answers."""
+"""One pool of GPUs of one type: it asks the policy with arrays and applies the answers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class _ServerFacts:
-    """``servers``: whose facts these are. ``state_memory``: whether their memory bounds workers.
-    ``ends_at``: the known ends."""
+    """Facts about ``servers``. ``state_memory``: whether memory bounds workers. ``ends_at``: known ends."""
 
     servers: tuple[ServerSnapshot, ...]
     state_memory: bool
@@ -42,26 +41,26 @@ class _ServerFacts:
 
 
 class _KnownCurves(NamedTuple):
-    """What a policy is told of servers and curves."""
+    """Servers and curves as the policy receives them."""
 
-    #: The servers, with the host memory that each worker is sure of.
+    #: The servers, with the host memory guaranteed to each worker.
     servers: tuple[ServerSnapshot, ...]
-    #: The levels along which elastic policies scale.
+    #: The levels that elastic policies use.
     curves: CurveColumns
     #: Every measured GPU count.
     measured: CurveColumns
-    #: By newcomer's id: host memory of one worker that no server guarantees, in bytes.
+    #: By newcomer's id: bytes of one worker, more than any server guarantees.
     short: dict[str, float]
 
 
 @dataclass
 class PoolState:
-    """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that
+    """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements have that
     order.
 
-    ``own_servers``: as they are; ``planned_servers``: as the policy was asked about them last, ``capacity``
-    is theirs. ``share_bytes``: host memory that each worker was sure of then. ``standing_by``: numbers of its
-    own servers that stand by, lost ones among them.
+    ``own_servers``: as they are; ``planned_servers``: as in the last question to the policy, with their
+    ``capacity``. ``share_bytes``: host memory then guaranteed to each worker. ``standing_by``: numbers of own
+    standby servers, lost ones included.
     """
 
     number: int
@@ -98,7 +97,7 @@ class PoolState:
         memory_bytes: Sequence[float] = (),
         standby_servers: int = 0,
     ) -> PoolState:
-        """A pool with all servers up and nothing on them. ``memory_bytes``: of each server, if stated."""
+        """Return a pool with all servers up and idle. ``memory_bytes``: of each server, if stated."""
         usable = np.ones(size.servers, dtype=np.bool_)
         silent = np.zeros(size.servers, dtype=np.bool_)
         servers = _servers(size, memory_bytes)
@@ -116,7 +115,7 @@ class PoolState:
     # Servers ---------------------------------------------------------------------------------
 
     def set_usable(self, server: int, usable: bool) -> None:
-        """A server is lost, or back; a standby server takes the place of one that is lost."""
+        """Mark a server as lost or back; a standby server replaces a lost one."""
         self.usable[server] = usable
         known = [
             _of_pool(one, standby=number in self.standing_by, usable=bool(self.usable[number]))
@@ -133,18 +132,19 @@ class PoolState:
             self.put_server(number, usable=there and not waits, standby=there and waits)
 
     def put_server(self, server: int, **facts: Any) -> None:
-        """Another fact about one of the pool's own servers."""
+        """Change facts about one of the pool's own servers."""
         changed = list(self.own_servers)
         changed[server] = replace(changed[server], **facts)
         self.own_servers = tuple(changed)
         self.plan_on(self.own_servers)
 
     def known_ends(self) -> tuple[float, ...]:
-        """When those of its own servers end that have a known end."""
+        """Return the known ends of its own servers."""
         return self._facts_of(self.own_servers).ends_at
 
     def _facts_of(self, servers: tuple[ServerSnapshot, ...]) -> _ServerFacts:
-        """What is asked of servers at each instant, while hardly one changes."""
+        """Return the facts about servers, cached because they are needed at each instant and rarely
+        change."""
         if self._facts is None or self._facts.servers is not servers:
             ends = tuple(server.ends_at for server in servers if server.ends_at < inf)
             asks = states_memory(servers, self.settings.worker_memory_bytes)
@@ -152,31 +152,30 @@ class PoolState:
         return self._facts
 
     def plan_on(self, servers: tuple[ServerSnapshot, ...]) -> None:
-        """Let ``servers`` be what the policy is asked about: the pool's own, as they are to be treated
-        now."""
+        """Use ``servers`` in questions to the policy: the pool's own, as they are to be treated now."""
         if servers != self.planned_servers:
             self.planned_servers = servers
             self.capacity = capacity_of(servers, self.settings.reserve_servers)
 
     def lasting(self, addresses: IntArray) -> BoolArray:
-        """Which GPUs are on own servers without a known end."""
+        """Return, for each GPU, whether it is on an own server without a known end."""
         return addresses < self.size.gpus
 
     def rows_on(self, server: int) -> list[int]:
-        """Workload rows of the jobs that hold a GPU of the server."""
+        """Return the workload rows of the jobs that hold a GPU of the server."""
         first = server * self.size.gpus_per_server
         inside = (self.addresses >= first) & (self.addresses < first + self.size.gpus_per_server)
         owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
         return np.unique(self.rows[owner[inside]]).tolist()
 
     def servers_of(self, row: int) -> list[int]:
-        """Servers of which a job holds a GPU."""
+        """Return the servers of which a job holds a GPU."""
         position = int(np.searchsorted(self.rows, row))
         held = self.addresses[int(self.offsets[position]) : int(self.offsets[position + 1])]
         return np.unique(held // self.size.gpus_per_server).tolist()
 
     def vacate(self, row: int) -> None:
-        """The job's GPUs are gone."""
+        """Remove the job's GPUs."""
         position = int(np.searchsorted(self.rows, row))
         begin, end = int(self.offsets[position]), int(self.offsets[position + 1])
         self.addresses = np.delete(self.addresses, np.s_[begin:end])
@@ -188,7 +187,7 @@ class PoolState:
     def problem(
         self, jobs: JobStates, ids: Sequence[str], newcomers: IntArray, now: float, next_slot_at: float
     ) -> Problem:
-        """The pool's present question. ``newcomers``: workload rows, which are not in the pool yet."""
+        """Return the question at ``now``. ``newcomers``: workload rows that are not in the pool yet."""
         rows, source, new = asked_about(jobs.running, self.rows, self.number, newcomers)
         self._asking_rows, self._asking_source = rows, source
         origin = max(0.0, next_slot_at - now)
@@ -214,8 +213,8 @@ class PoolState:
     def _known_curves(
         self, servers: tuple[ServerSnapshot, ...], ids: Sequence[str], held: HeldPlans
     ) -> _KnownCurves:
-        """The curves of the jobs that are asked about; only what fits into the servers' memory, where that is
-        known."""
+        """Return the curves of the question's jobs, restricted to levels that fit into servers' memory if
+        that is known."""
         rows, tables = self._asking_rows, self.tables
         curves = _of_rows(tables.planned, rows)
         measured = _of_rows(tables.measured, rows) if self.policy.any_measured_size else curves
@@ -237,7 +236,7 @@ class PoolState:
     def _columns(
         self, jobs: JobStates, ids: Sequence[str], new: BoolArray, known: _KnownCurves
     ) -> JobColumns:
-        """The jobs that are asked about. ``new``: True for newcomers."""
+        """Return the question's jobs as columns. ``new``: True for newcomers."""
         rows = self._asking_rows
         addresses, offsets = regather(self.addresses, self.offsets, self._asking_source)
         nothing = np.zeros(rows.size)
@@ -268,11 +267,11 @@ class PoolState:
         )
 
     def _servers_now(self, jobs: JobStates, next_slot_at: float) -> tuple[ServerSnapshot, ...]:
-        """The pool's own servers as the policy is to treat them now."""
+        """Return the pool's own servers as the policy is to treat them now."""
         return self.own_servers
 
     def _on_silent_servers(self, addresses: IntArray, offsets: IntArray) -> BoolArray:
-        """Jobs with a GPU on a server that is not heard of: nobody can tell them to change."""
+        """Mark jobs with a GPU on a silent server: its agent cannot receive a change."""
         locked = np.zeros(offsets.size - 1, dtype=np.bool_)
         if self.silent.any():
             owner = np.repeat(np.arange(locked.size), np.diff(offsets))
@@ -280,7 +279,7 @@ class PoolState:
         return locked
 
     def _blocked(self, jobs: JobStates, held: IntArray, origin: float) -> dict[int, float] | None:
-        """Idle GPUs of silent servers get no work for now; jobs on them are left alone."""
+        """Return until when idle GPUs of silent servers get no work; GPUs held by jobs stay as they are."""
         if not self.silent.any():
             return None
         taken = set(held.tolist())
@@ -294,11 +293,11 @@ class PoolState:
         }
 
     def decide(self, problem: Problem) -> Answer:
-        """Verdicts on newcomers; nobody's GPUs change."""
+        """Return verdicts on newcomers, without any change of GPUs."""
         return self._timed(self.policy.decide_newcomers, problem)
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Verdicts, and the GPUs of everybody from now on."""
+        """Return verdicts and all jobs' GPUs from now on."""
         return self._timed(self.policy.reallocate, problem)
 
     def _timed(self, question, problem: Problem) -> Answer:  # type: ignore[no-untyped-def]
@@ -310,17 +309,17 @@ class PoolState:
     # Applying --------------------------------------------------------------------------------
 
     def own_rows(self, jobs: JobStates) -> IntArray:
-        """Jobs of this pool. ``rows`` also holds newcomers that it refused, and that another pool may have
-        taken."""
+        """Return the jobs of this pool. ``rows`` also holds newcomers that it refused, which another pool may
+        have admitted."""
         own: IntArray = self.rows[jobs.pool[self.rows] == self.number]
         return own
 
     def speed_ups(self, jobs: JobStates) -> float:
-        """Sum of the speed-ups of its unfinished jobs over one of its GPUs."""
+        """Return the sum of its unfinished jobs' speed-ups over one of its GPUs."""
         return jobs.speed_ups(self.rows, self.number, self.tables.one_gpu)
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
-        """Keep plans, placements and memory of an answer. Returns the verdicts by workload row."""
+        """Store plans, placements and memory of an answer. Return the verdicts by workload row."""
         problem = answer.problem
         rows = self._asking_rows
         verdicts = [
@@ -341,7 +340,7 @@ class PoolState:
     def carry_out(
         self, answer: Answer, jobs: JobStates, latency: FloatArray | None
     ) -> list[tuple[int, ChangeKind]]:
-        """Let jobs go on with their new GPUs. Returns what changed for whom."""
+        """Continue jobs with their new GPUs. Return each changed row and its kind of change."""
         now = answer.problem.now
         changed = []
         for number, (position, change) in enumerate(zip(answer.changed, answer.changes, strict=True)):
@@ -361,17 +360,16 @@ class PoolState:
         return changed
 
     def _rate(self, position: int, row: int, gpus: int) -> float:
-        """Iterations per second of a job on the GPUs that it was just given; ``position`` is its row of the
+        """Return the iterations per second of a job on its new GPUs; ``position`` is its row of the
         answer."""
         return self.tables.rate(row, gpus)
 
     def _restart_seconds(self, row: int, gpus: int) -> float:
-        """What beginning again after a preemption costs beyond the change's own pause."""
+        """Return the cost of a restart after a preemption beyond the change's own pause."""
         return 0.0
 
     def _pause_unchanged(self, answer: Answer, jobs: JobStates) -> None:
-        """Let jobs that run on with the same GPUs pause too, by what a restart among known GPUs costs (spec
-        2.10)."""
+        """Pause jobs with unchanged GPUs too, for the time of a restart among known GPUs (spec 2.10)."""
         going_on = jobs.gpus[self.rows] > 0
         going_on[list(answer.changed)] = False
         rows = self.rows[going_on]
@@ -380,7 +378,7 @@ class PoolState:
 
 
 class _Names(Sequence[str]):
-    """Ids of some rows, looked up when somebody asks."""
+    """Ids of some rows, looked up on access."""
 
     def __init__(self, ids: Sequence[str], rows: IntArray) -> None:
         self._ids, self._rows = ids, rows
@@ -401,7 +399,7 @@ def _memory_of_rows(memory: FloatArray | None, rows: IntArray) -> FloatArray | N
 
 
 def _of_pool(server: ServerSnapshot, *, standby: bool, usable: bool) -> PoolServer:
-    """A server as the choice of standby servers knows it. ``usable``: it is not lost."""
+    """Return a server as the choice of standby servers reads it. ``usable``: it is not lost."""
     stays = server.ends_at == inf
     return PoolServer(
         server.id,

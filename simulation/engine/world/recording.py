@@ -1,4 +1,4 @@
-"""What a run leaves behind: collected while it goes on, turned into arrays at its end."""
+"""Records of a run, collected while it runs and turned into arrays at its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS = (
 
 @dataclass
 class Recorder:
-    """Rows of the cluster's history and of allocations, in the order of time."""
+    """Rows of the cluster's history and of allocations, ascending in time."""
 
     cluster: list[tuple[float, ...]] = field(default_factory=list)
     allocations: list[tuple[float, int, int]] = field(default_factory=list)
@@ -37,15 +37,15 @@ class Recorder:
     )
 
     def count(self, what: str, by: int = 1) -> None:
-        """One more of something."""
+        """Add ``by`` to a count."""
         self.counts[what] = self.counts.get(what, 0) + by
 
     def allocation(self, time: float, row: int, gpus: int) -> None:
-        """From ``time`` on the job holds ``gpus`` GPUs."""
+        """Record that the job holds ``gpus`` GPUs from ``time`` on."""
         self.allocations.append((time, row, gpus))
 
     def instant(self, *facts: float) -> None:
-        """The cluster from now on; of several rows of one instant the last one holds."""
+        """Record the cluster's state; a later row of the same instant replaces the earlier one."""
         if self.cluster and self.cluster[-1][0] == facts[0]:
             seconds = self.cluster[-1][-1]
             self.cluster[-1] = (*facts[:-1], facts[-1] + seconds)
@@ -53,7 +53,7 @@ class Recorder:
             self.cluster.append(facts)
 
     def cluster_history(self) -> ClusterHistory:
-        """All instants as columns."""
+        """Return all instants as columns."""
         table = np.array(self.cluster, dtype=np.float64).reshape(len(self.cluster), len(FACTS))
         whole = table[:, 1:6].astype(np.int64)
         return ClusterHistory(
@@ -68,6 +68,6 @@ class Recorder:
         )
 
     def allocation_history(self) -> AllocationHistory:
-        """All changes of GPUs as columns."""
+        """Return all changes of GPUs as columns."""
         table = np.array(self.allocations, dtype=np.float64).reshape(len(self.allocations), 3)
         return AllocationHistory(table[:, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))

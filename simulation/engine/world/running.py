@@ -1,7 +1,7 @@
-"""How jobs run on between two instants: compiled loops over the jobs of one pool.
+"""Progress of jobs between two instants: compiled loops over the jobs of one pool.
 
-Every event asks these questions of every unfinished job. Asked of whole columns they take a dozen small array
-operations each, and each of those takes longer than its handful of jobs.
+Every event evaluates these for every unfinished job. In NumPy each would take a dozen small array operations,
+each of them slower than the loop over its few jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 WAITING, ACTIVE, OVER = whole(0), whole(1), whole(2)
-"""Phases: not submitted yet, unfinished, and ended in whatever way."""
+"""Phases: not submitted yet, unfinished, and ended for any reason."""
 NO_POSITION = whole(-1)
 
 
@@ -31,7 +31,7 @@ class Running(NamedTuple):
     gpus: IntArray
     #: True for a job with a promise.
     promised: BoolArray
-    #: Iterations that it makes in a second.
+    #: Iterations per second.
     rate: FloatArray
     #: Iterations left.
     remaining: FloatArray
@@ -39,24 +39,24 @@ class Running(NamedTuple):
     pause_left: FloatArray
     #: When it ends if nothing changes.
     finish_at: FloatArray
-    #: Seconds that it held GPUs without progress.
+    #: Seconds with GPUs but without progress.
     paused_seconds: FloatArray
-    #: GPU seconds that it has held.
+    #: GPU seconds held so far.
     attained_gpu_seconds: FloatArray
-    #: Seconds that it waited without GPUs.
+    #: Seconds without GPUs since its submission.
     waiting_seconds: FloatArray
 
 
 class Held(NamedTuple):
-    """What the unfinished jobs of a pool hold."""
+    """Jobs and GPUs of a pool's unfinished jobs."""
 
-    #: Their number.
+    #: Unfinished jobs.
     jobs: int
-    #: How many of them hold GPUs.
+    #: Those of them that hold GPUs.
     running: int
-    #: GPUs that all of them hold.
+    #: GPUs of all of them.
     gpus: int
-    #: GPUs that those with a promise hold.
+    #: GPUs of those with a promise.
     promised_gpus: int
 
 
@@ -64,10 +64,10 @@ class Held(NamedTuple):
 def asked_about(
     running: Running, rows: IntArray, pool: int, newcomers: IntArray
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """The unfinished jobs of ``rows`` that are in the pool, and the newcomers, ascending.
+    """Merge the unfinished jobs of ``rows`` that are in the pool with the newcomers, ascending.
 
-    ``rows`` are ascending. Returns (the jobs; the position in ``rows`` of each, -1 if it is not there; True
-    for newcomers).
+    ``rows`` are ascending. Returns (the jobs; their positions in ``rows``, -1 for jobs not in it; True for
+    newcomers).
     """
     new = np.sort(newcomers)
     asked = np.empty(rows.size + new.size, dtype=np.int64)
@@ -98,8 +98,8 @@ def asked_about(
 
 @leaf
 def run_on(running: Running, rows: IntArray, pool: int, seconds: float) -> None:
-    """Let those jobs of ``rows`` that are in the pool run on for ``seconds``: progress is rate times time
-    without pauses (I9)."""
+    """Run the jobs of ``rows`` that are in the pool for ``seconds``: progress is rate times time without
+    pauses (I9)."""
     for row in rows:
         if running.pool[row] != pool:
             continue
@@ -117,7 +117,7 @@ def run_on(running: Running, rows: IntArray, pool: int, seconds: float) -> None:
 
 @leaf
 def any_ends_by(running: Running, rows: IntArray, pool: int, at: float) -> bool:
-    """Whether an unfinished job of ``rows`` that is in the pool ends at ``at`` or before."""
+    """Return whether an unfinished job of ``rows`` that is in the pool ends at ``at`` or before."""
     for row in rows:
         if running.pool[row] == pool and running.phase[row] == ACTIVE and running.finish_at[row] <= at:
             return True
@@ -126,8 +126,8 @@ def any_ends_by(running: Running, rows: IntArray, pool: int, at: float) -> bool:
 
 @leaf
 def forecast_finishes(running: Running, rows: IntArray, pool: int, now: float) -> float:
-    """Set when each unfinished job of ``rows`` that is in the pool ends as things stand; return the first
-    such time, infinity if there is none."""
+    """Set ``finish_at`` of each unfinished job of ``rows`` that is in the pool, if nothing changes; return
+    the first of these times, infinity if there is none."""
     first = inf
     for row in rows:
         if running.pool[row] == pool and running.phase[row] == ACTIVE:
@@ -141,9 +141,9 @@ def forecast_finishes(running: Running, rows: IntArray, pool: int, now: float) -
 
 @kernel
 def speed_ups_of(running: Running, rows: IntArray, pool: int, one_gpu: FloatArray) -> FloatArray:
-    """What each unfinished job of ``rows`` that is in the pool makes now over what it makes on one GPU.
+    """Return the speed-up over one GPU of each unfinished job of ``rows`` that is in the pool.
 
-    ``one_gpu``: that, by row of the workload; jobs for which it is 0, unknown, are left out.
+    ``one_gpu``: rate on one GPU, by row of the workload; jobs with 0, unknown, are left out.
     """
     found = np.empty(rows.size)
     count = 0
@@ -172,5 +172,5 @@ def _held(running: Running, rows: IntArray, pool: int) -> tuple[int, int, int, i
 
 
 def held_by(running: Running, rows: IntArray, pool: int) -> Held:
-    """What the unfinished jobs of ``rows`` that are in the pool hold."""
+    """Return what the unfinished jobs of ``rows`` that are in the pool hold."""
     return Held(*_held(running, rows, pool))

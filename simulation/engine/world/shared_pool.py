@@ -1,4 +1,4 @@
-"""A pool that inference servers join and leave: workers on servers of both kinds (Lyra sections 3.2 to
+"""A pool that inference servers join and leave, with workers on both kinds of servers (Lyra sections 3.2 to
 3.5)."""
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
 
 @dataclass
 class SharedPool(PoolState):
-    """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be
-    used.
+    """Owned servers come first, then those of the inference cluster, usable while ``on_loan``.
 
     ``broken``: servers of the inference cluster that were fenced and are not back, at home or on loan.
-    ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every
-    server. ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``:
-    curves on the inference cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is
-    the training cluster's kind too, and a job may have GPUs of both. ``leaving``: own servers with a known
-    end that are planned as on loan now (`scheduling.core.question.known_ends`).
+    ``flexible``: in the order of ``addresses``, True for GPUs of flexible workers. ``role``: of every server.
+    ``restarting``: workload rows that were preempted and have not started again. ``lent_tables``: curves on
+    the inference cluster's kind of GPU, if jobs follow measured curves. ``same_kind``: it is the training
+    cluster's kind too, so a job may have GPUs of both. ``leaving``: own servers with a known end that are now
+    planned as on loan (`scheduling.core.question.known_ends`).
     """
 
     workers: WorkerTables = field(kw_only=True)
@@ -67,8 +66,8 @@ class SharedPool(PoolState):
         lent_tables: CurveTables | None = None,
         same_kind: bool = False,
     ) -> SharedPool:
-        """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs
-        each."""
+        """Return the pool beside an inference cluster that has lent nothing yet, whose servers have as many
+        GPUs as the pool's."""
         gpus = np.full(plain.size.servers + inference_servers, plain.size.gpus_per_server)
         return cls(
             plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable,
@@ -91,7 +90,7 @@ class SharedPool(PoolState):
     def problem(
         self, jobs: JobStates, ids: Sequence[str], newcomers: IntArray, now: float, next_slot_at: float
     ) -> Problem:
-        """The pool's present question, with what Lyra's policies look at beside it."""
+        """Return the question at ``now``, with the further inputs of Lyra's policies."""
         problem = super().problem(jobs, ids, newcomers, now, next_slot_at)
         rows = self._asking_rows
         marks, _ = regather(self.flexible.astype(np.int64), self.offsets, self._asking_source)
@@ -109,7 +108,7 @@ class SharedPool(PoolState):
         return shared(problem, sharing)
 
     def _servers_now(self, jobs: JobStates, next_slot_at: float) -> tuple[ServerSnapshot, ...]:
-        """Servers with a known end as the live planner treats them: mostly like servers on loan."""
+        """Return servers with a known end as the live planner treats them: mostly like servers on loan."""
         if not self.has_ends:
             return self.own_servers
         servers = servers_at_present(
@@ -129,11 +128,11 @@ class SharedPool(PoolState):
 
     @property
     def has_ends(self) -> bool:
-        """Whether an end of any of its own servers is known."""
+        """Whether any of its own servers has a known end."""
         return any(server.ends_at < inf for server in self.own_servers)
 
     def _holdings_of_promises(self, jobs: JobStates) -> list[Holding]:
-        """GPUs of the promised jobs, and which of them flexible workers hold."""
+        """Return the promised jobs' GPUs, each with whether a flexible worker holds it."""
         promised = jobs.promised[self.rows] & (jobs.gpus[self.rows] > 0)
         spans = zip(self.offsets[:-1][promised].tolist(), self.offsets[1:][promised].tolist(), strict=True)
         return [
@@ -143,20 +142,20 @@ class SharedPool(PoolState):
         ]
 
     def gpus_leaving(self) -> int:
-        """GPUs of its own servers that are planned as on loan."""
+        """Return the GPUs of its own servers that are planned as on loan."""
         able = np.array([server.usable for server in self.planned_servers], dtype=np.bool_)
         own = slice(0, self.size.servers)
         return int(self.servers.gpus[own][self.leaving[own] & able].sum())
 
     def lasting(self, addresses: IntArray) -> BoolArray:
-        """Which GPUs are on own servers without a known end."""
+        """Return, for each GPU, whether it is on an own server without a known end."""
         lasts = np.zeros(self.servers.gpus.size, dtype=np.bool_)
         lasts[: self.size.servers] = [server.ends_at == inf for server in self.own_servers]
         found: BoolArray = lasts[self.servers.server_of()[addresses]]
         return found
 
     def _planned_fleet(self) -> Fleet:
-        """The servers of `fleet`, and those that leave, as on loan."""
+        """Return the servers of `fleet`, with leaving servers as on loan."""
         if not self.leaving.any():
             return self.fleet()
         own = np.array([server.usable for server in self.planned_servers], dtype=np.bool_)
@@ -164,20 +163,20 @@ class SharedPool(PoolState):
         return loaned_fleet(self.servers, usable, self.on_loan | self.leaving, self.role)
 
     def fleet(self) -> Fleet:
-        """All servers; those that are lost, stand by, or are not on loan, have no GPUs."""
+        """Return all servers; those that are lost, on standby or not on loan have no GPUs."""
         usable = np.concatenate((self.usable, (self.on_loan & ~self.broken)[self.usable.size :]))
         usable[list(self.standing_by)] = False
         return loaned_fleet(self.servers, usable, self.on_loan, self.role)
 
     def _idle_on_silent_servers(self, held: IntArray) -> IntArray:
-        """GPUs that nobody holds, of servers that nothing is heard of: they get no work for now."""
+        """Return the idle GPUs of silent servers, which get no work for now."""
         silent = np.flatnonzero(self.silent[self.servers.server_of()])
         idle: IntArray = silent[~np.isin(silent, held)] if silent.size else silent
         return idle
 
     def out_of_reach(self) -> BoolArray:
-        """Servers that are silent, or that a job is on which is on a silent one too: nobody can tell it to
-        leave."""
+        """Mark silent servers, and those of jobs that also run on a silent one: such a job cannot be
+        stopped."""
         out = self.silent.copy()
         if out.any():
             locked = np.repeat(self._on_silent_servers(self.addresses, self.offsets), np.diff(self.offsets))
@@ -203,14 +202,14 @@ class SharedPool(PoolState):
         )
 
     def believed_remaining(self, jobs: JobStates, rows: IntArray) -> np.ndarray:
-        """Work left by the estimate; one that a job has outlived leaves 5 % of it (spec 2.10)."""
+        """Return the work left by the estimate, at least 5 % of the estimate (spec 2.10)."""
         estimate = jobs.total[rows] * self.workers.ranges.estimate_factor[rows]
         done = jobs.total[rows] - jobs.remaining[rows]
         outlived = np.maximum(estimate - done, 0.05 * estimate)
         return np.where(self.workers.ranges.estimate_factor[rows] == 1.0, jobs.remaining[rows], outlived)
 
     def worker_map(self) -> WorkerMap:
-        """Workers of the pool's jobs at present, in the order of ``self.rows``."""
+        """Return the present workers of the pool's jobs, in the order of ``self.rows``."""
         workers: WorkerMap = count_workers(
             self.addresses, self.offsets, self.flexible, self.servers.server_of(),
             self.workers.ranges.gpus_per_worker[self.rows],
@@ -220,7 +219,7 @@ class SharedPool(PoolState):
     # Applying --------------------------------------------------------------------------------
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
-        """Keep plans, placements, marks and roles of an answer. Returns the verdicts by workload row."""
+        """Store plans, placements, marks and roles of an answer. Return the verdicts by workload row."""
         choices = self.settings.two_phase
         if choices is not None and choices.elastic_moves:
             self._note_moves(answer)
@@ -232,8 +231,8 @@ class SharedPool(PoolState):
         return verdicts
 
     def _note_moves(self, answer: Answer) -> None:
-        """A job that leaves owned servers for servers on loan restarts there as after a preemption, but keeps
-        its progress."""
+        """Let jobs that move from owned servers to servers on loan restart as after a preemption, with their
+        progress kept."""
         columns, placements = answer.problem.columns, answer.placements
         for position in answer.changed:
             before = columns.addresses[columns.offsets[position] : columns.offsets[position + 1]]
@@ -245,7 +244,7 @@ class SharedPool(PoolState):
         return self.rate_now(position)
 
     def rate_now(self, position: int) -> float:
-        """Work a second of a job, by its position in ``rows``, on the GPUs that it holds."""
+        """Return the work per second of a job, by its position in ``rows``, on the GPUs that it holds."""
         row = int(self.rows[position])
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
         owned = int((held < self.size.gpus).sum())
@@ -255,15 +254,15 @@ class SharedPool(PoolState):
         return self.workers.rate(row, owned // width, (held.size - owned) // width)
 
     def _tables_of(self, owned: int, gpus: int) -> CurveTables:
-        """The curves that a job runs by on ``gpus`` GPUs of which so many are owned."""
+        """Return the curves of a job on ``gpus`` GPUs, ``owned`` of them on owned servers."""
         assert self.lent_tables is not None
         return self.tables if owned and (owned == gpus or not self.same_kind) else self.lent_tables
 
     def drop_to_level(self, position: int) -> None:
-        """Let a job that lost GPUs go on with the next smaller number it has a measured speed for, without
-        its last flexible workers.
+        """Shrink a job that lost GPUs to the next lower measured level, by removing its last flexible
+        workers.
 
-        Jobs with ranges of workers run on any number of them.
+        Jobs with ranges of workers run on any number of them and are left as they are.
         """
         if self.lent_tables is None:
             return
@@ -279,8 +278,8 @@ class SharedPool(PoolState):
             self._keep_entries(kept)
 
     def scale_in_pause(self, position: int) -> float:
-        """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload
-        has no curves."""
+        """Return the pause in seconds of a job that continues without returned GPUs; 0 if the workload has no
+        curves."""
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
         if self.lent_tables is None:
             return 0.0
@@ -296,7 +295,7 @@ class SharedPool(PoolState):
     # Servers come and go -----------------------------------------------------------------------
 
     def set_usable(self, server: int, usable: bool) -> None:
-        """A server is lost, or back; one that is on loan stays so."""
+        """Mark a server as lost or back; a server on loan remains on loan."""
         if server < self.size.servers:
             super().set_usable(server, usable)
             return
@@ -304,14 +303,14 @@ class SharedPool(PoolState):
         self.clear_roles()
 
     def lendable(self) -> BoolArray:
-        """Servers of the inference cluster that are at home, whole and heard of."""
+        """Mark the servers of the inference cluster that are at home and neither broken nor silent."""
         able = ~self.on_loan & ~self.broken & ~self.silent
         able[: self.size.servers] = False
         return able
 
     def give_back(self, servers: IntArray) -> tuple[IntArray, IntArray]:
-        """Servers on loan go home. Returns the positions in ``rows`` of the jobs that lost all their GPUs by
-        it, and of those that go on without some."""
+        """Return servers on loan. Return the positions in ``rows`` of the jobs that lose all their GPUs, and
+        of those that continue without some."""
         returned = np.zeros(self.on_loan.size, dtype=np.bool_)
         returned[servers] = True
         effects = effects_of(
@@ -321,27 +320,27 @@ class SharedPool(PoolState):
         return np.flatnonzero(effects.preempted), np.flatnonzero(effects.scaled_in)
 
     def _owner(self) -> IntArray:
-        """The position in ``rows`` of whoever holds each of ``addresses``."""
+        """Return, for each of ``addresses``, the position in ``rows`` of the job that holds it."""
         return np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
 
     def _keep_entries(self, kept: BoolArray) -> None:
-        """Take all other entries out of the addresses."""
+        """Remove all other entries from ``addresses``."""
         held = np.bincount(self._owner()[kept], minlength=self.rows.size)
         self.addresses, self.flexible = self.addresses[kept], self.flexible[kept]
         self.offsets = np.concatenate(([0], np.cumsum(held)))
 
     def vacate(self, row: int) -> None:
-        """The job's GPUs are gone."""
+        """Remove the job's GPUs."""
         self._keep_entries(self._owner() != int(np.searchsorted(self.rows, row)))
 
     def forget_ended(self, jobs: JobStates) -> None:
-        """Take out the GPUs of jobs that ended since the last answer."""
+        """Remove the GPUs of jobs that ended since the last answer."""
         kept = (jobs.gpus[self.rows] > 0)[self._owner()]
         if not kept.all():
             self._keep_entries(kept)
 
     def clear_roles(self) -> None:
-        """Servers on loan that nobody is on have no role."""
+        """Clear the roles of servers without jobs."""
         busy = np.zeros(self.role.size, dtype=np.bool_)
         busy[self.servers.server_of()[self.addresses]] = True
         self.role = np.where(busy, self.role, NO_ROLE)

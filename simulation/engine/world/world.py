@@ -1,6 +1,6 @@
-"""What a simulated cluster is at an instant: its jobs, its pools of GPUs, and what became of whom.
+"""State of a simulated cluster at an instant: its jobs, its pools of GPUs, and each job's results so far.
 
-The event loop (`run.py`), the lender and the checks of invariants all work on it.
+The event loop (`run.py`), the lender and the invariant checks all work on it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class World:
         self.fates = Fates.of(workload.jobs)
         self.recorder = Recorder()
         self.broken: dict[str, str] = {}
-        """Promises that broke, by job, and how."""
+        """Broken promises by job id, with the reason."""
         self.now = 0.0
         self.jobs_under_way = 0
-        """So many jobs, the first of the workload, were there before the beginning."""
+        """Number of jobs, the first of the workload, under way at the beginning."""
         self.reclaims = 0
-        """How often the lender asked for servers back; jobs were stopped or shrunk for it."""
+        """Number of reclaims so far; each may stop or shrink jobs."""
         self.pools = self._empty_pools()
         self.points: MemoryPoints | None = None
         if settings.recovery is Recovery.MEMORY:
@@ -80,7 +80,7 @@ class World:
 
 
 def seeds_of(settings: SimulationSettings) -> list[np.random.SeedSequence]:
-    """Seeds of a run: of what agents are late, and of how far jobs are from what was measured."""
+    """Return the seeds of a run: for agents' latencies, and for errors of profiles."""
     return np.random.SeedSequence(settings.seed).spawn(2)
 
 
