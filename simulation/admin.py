@@ -1,4 +1,4 @@
-"""The admin's pages of studies and their runs: pages and REST start and end them."""
+"""Read-only admin pages of studies and their runs; the pages and REST start and end them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulation.models import SimulationRun, SimulationStudy
 
 @admin.register(SimulationStudy)
 class SimulationStudyAdmin(ReadOnlyAdmin):
-    """What was asked. The live cluster's state is bytes that say nothing here."""
+    """A study's request. The live cluster's state is compressed bytes, so it is not shown."""
 
     list_display = ("id", "name", "source", "trace", "created_by", "created_at")
     list_filter = ("source",)
@@ -20,7 +20,7 @@ class SimulationStudyAdmin(ReadOnlyAdmin):
 
 @admin.register(SimulationRun)
 class SimulationRunAdmin(ReadOnlyAdmin):
-    """What became of each run, and who computes it."""
+    """State and result of each run."""
 
     list_display = ("id", "study", "policy", "servers", "inference_servers", "state", "jobs_ended", "error")
     list_filter = ("state", "policy")

@@ -1,4 +1,4 @@
-"""The simulator as a Django app: it brings `manage.py simulate`."""
+"""The simulator as a Django app, with `manage.py simulate`."""
 
 from __future__ import annotations
 

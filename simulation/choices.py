@@ -15,15 +15,14 @@ class StudySource(models.TextChoices):
 
 
 class TraceKind(models.TextChoices):
-    """Where a trace comes from: drawn by seed, published by somebody, or another file in the traces
-    folder."""
+    """Origin of a trace: drawn by seed, published, or another file in the traces folder."""
 
     SYNTHETIC = "synthetic", "Synthetic"
     PUBLIC = "public", "Public traces"
     FILE = "file", "Other files in the traces folder"
 
 
-#: Usage of a study's inference cluster: as the live one measured it.
+#: Usage of a study's inference cluster: as measured on the live one.
 MEASURED_USAGE = "measured"
 
 RUN_COLOURS = {

@@ -1,4 +1,4 @@
-"""What came of lending in a simulation: servers on loan over time, and each reclaim with its cost."""
+"""Results of lending in a simulation: servers on loan over time, and each reclaim with its cost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimRecord:
-    """One reclaim: servers ``wanted`` and ``returned``, of these ``idle`` and of the ``flexible`` group; jobs
-    ``preempted`` of those ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that
-    stayed (spec 2.4.5). ``ahead``: asked for by the forecast, while measured usage alone would have asked for
-    none."""
+    """One reclaim: servers ``wanted`` and ``returned``; of the latter, ``idle`` ones and those of the
+    ``flexible`` group; jobs ``preempted`` of those ``running``; ``collateral_gpus``: GPUs that preempted jobs
+    gave up on servers not returned (spec 2.4.5). ``ahead``: the forecast asked for it, while measured usage
+    alone would not have."""
 
     at: float
     wanted: int
@@ -32,12 +32,12 @@ class ReclaimRecord:
 
 @dataclass(frozen=True)
 class LoanHistory:
-    """One row an orchestrator's period. ``usage`` of the inference cluster is the mean of the period before,
-    ``forecast`` what was expected of the next, NaN where nothing was. ``on_loan`` servers after the decision;
-    ``shortfall``: servers that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``:
-    GPUs in the hands of training jobs at the end of the period, before the decision. ``headroom``: share of
-    the cluster that is never lent. ``owned_gpus``: GPUs of the training cluster. ``borrowers``: rows of the
-    jobs that were seen on servers on loan."""
+    """One row per orchestrator period. ``usage``: mean of the inference cluster over the period before;
+    ``forecast``: for the next period, NaN if there was none. ``on_loan``: servers after the decision;
+    ``shortfall``: servers that inference lacked at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``:
+    GPUs that training jobs held at the end of the period, before the decision. ``headroom``: share of the
+    cluster that is never lent. ``owned_gpus``: GPUs of the training cluster. ``borrowers``: rows of the jobs
+    seen on servers on loan."""
 
     servers: int
     time: FloatArray
@@ -65,7 +65,7 @@ class LoanHistory:
         owned_gpus: int = 0,
         borrowers: IntArray = NO_ROWS,
     ) -> LoanHistory:
-        """From rows in the order of the fields."""
+        """Make the history of rows in the order of the fields."""
         table = np.array(rows, dtype=np.float64).reshape(len(rows), 7)
         whole = table[:, 3:].astype(np.int64)
         return cls(
@@ -76,5 +76,5 @@ class LoanHistory:
 
     @property
     def on_loan_before(self) -> IntArray:
-        """Servers on loan during each period, up to its decision."""
+        """Servers on loan during each period, before its decision."""
         return np.concatenate((np.zeros(1, dtype=np.int64), self.on_loan))[: self.on_loan.size]

@@ -1,4 +1,4 @@
-"""Studies: what an operator asked to have simulated, and the runs that answer it."""
+"""Studies that operators ask for, and the runs that answer them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simulation.choices import StudySource
 
 
 class SimulationStudy(models.Model):
-    """One question: these jobs, on a cluster like this, under some policies and numbers of servers.
+    """One question: given jobs, on a given cluster, under some policies and numbers of servers.
 
-    What differs between runs is in the runs. ``live_state`` is the live cluster as the study saw it,
+    Whatever differs between runs is in the runs. ``live_state`` is the live cluster at the time of the study,
     compressed (`simulation/live/state.py`), so that every run starts from the same moment.
     """
 
@@ -42,21 +42,21 @@ class SimulationStudy(models.Model):
     seed = models.PositiveIntegerField(default=0)
     limit_jobs = models.PositiveIntegerField(null=True, blank=True)
     best_effort_share = models.FloatField(default=0.0)
-    #: Whether its runs also tell how many deadlines any schedule could meet.
+    #: Whether its runs also compute how many deadlines any schedule could meet.
     bound = models.BooleanField(default=True)
 
-    #: Of runs that lend, and empty where none does: usage by name (`simulation/services/lending.py`), the
-    #: kind of the inference cluster's GPUs, how servers are chosen that go back, the share that is never
-    #: lent, and who forecasts ("none": nobody).
+    #: Settings of lending, empty if no run lends: usage by name (`simulation/services/lending.py`), the kind
+    #: of the inference cluster's GPUs, the method of choosing servers to return, the share that is never
+    #: lent, and the forecaster ("none" for no forecasts).
     inference_usage = models.CharField(max_length=60, blank=True)
     inference_gpu_type = models.CharField(max_length=100, blank=True)
     reclaim = models.CharField(max_length=10, blank=True)
     headroom = models.FloatField(null=True, blank=True)
     forecaster = models.CharField(max_length=40, blank=True)
-    #: What was decided for whoever asked, in sentences.
+    #: Decisions made for the requester, in sentences.
     notes = models.JSONField(default=list, blank=True)
 
-    #: Key in the store of the comparison of ``compared_runs``; empty before the first run is done.
+    #: Key of the comparison of ``compared_runs`` in the store; empty before the first run is done.
     comparison_key = models.CharField(max_length=200, blank=True)
     compared_runs = models.JSONField(default=list)
 
@@ -98,12 +98,11 @@ class SimulationStudy(models.Model):
 
 
 class SimulationRun(LeasedWork):
-    """One policy on one number of servers, beside one number of inference servers that may lend; 0: none are
-    there.
+    """One policy on one number of servers, beside one number of inference servers that may lend, or 0.
 
-    ``newcomers``: whether room is kept for those that need little.
+    ``newcomers``: whether room is kept for jobs that need little.
 
-    ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is.
+    ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` are its progress.
     """
 
     study = models.ForeignKey(SimulationStudy, on_delete=models.CASCADE, related_name="runs")
@@ -117,7 +116,7 @@ class SimulationRun(LeasedWork):
     simulated_seconds = models.FloatField(default=0.0)
 
     summary = models.JSONField(null=True, blank=True)
-    #: Folder in the store that holds the run's Parquet files.
+    #: Folder of the run's Parquet files in the store.
     results_key = models.CharField(max_length=200, blank=True)
 
     class Meta:
@@ -150,26 +149,25 @@ class SimulationRun(LeasedWork):
         return f"{self.rule()} on {self.cluster()} servers"
 
     def rule(self) -> str:
-        """Its policy, with the rule for newcomers where that is not the usual one."""
+        """Return its policy, followed by the rule for newcomers if that is not the default."""
         return self.policy if self.newcomers == NewcomersRule.OPEN else f"{self.policy} {self.newcomers}"
 
     def cluster(self) -> str:
-        """Its servers as they are written: training servers, and inference servers beside them where there
-        are some."""
+        """Return its training servers as text, with inference servers if there are any."""
         return f"{self.servers} + {self.inference_servers}" if self.inference_servers else str(self.servers)
 
     def finished(self) -> bool:
-        """Whether nothing of the run changes any more."""
+        """Return whether the run is in a final state."""
         return self.state in FINAL_WORK_STATES
 
     def progress(self) -> float:
-        """Share of the jobs that have ended, 0 to 1."""
+        """Return the share of jobs that have ended, 0 to 1."""
         if self.state == WorkState.DONE:
             return 1.0
         return self.jobs_ended / self.jobs_total if self.jobs_total else 0.0
 
     def seconds_running(self, now: datetime) -> float | None:
-        """How long the present or last attempt took so far; None before the first."""
+        """Return the duration so far of the present or last attempt; None before the first."""
         if self.started_at is None:
             return None
         return ((self.finished_at or now) - self.started_at).total_seconds()

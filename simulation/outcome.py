@@ -1,4 +1,4 @@
-"""What came of a simulation: jobs, the cluster over time, and counts of events. Reports read only this."""
+"""Results of a simulation: jobs, the cluster over time, and counts of events. Reports read only this."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from simulation.loans import LoanHistory
 
 BoolArray = NDArray[np.bool_]
 
-#: The core plans finishes to within two microseconds of a deadline, and running a plan piece by piece rounds
-#: again.
+#: The core plans finishes to within two microseconds of a deadline; executing a plan by pieces rounds again.
 ON_TIME_TOLERANCE_SECONDS = 1e-5
 
 
@@ -30,11 +29,11 @@ class JobEnd(StrEnum):
 
 @dataclass(frozen=True)
 class JobOutcomes:
-    """One row a job, in order of submission. Times are seconds from the start of the trace, NaN where
-    nothing happened (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
+    """One row per job, in order of submission. Times are seconds from the start of the trace, NaN if the
+    event did not happen (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
 
     ``void_reason`` is "" unless the promise became void (contracts 2). ``pool``: GPU type of the pool that
-    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised.
+    the job ran on or was promised on. ``planned_finish_at``: the finish planned when it was promised.
     ``waiting_seconds``: time without GPUs between submission and end, before the first start and after
     preemptions.
     """
@@ -61,7 +60,7 @@ class JobOutcomes:
 
     @property
     def on_time(self) -> BoolArray:
-        """Whether each job completed by its deadline (every completed job without a deadline did)."""
+        """Whether each job completed by its deadline; true of each completed job without one."""
         completed = np.array([end == JobEnd.COMPLETED for end in self.end], dtype=bool)
         return completed & (self.completed_at <= self.deadline_at + ON_TIME_TOLERANCE_SECONDS)
 
@@ -84,7 +83,7 @@ class ClusterHistory:
 
 @dataclass(frozen=True)
 class AllocationHistory:
-    """Who held how many GPUs: job ``job[k]`` (row of JobOutcomes) holds ``gpus[k]`` from ``time[k]`` on."""
+    """GPUs of jobs over time: job ``job[k]`` (row of JobOutcomes) holds ``gpus[k]`` from ``time[k]`` on."""
 
     time: FloatArray
     job: IntArray
@@ -93,11 +92,11 @@ class AllocationHistory:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """One finished, or interrupted, simulation.
+    """One simulation, finished or interrupted.
 
-    ``settings``: what was asked (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed, ...),
-    plain values. ``counts``: rescales, migrations, preemptions, decisions, failures. ``end_at``: the last
-    instant simulated. ``broken``: promised jobs that were late, with a sentence each on why.
+    ``settings``: the run's settings (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed,
+    ...) as plain values. ``counts``: rescales, migrations, preemptions, decisions, failures. ``end_at``: the
+    last simulated instant. ``broken``: promised jobs that were late, each with a sentence on why.
     """
 
     settings: dict[str, str | int | float | bool]

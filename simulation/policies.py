@@ -13,17 +13,17 @@ POLICIES: dict[str, Policy] = LIVE_POLICIES | {policy.name: policy for policy in
 
 
 def policy_named(name: str) -> Policy:
-    """The policy of that name. Raises UnknownPolicy, which lists the names there are."""
+    """Return the policy of that name. Raises UnknownPolicy, which lists the known names."""
     return policies_named([name])[0]
 
 
 def policies_named(names: Iterable[str]) -> list[Policy]:
-    """The policies of these names. Raises UnknownPolicy, which lists the names there are."""
+    """Return the policies of these names. Raises UnknownPolicy, which lists the known names."""
     return chosen_from(POLICIES, names)
 
 
 def policies_where(holds: Callable[[Policy], bool]) -> list[str]:
-    """Names of the policies for which ``holds`` is true, the default policy first."""
+    """Return the names of the policies for which ``holds`` is true, the default policy first."""
     names = [DEFAULT_POLICY, *(name for name in POLICIES if name != DEFAULT_POLICY)]
     return [name for name in names if holds(POLICIES[name])]
 

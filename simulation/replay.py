@@ -1,5 +1,4 @@
-"""Recorded decisions of the live platform, computed once more from what they were computed from (rule 1 of
-the design)."""
+"""Replay of the live platform's recorded decisions from their recorded inputs (rule 1 of the design)."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from scheduling.core.question.recording import unpack_snapshot
 from simulation.policies import policy_named
 
 REALLOCATION = "reallocation"
-"""The kind of a decision that moved GPUs; the other kind only answers newcomers."""
+"""Kind of a decision that moves GPUs; the other kind only decides on newcomers."""
 
 
 def replay(packed: bytes, *, policy: str, kind: str) -> Decision:
-    """The decision that ``policy`` takes on a recorded snapshot.
+    """Return the decision of ``policy`` on a recorded snapshot.
 
-    Raises ValueError where the bytes are no snapshot or there is no such policy.
+    Raises ValueError if the bytes are no snapshot or the policy is unknown.
     """
     snapshot = unpack_snapshot(packed)
     chosen = policy_named(policy)
@@ -25,7 +24,7 @@ def replay(packed: bytes, *, policy: str, kind: str) -> Decision:
 
 
 def differences(summary: Mapping[str, Any], decision: Decision) -> list[str]:
-    """What a replayed decision says otherwise than the record, a sentence each; none where they agree."""
+    """Return a sentence for each difference of a replayed decision from its record."""
     replayed: dict[str, Any] = {
         "verdicts": {
             verdict.job_id: (verdict.admitted, verdict.promised, str(verdict.reason_code), verdict.reason)

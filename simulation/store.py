@@ -12,21 +12,21 @@ from django.conf import settings
 log = structlog.get_logger(__name__)
 
 ROOT = "simulations"
-#: What a comparison's folder holds.
+#: Files of a comparison.
 COMPARISON_FILE, REPORT_FILE = "comparison.json.gz", "report.html.gz"
-#: What a run's folder holds (`simulation/reports/parquet.py`).
+#: Files of a run (`simulation/reports/parquet.py`).
 RESULT_FILES = ("jobs.parquet", "cluster.parquet", "allocations.parquet")
-#: What it holds as well where servers were lent.
+#: Further files of a run if servers were lent.
 LOAN_FILES = ("loans.parquet", "reclaims.parquet")
 
 
 def study_folder(study_id: int) -> str:
-    """The key below which everything of a study lies."""
+    """Return the key of a study's folder."""
     return f"{ROOT}/{study_id}"
 
 
 def put(files: list[Path], key: str) -> None:
-    """Copy local files into the folder ``key``. Raises OSError where the store does not take them."""
+    """Copy local files into the folder ``key``. Raises OSError if the store fails."""
     filesystem, place = _place(key)
     filesystem.makedirs(place, exist_ok=True)
     for file in files:
@@ -35,21 +35,21 @@ def put(files: list[Path], key: str) -> None:
 
 
 def fetch(key: str, names: list[str], folder: Path) -> None:
-    """Copy files of the folder ``key`` into a local one. Raises OSError where one is missing."""
+    """Copy files of the folder ``key`` into a local one. Raises OSError if one is missing."""
     filesystem, place = _place(key)
     for name in names:
         filesystem.get_file(f"{place}/{name}", str(folder / name))
 
 
 def open_file(key: str, name: str) -> IO[bytes]:
-    """A file of the folder ``key``. Raises OSError where it is missing or the store is away."""
+    """Open a file of the folder ``key``. Raises OSError if it is missing or the store is unavailable."""
     filesystem, place = _place(key)
     opened: IO[bytes] = filesystem.open(f"{place}/{name}", "rb")
     return opened
 
 
 def remove(key: str) -> bool:
-    """Delete a folder with all that is in it. Returns False, with a line in the log, where that fails."""
+    """Delete a folder with its files. Return False, and log a warning, if that fails."""
     filesystem, place = _place(key)
     try:
         filesystem.rm(place, recursive=True)
@@ -62,7 +62,7 @@ def remove(key: str) -> bool:
 
 
 def studies_stored() -> list[int]:
-    """Ids of the studies that have files in the store."""
+    """Return the ids of the studies that have files in the store."""
     filesystem, place = _place(ROOT)
     try:
         found = filesystem.ls(place, detail=False)

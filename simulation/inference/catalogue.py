@@ -1,4 +1,4 @@
-"""Usage by name or path: what `--inference-usage` takes."""
+"""Usage by name or path, as `--inference-usage` takes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE_OPTIONS = ("lowest", "highest")
 
 
 def available_usage() -> list[tuple[str, str]]:
-    """Names that `read_usage` knows, each with a description. Public ones may not be on this machine."""
+    """Return the names that `read_usage` knows, each with a description. Public ones may be missing here."""
     return [
         *((profile.name, profile.description) for profile in PROFILES.values()),
         *((curve.name, f"stand-in: {curve.description}") for curve in DEMAND_CURVES.values()),
@@ -26,14 +26,14 @@ def available_usage() -> list[tuple[str, str]]:
 
 
 def read_usage(name_or_path: str, *, seed: int = 0) -> UsageSeries:
-    """Usage of an inference cluster as means of five minutes.
+    """Return an inference cluster's usage as five-minute means.
 
     ``name_or_path`` is a synthetic profile with options (``daily``,
     ``bursty:days=3,bursts_per_day=10,seed=2``), a public demand curve (``helios_vcvlY``,
     ``philly_nodes:lowest=0.3,highest=0.9``), or the path of such a curve or of a CSV with the columns
-    ``time_seconds, usage``. ``seed`` is for synthetic profiles that name none.
+    ``time_seconds, usage``. ``seed`` applies to synthetic profiles whose options give none.
 
-    Raises TraceError of one line for everything that cannot be used.
+    Raises TraceError of one line for anything that cannot be used.
     """
     name, options = _split(name_or_path)
     if name in PROFILES:

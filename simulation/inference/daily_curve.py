@@ -1,7 +1,7 @@
 """A synthetic day of an inference cluster, with the published statistics (Lyra section 3.2.1; spec 4.2).
 
 Usage is lowest before dawn and highest for four hours at night. Its mean is 0.65, its peak 2.2 times its
-trough, and its median change in five minutes about 2 points. Bursts can be added, which nobody can foresee.
+trough, and its median change in five minutes about 2 points. Unpredictable bursts can be added.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from simulation.inference.usage import DAY_SECONDS, PERIOD_SECONDS, FloatArray, 
 from simulation.workloads.errors import TraceError
 
 TROUGH_HOUR, PEAK_HOUR, STEEPNESS = 5.0, 20.0, 1.84
-"""Hour of the lowest usage, hour from which it is highest until midnight, and how late it rises between."""
+"""Hour of the lowest usage, hour at which the plateau until midnight begins, and exponent of the slopes."""
 
 FLOOR, CEILING = 0.40, 0.95
-"""Usage that noise and bursts do not leave, unless the curve itself goes beyond."""
+"""Bounds of usage with noise and bursts, unless the curve itself exceeds them."""
 FLOOR_BELOW, CEILING_ABOVE = 0.02, 0.03
-"""How far they may leave a curve that does: as far as they may leave the spec's."""
+"""Margins of noise and bursts around a curve that does, the same as around the spec's curve."""
 
 LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
 
 
 class UsageDraw(IntEnum):
-    """What numbers are drawn for. Only uniform ones are taken from NumPy: its other distributions may
-    change."""
+    """Random stream of each draw. Only uniform numbers are drawn, since NumPy may change its other
+    distributions."""
 
     NOISE = 0
     BURSTS = 1
@@ -39,10 +39,10 @@ class UsageDraw(IntEnum):
 class DailyCurve:
     """Parameters of the curve; the defaults are the spec's.
 
-    ``trough`` and ``swing``: lowest expected usage and what the peak adds. ``noise``: standard deviation of
-    independent normal noise per sample. Bursts come at random, ``bursts_per_day`` of them on average: usage
-    jumps by ``burst_height`` and the rest of it falls to 37 % every ``burst_minutes``; both vary by half, up
-    or down.
+    ``trough`` and ``swing``: lowest expected usage and the peak's excess over it. ``noise``: standard
+    deviation of independent normal noise per sample. Bursts come at random, ``bursts_per_day`` on average:
+    usage jumps by ``burst_height``, and the excess falls to 37 % every ``burst_minutes``; both vary by half,
+    up or down.
 
     Raises TraceError for values that give no curve.
     """
@@ -72,27 +72,27 @@ class DailyCurve:
                 raise TraceError(f"{name} is {getattr(self, name):g}; it must be at most {most:g}")
 
     def kept_within(self, usage: FloatArray) -> FloatArray:
-        """Usage with noise and bursts, cut where they go too far; what is expected is never cut."""
+        """Clip usage with noise and bursts to its bounds, which include all expected usage."""
         floor = FLOOR if self.trough >= FLOOR else max(0.0, self.trough - FLOOR_BELOW)
         highest = self.trough + self.swing
         ceiling = CEILING if highest <= CEILING else min(1.0, highest + CEILING_ABOVE)
         return np.clip(usage, floor, ceiling)
 
     def expected(self, seconds: FloatArray) -> FloatArray:
-        """Usage at these seconds of the simulation without noise and bursts, shape of ``seconds``."""
+        """Return usage at these seconds of the simulation without noise and bursts, in their shape."""
         hour = (seconds % DAY_SECONDS) / 3600.0
         falling = np.maximum(0.0, (TROUGH_HOUR - hour) / TROUGH_HOUR)
         rising = np.clip((hour - TROUGH_HOUR) / (PEAK_HOUR - TROUGH_HOUR), 0.0, 1.0)
         return self.trough + self.swing * (falling**STEEPNESS + rising**STEEPNESS)
 
     def bursts(self, seconds: FloatArray, seed: int) -> FloatArray:
-        """What bursts add at these ascending seconds, shape of ``seconds``."""
+        """Return what bursts add at these ascending seconds, in their shape."""
         added = np.zeros(seconds.size)
         if not self.bursts_per_day:
             return added
         usual = self.bursts_per_day * (seconds[-1] / DAY_SECONDS + 1.0)
         draws = _uniforms(seed, UsageDraw.BURSTS, (ceil(usual + 10.0 * sqrt(usual)) + 10, 3))
-        # In mean times between bursts; what comes after the end is left out before seconds are made of it.
+        # In mean times between bursts; bursts after the end are dropped before the conversion to seconds.
         begin = np.cumsum(-np.log1p(-draws[:, 0]))
         draws = draws[begin < usual]
         begin = begin[begin < usual] * DAY_SECONDS / self.bursts_per_day
@@ -123,7 +123,7 @@ PROFILES: dict[str, UsageProfile] = {
 
 
 def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSeries:
-    """Usage drawn from a curve: the same seed gives the same samples, and fewer days the first of more."""
+    """Draw usage from a curve: the same seed gives the same samples, and fewer days a prefix of them."""
     count = max(1, ceil(curve.days * DAY_SECONDS / PERIOD_SECONDS - 1e-9))
     seconds = PERIOD_SECONDS * np.arange(count, dtype=np.float64)
     expected = curve.expected(seconds)
@@ -134,7 +134,7 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
         source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} "
         f"bursts a day",
         usage=usage,
-        # Bursts are not in the curve: of a curve with bursts nobody knows what is to be expected.
+        # Bursts are not in the curve, so a curve with bursts has no exact expectation.
         expected=None if curve.bursts_per_day else expected,
     )
 
@@ -146,5 +146,5 @@ def _uniforms(seed: int, stream: UsageDraw, shape: tuple[int, ...]) -> FloatArra
 
 def _normal(draws: FloatArray) -> FloatArray:
     quantile = NormalDist().inv_cdf
-    # 0 may be drawn, of which there is no quantile.
+    # 0 may be drawn, and has no quantile.
     return np.array([quantile(max(draw, 1e-300)) for draw in draws.tolist()])

@@ -1,9 +1,9 @@
 """Public demand curves of GPU clusters as stand-ins for an inference cluster (spec 4.3).
 
-No public trace tells how many servers of an inference cluster could be lent. These are the demands of
-*training* clusters over time (Helios, Hu et al., SC 2021; Philly), taken for their shape and their bursts,
-and rescaled into the range that Lyra reports. Every series says so in its ``source``. They are no part of
-this repository: `PUNCTUAL_TRACES` names the folder that holds them.
+No public trace says how many servers of an inference cluster could be lent. These are demands of *training*
+clusters over time (Helios, Hu et al., SC 2021; Philly), used for their shape and their bursts and rescaled
+into the range that Lyra reports. Every series says so in its ``source``. The files are not part of this
+repository: `PUNCTUAL_TRACES` names their folder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ LOWEST, HIGHEST = 0.42, 0.95
 """Published range of inference usage (Lyra section 3.2.1)."""
 
 LONGEST_GAP_SECONDS = 3600.0
-"""A value holds until the next one, but not longer than this: a longer silence ends the stretch that is
-taken."""
+"""Longest time for which a value holds until the next one; a longer gap ends the stretch that is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ DEMAND_CURVES: dict[str, DemandCurve] = {
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """How a published table names what is in use and what there is."""
+    """Column names of a published table for GPUs (or servers) in use and in total."""
 
     used: str
     total: str
@@ -68,13 +67,13 @@ _LAYOUTS = (_Columns("running_gpu_num", "total_gpu_num"), _Columns("active", "to
 
 
 def is_demand_curve(table: TraceFile) -> bool:
-    """Whether the table is one of the published layouts."""
+    """Return whether the table has one of the published layouts."""
     return _layout_of(table) is not None
 
 
 def find_demand_curve(name: str) -> Path:
-    """The file of a public demand curve. Raises TraceError with where it is to be had when it is not
-    there."""
+    """Return the file of a public demand curve. Raises TraceError, which names its source, if it is
+    missing."""
     curve, folder = DEMAND_CURVES[name], traces_folder()
     if folder is None:
         where = f"{VARIABLE} is not set"
@@ -92,12 +91,12 @@ def find_demand_curve(name: str) -> Path:
 def read_demand_curve(
     table: TraceFile, name: str, *, lowest: float = LOWEST, highest: float = HIGHEST
 ) -> UsageSeries:
-    """A published demand curve as usage: means of five minutes, lowest and highest moved to these two shares.
+    """Return a published demand curve as usage in five-minute means, scaled to ``lowest`` and ``highest``.
 
     The published times are local; they are kept as hours of the day. Rows without a value are left out, and
-    of a curve with silences of more than an hour the longest stretch between them is taken.
+    of a curve with gaps of more than an hour the longest stretch between them is used.
 
-    Raises TraceError with file, line and column for what cannot be read and for times that do not ascend, and
+    Raises TraceError with file, line and column for unreadable values and for times that do not ascend, and
     for a curve that never changes.
     """
     if not 0.0 <= lowest < highest <= 1.0:
@@ -165,7 +164,7 @@ def _check_ascending(rows: list[TraceRow], times: FloatArray) -> None:
 
 
 def _longest_stretch(times: FloatArray) -> slice:
-    """The rows of the longest time without a gap; the first of several."""
+    """Return the rows of the longest time without a gap; the first of several."""
     gaps = np.flatnonzero(np.diff(times) > LONGEST_GAP_SECONDS) + 1
     begin, end = np.append(0, gaps), np.append(gaps, times.size)
     longest = int(np.argmax(times[end - 1] - times[begin]))

@@ -13,7 +13,7 @@ from simulation.workloads.errors import TraceError
 FloatArray = NDArray[np.float64]
 
 PERIOD_SECONDS = 300.0
-"""The inference scheduler measures, forecasts and decides once a period."""
+"""Period of the inference scheduler's measurements, forecasts and decisions."""
 
 DAY_SECONDS = 86_400.0
 
@@ -23,11 +23,11 @@ class UsageSeries:
     """Mean usage per period: ``usage[i]``, shape (n,), from ``start_seconds + i * period_seconds`` on.
 
     Usage is the share of the cluster's GPUs that serve requests, 0 to 1. Times are seconds of the simulation,
-    whose second 0 is midnight of its first day. A sample is known when its period is over, not before.
-    ``expected`` is what a perfect forecaster of a synthetic curve would say, shape (n,); None where nobody
-    knows. ``source`` says where the series is from, and if it stands in for something else.
+    whose second 0 is midnight of its first day. A sample becomes known at the end of its period.
+    ``expected``: a perfect forecaster's values for a synthetic curve, shape (n,); None if unknown.
+    ``source`` says where the series is from, and if it stands in for something else.
 
-    Raises TraceError when a value is no share or there is none.
+    Raises TraceError for an empty series and for a value outside 0 to 1.
     """
 
     name: str
@@ -47,23 +47,23 @@ class UsageSeries:
 
     @property
     def duration_seconds(self) -> float:
-        """How long the series is."""
+        """Length of the series."""
         return self.usage.size * self.period_seconds
 
     def times(self) -> FloatArray:
-        """When each sample's period begins, in seconds, shape (n,)."""
+        """Return the beginnings of the samples' periods in seconds, shape (n,)."""
         return self.start_seconds + self.period_seconds * np.arange(self.usage.size, dtype=np.float64)
 
     def at(self, seconds: float) -> float:
-        """Usage in the period that holds this time. After its end the series goes on as `lasting` says."""
+        """Return the usage in the period of this time. After its end the series repeats as in `lasting`."""
         row = floor((seconds - self.start_seconds) / self.period_seconds)
         return float(self.usage[self._rows(np.array([row]))[0]])
 
     def lasting(self, seconds: float) -> UsageSeries:
-        """The series cut, or repeated, to the periods that cover so many seconds.
+        """Return the series cut or repeated to the periods that cover ``seconds``.
 
-        It is repeated by whole days where it has one, so that the hours of the day stay. Raises TraceError
-        when ``seconds`` is not above 0.
+        It is repeated by whole days if it has one, which keeps the hours of the day. Raises TraceError
+        unless ``seconds`` is above 0.
         """
         if not seconds > 0.0:
             raise TraceError(f"usage {self.name} cannot last {seconds:g} seconds")
@@ -79,10 +79,10 @@ class UsageSeries:
 
 
 def averaged(times: FloatArray, values: FloatArray, end: float, period_seconds: float) -> FloatArray:
-    """Means over periods, from the first time on, of a value that holds from its time until the next one's.
+    """Return means over periods, from the first time on, of a value that holds until the next time.
 
     ``times`` ascend, shape (k,), with ``values`` of the same shape; the last value holds until ``end``.
-    Returns as many means as whole periods fit before ``end``, which may be none.
+    Returns one mean for each whole period before ``end``, possibly none.
     """
     edges = np.append(times, end)
     total = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))

@@ -1,4 +1,4 @@
-"""Usage as a CSV of one's own: columns `time_seconds` and `usage`."""
+"""Usage from a CSV file with the columns `time_seconds` and `usage`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from simulation.workloads.trace_file import TraceFile, TraceRow
 COLUMNS = ("time_seconds", "usage")
 
 LONGEST_GAP_SECONDS = 3600.0
-"""A value holds until the next one, but not longer than this."""
+"""Longest time for which a value holds until the next one."""
 
 
 def read_usage_file(table: TraceFile) -> UsageSeries:
-    """The table's usage as means of five minutes; times count from midnight of the first day, in seconds.
+    """Return the table's usage as five-minute means; times are seconds from midnight of the first day.
 
-    Any spacing of rows will do: a value holds until the next row, the last one as long as the one before it.
+    Rows may have any spacing: a value holds until the next row, the last one as long as the one before it.
 
-    Raises TraceError with file, line and column: a column is missing, a value is no number, a usage is no
-    share from 0 to 1, times do not ascend or leave more than an hour out, or all of it is shorter than five
-    minutes.
+    Raises TraceError with file, line and column if a column is missing, a value is no number, a usage is not
+    a share from 0 to 1, times do not ascend or have a gap of more than an hour, or the rows cover less than
+    five minutes.
     """
     missing = [name for name in COLUMNS if name not in table.header]
     if missing:
@@ -42,7 +42,7 @@ def read_usage_file(table: TraceFile) -> UsageSeries:
     return UsageSeries(
         name=table.path.stem,
         source=f"file {table.path.name}",
-        # Means of shares are shares, but for float error.
+        # Means of shares are shares, except for floating-point error.
         usage=np.clip(means, 0.0, 1.0),
         start_seconds=float(times[0]),
     )

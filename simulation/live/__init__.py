@@ -1,2 +1,1 @@
-"""The live cluster's present state as something to simulate: captured once, kept with a study, replayed by
-its runs."""
+"""The live cluster's state as a study's input: captured once, stored with the study, read by its runs."""

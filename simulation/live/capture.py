@@ -1,4 +1,4 @@
-"""Reading the live cluster for a study: rows to `LiveState`, through the planner's own snapshot."""
+"""Capture of the live cluster for a study: from rows to `LiveState`, through the planner's own snapshot."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def capture(
     with_declined: bool = False,
     inference: LiveInference | None = None,
 ) -> LiveState:
-    """The cluster's pool of one GPU type as it is now, with its unfinished jobs.
+    """Return the cluster's pool of one GPU type at ``now``, with its unfinished jobs.
 
-    ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also jobs that were declined and
-    whose deadline is still ahead, unless their offer was accepted. ``inference``: what lends in the study;
-    jobs come with their curves on its kind of GPU, which is the pool's own where it names none.
+    ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also include declined jobs whose
+    deadline is still ahead, unless their offer was accepted. ``inference``: the study's inference cluster; if
+    its GPU kind is empty it is the pool's own. Jobs then come with their curves on that kind.
 
     Raises:
         InvalidRequest: the cluster has no such GPUs.
-        Unavailable: it has no server now.
+        Unavailable: the cluster has no usable server now.
     """
     kind = _kind(cluster, gpu_kind)
     pool = pool_snapshot(cluster, kind, now)
@@ -78,7 +78,7 @@ def capture(
 
 
 def _kind(cluster: Cluster, wanted: str) -> str:
-    """The GPU type to look at: the one that is wanted, else the one with the most GPUs."""
+    """Return the wanted GPU type, by default the one with the most GPUs."""
     kinds = pool_kinds(cluster)
     if wanted and wanted not in kinds:
         known = ", ".join(kinds) or "none"
@@ -92,7 +92,7 @@ def _kind(cluster: Cluster, wanted: str) -> str:
 def _unfinished(
     pool: Pool, places: Places, now: datetime, margin: float
 ) -> tuple[list[LiveJob], dict[str, Job]]:
-    """The jobs of the pool that run on any level, and all rows of the pool's jobs by id."""
+    """Return the pool's jobs that run on any level, and all rows of the pool's jobs by id."""
     rows = Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs])
     of_id = {row.pk: row for row in rows.select_related("function_version__function", "curve")}
     jobs = [
@@ -106,7 +106,7 @@ def _unfinished(
 def _notes(
     cluster: Cluster, pool: Pool, own: Sequence[ServerSnapshot], *, without_level: int
 ) -> tuple[str, ...]:
-    """What a reader has to know of the state: how jobs come into it, and what is left out."""
+    """Return notes for readers: how jobs enter the state, and what is left out."""
     left_out = [
         (without_level, "without a usable measurement on this cluster are left out"),
         (_paused(cluster), "paused by their owners are left out"),
@@ -135,18 +135,17 @@ def _notes(
 
 
 def _sizes(own: Sequence[ServerSnapshot]) -> Counter[int]:
-    """How many usable servers have how many GPUs."""
+    """Count the usable servers by their number of GPUs."""
     return Counter(server.gpus for server in own if server.usable)
 
 
 def _commonest(sizes: Counter[int]) -> int:
-    """The number of GPUs that most servers have; the larger of two."""
+    """Return the most common number of GPUs per server; the larger of two."""
     return max(sizes, key=lambda gpus: (sizes[gpus], gpus))
 
 
 def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
-    """What a study of the live cluster takes from the operator's settings, by the names of the study's
-    columns."""
+    """Return the operator's settings that a study of the live cluster uses, by the study's column names."""
     planner = planner_settings(cluster)
     return {
         "slot_seconds": planner.slot_seconds,
@@ -187,7 +186,7 @@ def _live_job(
 
 
 def _pieces(plan: StoredPlan, moment: float) -> tuple[tuple[float, float, int], ...]:
-    """The plan's pieces; one without an end lasts longer than anybody simulates."""
+    """Return the plan's pieces; the end of one without end is capped beyond any simulation."""
     pieces = zip(plan.start.tolist(), plan.end.tolist(), plan.gpus.tolist(), strict=True)
     return tuple((start - moment, min(end - moment, LONGEST_SECONDS), gpus) for start, end, gpus in pieces)
 
@@ -199,8 +198,8 @@ def _model(row: Job) -> str:
 def _levels(
     curve: ScalingCurve, margin: float, shares: Sequence[float]
 ) -> tuple[tuple[int, float, float], ...]:
-    """Levels as measured: the planner's curve is lowered by the promise margin, and by the shares that are
-    left when expected failures have taken theirs."""
+    """Return levels as measured: undo the planner's lowering by the promise margin and by the share that
+    expected failures cost."""
     left = np.array(shares[: curve.levels.size] or [1.0] * curve.levels.size) * (1.0 - margin)
     measured = zip(
         curve.levels.tolist(),

@@ -1,5 +1,5 @@
-"""The live inference cluster as a study takes it: its kind of GPU, what it measured, what training has of it
-now."""
+"""The live inference cluster as input of a study: its kind of GPU, its measured usage, and its servers on
+loan."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from simulation.live.state import LiveInference
 from simulation.reports.style import duration
 
 DAY_SECONDS = 86_400.0
-#: A week holds every day of the week; samples of a demonstration, which come every few seconds, need not all
-#: be kept.
+#: A week holds every day of the week; a demonstration's samples, every few seconds, need not all be kept.
 LONGEST_SECONDS, MOST_SAMPLES = 7 * DAY_SECONDS, 10_000
-#: Fewer samples than an hour of five minutes each say nothing about what comes.
+#: Fewer than an hour of five-minute samples allow no forecast.
 FEWEST_SAMPLES = 12
-#: Larger than any cluster: levels are cut to a simulated cluster's size when it is made.
+#: Larger than any cluster: levels are cut later to the size of the simulated cluster.
 ANY_SIZE = 2**20
 
 #: GPU address of the live pool -> server as `LiveState` numbers it, and GPU on it.
@@ -37,7 +36,7 @@ Places = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True)
 class LiveServing:
-    """The live inference cluster, or what is taken where there is none, with a sentence on each choice."""
+    """The live inference cluster, or defaults if there is none, with a sentence on each choice."""
 
     inference: LiveInference
     row: InferenceCluster | None
@@ -45,7 +44,7 @@ class LiveServing:
 
 
 def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> LiveServing:
-    """The cluster's inference cluster with most servers. ``gpu_kind``: another kind of GPU than its own."""
+    """Return the cluster's largest inference cluster. ``gpu_kind``: used instead of its own kind."""
     row = largest_inference_cluster(cluster)
     if row is None:
         return LiveServing(LiveInference(gpu_kind), None, ("There is no live inference cluster.",))
@@ -63,20 +62,20 @@ def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> LiveS
 
 
 def largest_inference_cluster(cluster: Cluster) -> InferenceCluster | None:
-    """The one with most servers of those that lend to the cluster."""
+    """Return the inference cluster with most servers among those that lend to the cluster."""
     found = InferenceCluster.objects.filter(cluster=cluster).annotate(count=Count("servers"))
     return found.order_by("-count", "id").first()
 
 
 def kind_of(inference_cluster: InferenceCluster) -> str:
-    """The kind of most of its GPUs; empty while it has none."""
+    """Return the kind of most of its GPUs; empty if it has none."""
     theirs = Gpu.objects.known().filter(server__inference_cluster=inference_cluster)
     return main_kind(theirs.by_kind()) or ""
 
 
 def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], str]:
-    """Usage from now on as it was in its last whole days, at most a week, or in all of the time where that is
-    less than a day."""
+    """Return usage from now on: that of its last whole days, at most a week, or all of it if there is less
+    than a day."""
     most = min(MOST_SAMPLES, round(LONGEST_SECONDS / row.period_seconds))
     samples, ended_at = recent_usage(row, most) or ([], now)
     usage = np.array(samples, dtype=np.float64)
@@ -87,7 +86,7 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
     a_day = round(DAY_SECONDS / row.period_seconds)
     if whole.size >= a_day:
         whole = whole[-(whole.size // a_day) * a_day :]
-        # The hours of the day stay: what comes first is what was at this time of the day.
+        # Keep the hours of the day: the series begins with the samples of this time of the day.
         whole = np.roll(whole, -round((now - ended_at).total_seconds() / row.period_seconds))
     sources = UsageSample.objects.filter(inference_cluster=row).order_by("-period_ends_at")
     named = {
@@ -101,11 +100,11 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
 
 
 def places_of(pool: Pool, gpus_per_server: int, lent_kind: str) -> tuple[Places, int]:
-    """Where GPUs of the live pool are as `LiveState` numbers servers, and how many servers on loan can be
-    stood for.
+    """Map GPUs of the live pool to servers as `LiveState` numbers them; also return how many servers on loan
+    simulated ones can represent.
 
-    Own servers count where they are usable and of the commonest size; borrowed ones are stood for where they
-    are usable, of that size and of the kind that the study lends.
+    Own servers count if they are usable and of the most common size; servers on loan are represented if they
+    are usable, of that size and of the study's inference kind.
     """
     places: Places = {}
     own = sum(server.usable and not server.on_loan for server in pool.snapshot.servers)
@@ -128,7 +127,7 @@ def places_of(pool: Pool, gpus_per_server: int, lent_kind: str) -> tuple[Places,
 
 
 def lent_levels(jobs: Sequence[Job], kind: str) -> dict[str, tuple[tuple[int, float, float], ...]]:
-    """Levels as measured on a kind of GPU, by job id, of those jobs that were measured there."""
+    """Return the levels measured on a kind of GPU, by job id, of the jobs that were measured there."""
     batch = {job.pk: job.global_batch_size for job in jobs}
     found = {}
     for job_id, measured in measured_curves_on(jobs, kind).items():
@@ -146,6 +145,6 @@ def lent_levels(jobs: Sequence[Job], kind: str) -> dict[str, tuple[tuple[int, fl
 
 
 def kinds_measured() -> list[str]:
-    """Kinds of GPUs that anything was measured on."""
+    """Return the GPU kinds with any measurement."""
     ready = ScalingCurve.objects.filter(state=CurveState.READY)
     return sorted(ready.order_by().values_list("gpu_kind", flat=True).distinct())

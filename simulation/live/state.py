@@ -1,6 +1,6 @@
-"""The live cluster at one moment, in plain values: how a study keeps it, and the workload that it makes.
+"""The live cluster at one moment in plain values: how a study stores it, and the workload made from it.
 
-Times are seconds from that moment: what was submitted before has a negative time.
+Times are seconds from that moment; earlier submissions have a negative time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class LiveJob:
     """One job at that moment. ``levels``: GPU count, iterations per second as measured, pause in seconds.
 
     ``finishing_seconds``: time to store the final weights, which is part of meeting a deadline.
-    ``deadline_at`` is None without a deadline. ``placement``: server (numbered as `LiveState` says) and GPU
-    of each rank; empty while it holds none. ``flexible``: which of these GPUs flexible workers hold; empty
-    where none does. ``lent_levels``: as ``levels``, on the kind of GPU that the study lends, where that is
-    another. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its
-    verdict; ``asks_again``: it was declined, and the study asks what it would be told now.
+    ``deadline_at`` is None without a deadline. ``placement``: server (numbered as in `LiveState`) and GPU of
+    each rank; empty if it holds none. ``flexible``: for each of these GPUs, whether a flexible worker holds
+    it; empty means none. ``lent_levels``: as ``levels``, on the study's inference kind of GPU. ``plan``:
+    start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its verdict.
+    ``asks_again``: it was declined, and the study decides on it again.
     """
 
     id: str
@@ -58,11 +58,11 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class LiveInference:
-    """The inference cluster of a study that lends. ``name``: of the live one that stands for it, "" without.
+    """The inference cluster of a study that lends. ``name``: of the live one it is based on, "" without one.
 
-    ``usage``: what that measured, means of periods of ``period_seconds``, repeated from the moment of the
-    study on; empty where there is too little. ``forecast_margin``: share of the cluster that it adds to
-    forecasts. ``hysteresis``, ``hold_seconds``: what keeps its servers from going to and fro.
+    ``usage``: measured means over periods of ``period_seconds``, repeated from the study's moment on; empty
+    if there are too few. ``forecast_margin``: share of the cluster added to forecasts. ``hysteresis``,
+    ``hold_seconds``: rules against moving servers back and forth.
     """
 
     gpu_kind: str
@@ -78,9 +78,8 @@ class LiveInference:
 class LiveState:
     """One pool of the live cluster: its usable servers and its unfinished jobs. ``taken_at``: RFC 3339, UTC.
 
-    ``servers`` are the cluster's own. In placements these come first; borrowed servers follow from
-    ``servers`` on: first the ``servers_on_loan`` that simulated ones can stand for, then those that they
-    cannot.
+    ``servers``: number of the cluster's own. In placements own servers come first; borrowed ones are numbered
+    from ``servers`` on: first the ``servers_on_loan`` that simulated servers can represent, then the rest.
     """
 
     taken_at: str
@@ -94,17 +93,17 @@ class LiveState:
 
 
 def pack(state: LiveState) -> bytes:
-    """The state as a study keeps it."""
+    """Return the state as bytes, as a study stores it."""
     return zlib.compress(json.dumps({"format": FORMAT, **asdict(state)}, allow_nan=False).encode(), 6)
 
 
 def unpack(packed: bytes) -> LiveState:
-    """The reverse of `pack`. Raises ValueError for another format."""
+    """Reverse `pack`. Raises ValueError for another format."""
     stored = json.loads(zlib.decompress(packed))
     if stored.pop("format", None) != FORMAT:
         raise ValueError("the stored state of the cluster is of another version; make the study again")
     jobs = tuple(_job(job) for job in stored.pop("jobs"))
-    # States that were stored before servers could be lent say nothing of it.
+    # States stored before servers could be lent have no such entry.
     inference = stored.pop("inference", None)
     return LiveState(
         jobs=jobs,
@@ -125,11 +124,11 @@ def _job(stored: dict[str, Any]) -> LiveJob:
 
 
 def workload_of(state: LiveState) -> Workload:
-    """The jobs as a workload. Whoever was asked before comes before whoever waits for a verdict.
+    """Return the jobs as a workload, decided jobs before those that wait for a verdict.
 
-    Deadlines are earlier by the time that storing the final weights takes. What a user of a scheduler without
-    elasticity would ask for, nobody said: it is the smallest size that meets the deadline on an empty
-    cluster, and for a job without a deadline the size on which a GPU gives most.
+    Deadlines are earlier by the time to store the final weights. Requested GPUs, for schedulers without
+    elasticity, are not recorded: they are the smallest level that meets the deadline on an empty cluster,
+    and without a deadline the level with the highest throughput per GPU.
     """
     jobs = in_order(state)
     curves = [_curve(job.levels) for job in jobs]
@@ -152,7 +151,7 @@ def workload_of(state: LiveState) -> Workload:
 
 
 def in_order(state: LiveState) -> list[LiveJob]:
-    """The jobs in the order of the workload."""
+    """Return the jobs in the order of the workload."""
     return sorted(state.jobs, key=_order)
 
 
@@ -188,7 +187,7 @@ def _profile(job: LiveJob, curve: ScalingCurve, state: LiveState) -> ModelProfil
 
 
 def _requested(job: LiveJob, curve: ScalingCurve) -> tuple[int, float]:
-    """GPUs that a person would have asked for, and the seconds that the rest of the job takes on them."""
+    """Return the GPUs that a user would request, and the seconds that the rest of the job takes on them."""
     gpus = None
     if job.deadline_at is not None:
         gpus = share_on_empty_cluster(curve, job.remaining_iterations, _deadline_at(job))
@@ -200,5 +199,5 @@ def _requested(job: LiveJob, curve: ScalingCurve) -> tuple[int, float]:
 
 
 def sentences(left_out: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    """Notes on what a study does not hold."""
+    """Return notes on jobs that a study leaves out."""
     return tuple(f"{count} job{'' if count == 1 else 's'} {why}" for count, why in left_out if count)

@@ -1,4 +1,4 @@
-"""How jobs of the live cluster begin on a simulated one: as they are, where their servers are there."""
+"""How jobs of the live cluster begin on a simulated one: as they are, if their servers exist there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ Place = tuple[int, int]
 def under_way(
     state: LiveState, servers: int, gpus_per_server: int, *, lent_servers: int = 0
 ) -> list[UnderWay]:
-    """How the workload's first jobs begin on so many servers, of which training has ``lent_servers`` more on
-    loan.
+    """Return how the workload's first jobs begin on ``servers`` servers, with ``lent_servers`` more on loan.
 
-    Jobs on own servers that are not there begin without GPUs. So do all of them when servers are of another
-    size. Where only borrowed servers are missing, a job on servers of both kinds goes on on its own ones, as
-    after a reclaim.
+    Jobs on own servers that do not exist begin without GPUs, and so do all jobs if servers have another size.
+    If only borrowed servers are missing, a job on servers of both kinds continues on its own ones, as after a
+    reclaim.
     """
     same_size = gpus_per_server == state.gpus_per_server
     return [
@@ -38,7 +37,7 @@ def under_way(
 
 
 def _held(job: LiveJob, state: LiveState, servers: int, lent_servers: int) -> list[int]:
-    """Ranks that keep their GPU."""
+    """Return the ranks that keep their GPU."""
     borrowed = [server - state.servers for server, _ in job.placement]
     own = [rank for rank, number in enumerate(borrowed) if number < 0]
     if any(job.placement[rank][0] >= servers for rank in own):
@@ -69,7 +68,7 @@ def _address(place: Place, state: LiveState, servers: int, gpus_per_server: int)
 
 
 def _pause_left(job: LiveJob, gpus: int) -> float:
-    """A job that goes on on fewer GPUs than it has pauses as for any change."""
+    """Return the seconds left of a pause; a job that continues on fewer GPUs pauses as for any change."""
     if gpus == 0:
         return 0.0
     if gpus == len(job.placement):

@@ -34,12 +34,12 @@ from simulation.reports.style import (
     time_unit,
 )
 
-#: Overlaid lines are for shape: fewer, calmer steps than in the figures of one run.
+#: Overlaid lines show shape only: fewer, calmer steps than in the figures of one run.
 _OVERLAID_STEPS = 240
 
 
 def differences(outcomes: Sequence[RunOutcome]) -> list[str]:
-    """What keeps runs from being compared, in sentences: other jobs, or a run that was stopped early."""
+    """Return what makes runs incomparable, in sentences: other jobs, or a run that was stopped early."""
     if len(outcomes) < 2:
         return []
     found = []
@@ -61,13 +61,13 @@ def differences(outcomes: Sequence[RunOutcome]) -> list[str]:
 
 
 def metric_table(runs: Sequence[Run]) -> list[TableRow]:
-    """Every metric for every run, the best marked where the runs can be compared."""
+    """Return every metric for every run, the best marked if the runs can be compared."""
     comparable = len(runs) > 1 and not differences([run.outcome for run in runs])
     return table_rows([run.summary for run in runs], mark_best=comparable)
 
 
 def comparison(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
-    """Runs side by side as plain JSON: ``{"runs", "figures", "table", "warnings"}``.
+    """Return runs side by side as plain JSON: ``{"runs", "figures", "table", "warnings"}``.
 
     ``runs``: the summary of each with its ``label``. ``figures``: by name, Plotly's JSON (``data`` and
     ``layout``), where ``layout.meta`` holds ``title``, ``note``, ``made`` and, for a figure without
@@ -85,7 +85,7 @@ def comparison(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
 
 
 def made_how_all(outcomes: Sequence[RunOutcome]) -> str:
-    """How figures of several runs came about: what all have in common, and how many runs there are."""
+    """Return the origin of figures of several runs: their common settings and the number of runs."""
     common = dict(outcomes[0].settings)
     for outcome in outcomes[1:]:
         common = {name: value for name, value in common.items() if outcome.settings.get(name) == value}
@@ -94,7 +94,7 @@ def made_how_all(outcomes: Sequence[RunOutcome]) -> str:
 
 
 def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
-    """The figures of a comparison, in the order of the page."""
+    """Return the figures of a comparison, in the order of the page."""
     return [
         _fates(runs),
         _ratios(runs),
@@ -153,7 +153,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
 
 
 def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
-    """A line across a run's bars where the relaxation of its workload ends
+    """Draw a line across each run's bars at the relaxation's bound for its workload
     (`scheduling/core/elasticflow/relaxation.py`)."""
     found = [(place, run.summary.get("deadlines_met_bound")) for place, run in enumerate(runs)]
     bounds = [(place, bound / runs[place].summary["slo_jobs"]) for place, bound in found if bound is not None]
@@ -169,7 +169,7 @@ def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
 
 
 def _kept(outcome: RunOutcome) -> float | None:
-    """The share of promises kept, void and open ones apart; None where nothing was promised."""
+    """Return the share of promises kept, without void and open ones; None without promises."""
     promised, by_fate = measures.is_promised(outcome.jobs), measures.fates(outcome)
     kept, broken = int((promised & by_fate[Fate.MET]).sum()), int((promised & by_fate[Fate.MISSED]).sum())
     return kept / (kept + broken) if kept + broken else None

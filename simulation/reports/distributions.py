@@ -1,4 +1,4 @@
-"""Figures of one run that are not over time: how deadlines fared, waits, slack, and what deciding took."""
+"""Figures of one run that are not over time: results of deadlines, waits, slack, and decision times."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ FATES = {
     Fate.OPEN: ("Not known yet", WARNING),
 }
 CLASSES = {ServiceClass.SLO: "SLO", ServiceClass.SOFT: "Soft", ServiceClass.BEST_EFFORT: "Best effort"}
-#: Widths of a bar that people read at once, in seconds.
+#: Widths of a bar that are easy to read, in seconds.
 _WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800)
 _WANTED_BARS = 40
-#: Up to so many decisions each is a point; of more, bins show median and 99th percentile.
+#: Up to this many decisions are drawn as points; beyond, bins show median and 99th percentile.
 _MOST_POINTS = 2_000
 _DRAWN_QUANTILES = 500
 
 
 def fate_bars(labels: Sequence[str], counts: Sequence[dict[Fate, int]]) -> go.Figure:
-    """One horizontal bar a label, parted by what deadlines came to. Fates that never occur are left out."""
+    """Draw one horizontal bar per label, divided by fate. Fates that never occur are left out."""
     figure = base_figure(
         barmode="stack", margin={"l": 8, "r": 24, "t": 12, "b": 40}, height=125 + 36 * len(labels)
     )
@@ -71,7 +71,7 @@ def fate_bars(labels: Sequence[str], counts: Sequence[dict[Fate, int]]) -> go.Fi
 
 
 def fates_by_class(outcome: RunOutcome) -> Drawing:
-    """What deadlines came to, by class."""
+    """Draw the fates of deadlines by class."""
     note = "Jobs with a deadline, by what came of it; each job is counted once."
     by_fate = measures.fates(outcome)
     labels, counts = [], []
@@ -85,16 +85,16 @@ def fates_by_class(outcome: RunOutcome) -> Drawing:
 
 
 def cumulative_share(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The distribution function of some values: where it is drawn, and the share of values up to there."""
+    """Return a distribution function: the values at which it is drawn, and the share of values up to each."""
     ordered = np.sort(values)
     shares = np.arange(1, ordered.size + 1) / ordered.size
     kept = np.unique(np.linspace(0, ordered.size - 1, min(ordered.size, _DRAWN_QUANTILES)).astype(np.int64))
-    # It starts on the axis below the least value.
+    # Start on the axis below the least value.
     return np.append(ordered[:1], ordered[kept]), np.append(0.0, shares[kept])
 
 
 def queuing_times(outcome: RunOutcome) -> Drawing:
-    """The share of completed jobs that waited at most so long for their first start, by class."""
+    """Draw the distribution of completed jobs' waits for their first start, by class."""
     note = "Share of completed jobs that started within a time of their submission."
     jobs = outcome.jobs
     started = measures.has_end(jobs, JobEnd.COMPLETED) & np.isfinite(jobs.started_at)
@@ -119,8 +119,8 @@ def queuing_times(outcome: RunOutcome) -> Drawing:
 
 
 def slack(outcome: RunOutcome) -> Drawing:
-    """A histogram of the time between completion and deadline of promised jobs; late ones left of zero, in
-    red."""
+    """Draw a histogram of the time between completion and deadline of promised jobs; late ones left of zero,
+    in red."""
     note = "Time between completion and deadline of promised jobs, void promises apart. Left of zero: late."
     seconds = measures.slack_seconds(outcome.jobs)
     if not seconds.size:
@@ -128,7 +128,7 @@ def slack(outcome: RunOutcome) -> Drawing:
     span = max(float(seconds.max()), 0.0) - min(float(seconds.min()), 0.0)
     width = next((each for each in _WIDTHS if span / each <= _WANTED_BARS), math.ceil(span / _WANTED_BARS))
     places = np.floor(seconds / width).astype(np.int64)
-    # Reaching the deadline to within rounding is on time, hence not a bar of its own on the other side.
+    # Within rounding of the deadline is on time, so it must not make a bar left of zero.
     places[(places < 0) & (seconds >= -1e-5)] = 0
     first = int(places.min())
     counts = np.bincount(places - first)
@@ -154,7 +154,7 @@ def slack(outcome: RunOutcome) -> Drawing:
 
 
 def decision_times(outcome: RunOutcome) -> Drawing:
-    """How long decisions took, on a logarithmic scale."""
+    """Draw how long decisions took, on a logarithmic scale."""
     title = "Time of a decision"
     note = "Wall time of one decision on the machine that ran the simulation."
     taken = measures.decision_milliseconds(outcome)
@@ -181,7 +181,7 @@ def decision_times(outcome: RunOutcome) -> Drawing:
 
 
 def decisions_by_active_jobs(outcome: RunOutcome) -> Drawing:
-    """How decision time grows with the number of jobs that run or wait."""
+    """Draw decision time over the number of jobs that run or wait."""
     title = "Time of a decision by active jobs"
     note = "Active jobs are those that run or wait when the decision has been taken."
     taken = measures.decision_milliseconds(outcome)
@@ -212,7 +212,7 @@ def _points(x: FloatArray, y: FloatArray, name: str, colour: str, **trace: Any) 
 
 
 def _by_bin(active: FloatArray, taken: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Median and 99th percentile in at most 60 bins of active jobs; empty bins are left out."""
+    """Return median and 99th percentile in at most 60 bins of active jobs; empty bins are left out."""
     edges = np.linspace(active.min(), active.max() + 1.0, min(60, int(np.ptp(active)) + 1) + 1)
     place = np.clip(np.searchsorted(edges, active, side="right") - 1, 0, edges.size - 2)
     order = np.argsort(place, kind="stable")

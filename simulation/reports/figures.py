@@ -1,4 +1,4 @@
-"""Figures of one run over time. `drawings` gives all of a run's figures in the order of the page."""
+"""Figures of one run over time. `drawings` returns all of a run's figures in the order of the page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_JOBS = "The trace holds no jobs."
 
 
 def drawings(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> list[Drawing]:
-    """All figures of one run. None has more than ``most_steps`` points a line, however long the run."""
+    """Return all figures of one run, with at most ``most_steps`` points a line for a run of any length."""
     return [
         gpu_allocation(outcome, most_steps),
         fates_by_class(outcome),
@@ -57,7 +57,7 @@ def drawings(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> list[Drawing]
 
 
 def thinning_note(drawn: Steps) -> str:
-    """What was done to a history that is too long to draw; nothing is said of an exact one."""
+    """Return a sentence on how a long history was thinned; empty for an exact one."""
     if drawn.span_seconds is None:
         return ""
     return (
@@ -67,7 +67,7 @@ def thinning_note(drawn: Steps) -> str:
 
 
 def gpu_allocation(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
-    """GPUs held by promised and by other jobs, and idle ones: areas that add up to the cluster."""
+    """Draw GPUs held by promised and by other jobs, and idle ones, as areas that add up to the cluster."""
     cluster = outcome.cluster
     note = "GPUs by what they are used for; the areas add up to the GPUs of the cluster that are up."
     if cluster.time.size == 0:
@@ -91,7 +91,7 @@ def gpu_allocation(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing
 
 
 def jobs_over_time(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
-    """Running counts of jobs submitted, admitted, declined, completed and completed on time."""
+    """Draw running counts of jobs submitted, admitted, declined, completed and completed on time."""
     jobs = outcome.jobs
     note = (
         "Jobs of all classes, counted from the start. On time: completed by the deadline, of jobs with one."
@@ -125,7 +125,7 @@ def jobs_over_time(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing
 
 
 def deadline_ratio(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
-    """The share of jobs on time among those submitted so far, by class."""
+    """Draw the share of jobs on time among those submitted so far, by class."""
     note = (
         "Of the jobs submitted up to a time, the share that met its deadline in the end; declined jobs are "
         "misses. The line of SLO jobs ends at the deadline satisfactory ratio."
@@ -169,7 +169,7 @@ def _share_by_submission(
 
 
 def cluster_efficiency(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
-    """Cluster efficiency and the share of GPUs in use, over time."""
+    """Draw cluster efficiency and the share of GPUs in use over time."""
     cluster = outcome.cluster
     note = (
         "Cluster efficiency is the sum of all jobs' speed-ups over the GPUs of the cluster: 1 means that "
@@ -199,7 +199,7 @@ def cluster_efficiency(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Dra
 
 
 def waiting_jobs(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
-    """Jobs that run and jobs that wait, over time."""
+    """Draw the numbers of running and waiting jobs over time."""
     cluster = outcome.cluster
     note = "Admitted jobs that hold GPUs, and those that hold none."
     if cluster.time.size == 0:

@@ -1,4 +1,4 @@
-"""GPUs of every job over time, one line a job, for runs small enough to be read job by job."""
+"""GPUs of every job over time, one line per job, for runs small enough to be read job by job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCALE = (
 
 
 def pieces(outcome: RunOutcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """Who held how many GPUs from when to when: (job, begin, end, gpus), by job and time, without empty
+    """Return who held how many GPUs and when: (job, begin, end, gpus), by job and time, without empty
     pieces."""
     history = outcome.allocations
     order = np.lexsort((np.arange(history.time.size), history.time, history.job))
@@ -43,7 +43,7 @@ def pieces(outcome: RunOutcome) -> tuple[IntArray, FloatArray, FloatArray, IntAr
 
 
 def gpus_by_job(outcome: RunOutcome) -> Drawing:
-    """One line a job: darker is more GPUs; with its submission and its deadline."""
+    """Draw one line per job, darker with more GPUs, with its submission and its deadline."""
     note = "One line a job, darker with more GPUs. Triangle: submitted, cross: declined, red mark: deadline."
     count = len(outcome.jobs.job_id)
     if count > MOST_JOBS or not count:
@@ -81,7 +81,7 @@ def _add_bars(
 def _add_marks(figure: go.Figure, unit: TimeUnit, outcome: RunOutcome) -> None:
     jobs = outcome.jobs
     declined = measures.has_end(jobs, JobEnd.DECLINED)
-    # A deadline far beyond the end would press everything else together.
+    # A deadline far beyond the end would compress everything else.
     shown = np.isfinite(jobs.deadline_at) & (
         jobs.deadline_at <= outcome.end_at + 0.05 * measures.simulated_seconds(outcome)
     )

@@ -1,4 +1,4 @@
-"""One run, or several side by side, as one HTML page that needs nothing from elsewhere."""
+"""One run, or several side by side, as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _HEADLINES = (
     "mean_cluster_efficiency", "best_effort_mean_jct_seconds", "overall_gpu_usage", "decision_ms_p99",
     "wall_seconds",
 )  # fmt: skip
-#: A page lists so many late jobs; the files have all.
+#: Number of late jobs listed on a page; the files have all.
 _MOST_BROKEN = 50
-#: Runs share one budget of points, so that a page of many runs opens as quickly as one of few.
+#: Runs share one budget of points, so that a page of many runs opens as fast as one of few.
 _FEWEST_STEPS = 200
 
 PlotlyJs = Literal["inline", "directory"]
@@ -41,10 +41,10 @@ PlotlyJs = Literal["inline", "directory"]
 def write_report(
     outcomes: Sequence[RunOutcome], path: str | Path, *, title: str, plotlyjs: PlotlyJs = "inline"
 ) -> Path:
-    """Write the page and return its path; the folder is made if need be.
+    """Write the page and return its path; the folder is created if needed.
 
     ``plotlyjs``: "inline" puts Plotly.js into the page, "directory" beside it (`plotly.min.js`), where
-    several pages share it. Raises ValueError without any outcome, OSError where nothing can be written.
+    several pages share it. Raises ValueError without any outcome, OSError if the file cannot be written.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def write_report(
 
 
 def report_page(outcomes: Sequence[RunOutcome], *, title: str, plotlyjs: PlotlyJs = "inline") -> str:
-    """The page as text. Raises ValueError without any outcome."""
+    """Return the page as text. Raises ValueError without any outcome."""
     runs = runs_of(outcomes)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_PAGE), autoescape=True, undefined=jinja2.StrictUndefined,
@@ -98,7 +98,7 @@ def _read(name: str) -> str:
 def _collect(
     figures: dict[str, dict[str, Any]], drawn: Sequence[Drawing], made: str, group: str
 ) -> list[dict[str, Any]]:
-    """Put figures among those of the page and return what the template needs to place them."""
+    """Add figures to those of the page and return what the template needs to place them."""
     cards = []
     for drawing in drawn:
         key = f"{group}-{drawing.name}"
@@ -134,6 +134,6 @@ def _headlines(run: Run) -> list[dict[str, str]]:
 
 
 def _embedded(value: Any) -> Markup:
-    """JSON that may stand in a script element: nothing in it can end the element or open a comment."""
+    """Return JSON for a script element, escaped so that it cannot end the element or open a comment."""
     text = json.dumps(value, cls=PlotlyJSONEncoder, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

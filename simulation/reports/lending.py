@@ -1,4 +1,4 @@
-"""What lending came to, in figures: usage of both clusters, loans, and what reclaims cost (Lyra section 3.7;
+"""Results of lending in numbers: usage of both clusters, loans, and costs of reclaims (Lyra section 3.7;
 spec 2.4.5, 4.4)."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from simulation.reports import measures
 
 
 def lending_summary(outcome: RunOutcome) -> dict[str, Any]:
-    """Figures of a run's loans; None, or a count of nothing 0, where nothing could be lent. `summary` says
-    what they are."""
+    """Return the figures of a run's loans, as `summary` describes them; without loans, None, or 0 for
+    counts."""
     loans = outcome.loans
     facts: dict[str, Any] = {
         "training_gpu_usage": training_usage(outcome),
@@ -51,11 +51,10 @@ def lending_summary(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def usages(loans: LoanHistory) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Share of GPUs in use at the end of each period: owned ones, those on loan (NaN without any), and those
-    of both clusters.
+    """Return the shares of GPUs in use at the end of each period: owned ones, those on loan (NaN without
+    any), and those of both clusters.
 
-    Of both: GPUs that serve requests count with those that train, and every GPU of the inference cluster is
-    counted once.
+    The last one counts GPUs that serve requests as in use, and every GPU of the inference cluster once.
     """
     lent_gpus = loans.on_loan_before * loans.gpus_per_server
     inference = loans.servers * loans.gpus_per_server
@@ -66,15 +65,15 @@ def usages(loans: LoanHistory) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def while_jobs_arrive(outcome: RunOutcome, loans: LoanHistory) -> np.ndarray:
-    """Which periods end before the last submission: after that the cluster only empties."""
+    """Mark the periods that end before the last submission: after that the cluster only empties."""
     until = outcome.jobs.submitted_at.max(initial=0.0)
     arriving = loans.time <= until
     return arriving if arriving.any() else np.ones_like(arriving)
 
 
 def training_usage(outcome: RunOutcome) -> float | None:
-    """Share of the GPUs that training may use, on loan or owned, that jobs hold, until the last submission
-    (spec A16)."""
+    """Return the share of the GPUs available to training, on loan or owned, that jobs hold until the last
+    submission (spec A16)."""
     cluster, jobs = outcome.cluster, outcome.jobs
     if not cluster.time.size or not jobs.submitted_at.size:
         return None

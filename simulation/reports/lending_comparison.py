@@ -1,4 +1,4 @@
-"""Runs that lend servers, side by side: what was on loan, and what returning it cost (Lyra section 3.7)."""
+"""Runs that lend servers, side by side: loans, and the cost of returning them (Lyra section 3.7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulation.reports.style import (
 )
 
 NOT_LENT = "No run lends servers."
-#: Counts of a run's summary, what they are called, and their colours.
+#: Counts of a run's summary, with their labels and colours.
 _COSTS = (
     ("reclaim_operations", "Reclaims", PROMISED),
     ("reclaim_preemptions", "Jobs preempted by them", WARNING),
@@ -31,7 +31,7 @@ _COSTS = (
 
 
 def lending_comparison(runs: Sequence[Run], most_steps: int) -> list[Drawing]:
-    """Figures of the runs that lend. They are empty where none does."""
+    """Return the figures of the runs that lend; empty ones if none does."""
     lending = [run for run in runs if run.outcome.loans is not None and run.outcome.loans.time.size]
     return [_on_loan(runs, lending, most_steps), _costs(lending)]
 

@@ -30,7 +30,7 @@ NOT_RECLAIMED = "No server was asked back."
 
 
 def lending_drawings(outcome: RunOutcome, most_steps: int) -> list[Drawing]:
-    """The figures of a run in which servers could be lent; none of any other run."""
+    """Return the figures of a run in which servers could be lent; none for other runs."""
     loans = outcome.loans
     if loans is None or not loans.time.size:
         return []
@@ -44,7 +44,7 @@ def lending_drawings(outcome: RunOutcome, most_steps: int) -> list[Drawing]:
 
 
 def inference_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
-    """Usage of the inference cluster, what was expected of it, and what may not be lent."""
+    """Draw usage of the inference cluster, its forecast, and the share that may not be lent."""
     note = (
         "Share of the inference cluster's GPUs that serve requests, as measured over the period before and "
         f"as it was expected for the next. Grey: usage and the {loans.headroom:.0%} that are never lent."
@@ -72,7 +72,7 @@ def inference_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_step
 
 
 def servers_on_loan(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
-    """Servers of the inference cluster by where they are, and how many it missed."""
+    """Draw the inference cluster's servers by state, and its shortfall."""
     note = (
         "Servers of the inference cluster: at home, on loan and in use by training, on loan and idle. Red: "
         "servers that it missed."
@@ -99,7 +99,7 @@ def servers_on_loan(loans: LoanHistory, unit: TimeUnit, end_at: float, most_step
 
 
 def combined_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
-    """Usage of both clusters, apart and together."""
+    """Draw usage of both clusters, separately and together."""
     note = (
         "Share of GPUs in use: owned ones, those on loan, and all GPUs of both clusters with those that "
         "serve requests."
@@ -118,7 +118,7 @@ def combined_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps
 
 
 def reclaims(loans: LoanHistory, unit: TimeUnit) -> Drawing:
-    """Every reclaim: servers asked for, and what returning them cost."""
+    """Draw every reclaim: servers asked for, and the cost of returning them."""
     note = (
         "One point a reclaim: servers asked back, and jobs preempted for them. The larger a point, the more "
         "GPUs those jobs gave up on servers that stayed (collateral damage)."

@@ -1,4 +1,4 @@
-"""What each job came to, and averages over time: the measures that summary and figures share."""
+"""Fates of jobs, and averages over time: the measures that summary and figures share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulation.outcome import BoolArray, ClusterHistory, JobEnd, JobOutcomes, R
 
 
 class Fate(StrEnum):
-    """What a job with a deadline came to. Every such job has exactly one fate."""
+    """Result of a job's deadline. Every job with a deadline has exactly one fate."""
 
     MET = "met"
     MISSED = "missed"
@@ -21,36 +21,36 @@ class Fate(StrEnum):
 
 
 def has_class(jobs: JobOutcomes, service_class: ServiceClass) -> BoolArray:
-    """Which jobs are of a service class."""
+    """Mark the jobs of a service class."""
     return np.array([each == service_class for each in jobs.service_class], dtype=bool)
 
 
 def has_end(jobs: JobOutcomes, end: JobEnd) -> BoolArray:
-    """Which jobs ended in a way."""
+    """Mark the jobs with this end."""
     return np.array([each == end for each in jobs.end], dtype=bool)
 
 
 def is_promised(jobs: JobOutcomes) -> BoolArray:
-    """Which jobs were promised their deadline."""
+    """Mark the jobs whose deadline was promised."""
     return np.array(jobs.promised, dtype=bool)
 
 
 def is_void(jobs: JobOutcomes) -> BoolArray:
-    """Whose promise became void (by the function, its owner, or failures beyond the reserve)."""
+    """Mark jobs whose promise became void (by the function, its owner, or failures beyond the reserve)."""
     return np.array([reason != "" for reason in jobs.void_reason], dtype=bool)
 
 
 def is_decided(jobs: JobOutcomes) -> BoolArray:
-    """Which jobs were admitted or declined; what has started was admitted, whoever recorded no decision."""
+    """Mark the jobs that were admitted or declined; a started job was admitted, even without a record."""
     return np.isfinite(jobs.decided_at) | np.isfinite(jobs.started_at) | has_end(jobs, JobEnd.DECLINED)
 
 
 def fates(outcome: RunOutcome) -> dict[Fate, BoolArray]:
-    """Which jobs came to which fate, among those with a deadline (``slo`` and ``soft``).
+    """Mark the jobs of each fate, among those with a deadline (``slo`` and ``soft``).
 
-    Void comes first: a void promise is never counted as met, even where its job was in time. ``OPEN`` is
-    a job that a stopped run left unfinished before its deadline; whatever else is not on time was missed,
-    also a job that failed, was cancelled, or that a run which went to its end could never run.
+    Void comes first: a void promise never counts as met, even if its job was in time. ``OPEN`` is a job that
+    a stopped run left unfinished before its deadline. Every other job that is not on time is missed, also one
+    that failed, was cancelled, or could never run in a complete run.
     """
     jobs = outcome.jobs
     dated = ~has_class(jobs, ServiceClass.BEST_EFFORT)
@@ -69,38 +69,38 @@ def fates(outcome: RunOutcome) -> dict[Fate, BoolArray]:
 
 
 def completion_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Job completion times (JCT) in seconds: completion minus submission, of completed jobs of any class."""
+    """Return job completion times (JCT) in seconds, completion minus submission, of all completed jobs."""
     completed = has_end(jobs, JobEnd.COMPLETED)
     return (jobs.completed_at - jobs.submitted_at)[completed]
 
 
 def queuing_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Queuing times in seconds: first start minus submission, of completed jobs of any class."""
+    """Return queuing times in seconds, first start minus submission, of all completed jobs."""
     completed = has_end(jobs, JobEnd.COMPLETED) & np.isfinite(jobs.started_at)
     return (jobs.started_at - jobs.submitted_at)[completed]
 
 
 def waiting_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Time without GPUs in seconds, before the first start and after preemptions, of completed jobs of any
-    class."""
+    """Return times without GPUs in seconds, before the first start and after preemptions, of all completed
+    jobs."""
     return jobs.waiting_seconds[has_end(jobs, JobEnd.COMPLETED)]
 
 
 def slack_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Deadline minus completion in seconds, of promised jobs that completed and whose promise held; negative
-    is late."""
+    """Return deadline minus completion in seconds, of completed promised jobs whose promise is not void;
+    negative is late."""
     chosen = is_promised(jobs) & ~is_void(jobs) & has_end(jobs, JobEnd.COMPLETED)
     return (jobs.deadline_at - jobs.completed_at)[chosen & np.isfinite(jobs.deadline_at)]
 
 
 def decision_milliseconds(outcome: RunOutcome) -> FloatArray:
-    """Wall time of each decision in milliseconds, NaN for instants at which nothing was decided."""
+    """Return the wall time of each decision in milliseconds, NaN for instants without one."""
     seconds = outcome.cluster.decision_seconds
     return np.where(seconds > 0.0, seconds * 1000.0, np.nan)
 
 
 def begin_at(outcome: RunOutcome) -> float:
-    """When the run began, in the trace's seconds: its first planning instant, without any its first
+    """Return the beginning of the run in the trace's seconds: its first planning instant, or else its first
     submission."""
     for times in (outcome.cluster.time, outcome.jobs.submitted_at):
         if times.size:
@@ -109,12 +109,12 @@ def begin_at(outcome: RunOutcome) -> float:
 
 
 def simulated_seconds(outcome: RunOutcome) -> float:
-    """How much time the run simulated."""
+    """Return the simulated time in seconds."""
     return outcome.end_at - begin_at(outcome)
 
 
 def span_seconds(outcome: RunOutcome) -> FloatArray:
-    """How long each row of the cluster's history lasted; the last one lasts until the end of the run."""
+    """Return the length of each row of the cluster's history; the last one lasts until the run's end."""
     time = outcome.cluster.time
     if time.size == 0:
         return np.zeros(0)
@@ -122,12 +122,12 @@ def span_seconds(outcome: RunOutcome) -> FloatArray:
 
 
 def gpus_used(cluster: ClusterHistory) -> FloatArray:
-    """GPUs held by jobs, promised or not."""
+    """Return the GPUs held by jobs, promised or not."""
     return (cluster.gpus_promised + cluster.gpus_unpromised).astype(np.float64)
 
 
 def time_average(values: FloatArray, seconds: FloatArray) -> float | None:
-    """The mean of a step function over time. Spans without a value count for nothing; None without any
+    """Return the mean of a step function over time, ignoring spans without a value; None without any
     span."""
     known = np.isfinite(values)
     total = float(seconds[known].sum())
@@ -135,13 +135,13 @@ def time_average(values: FloatArray, seconds: FloatArray) -> float | None:
 
 
 def first_hours(outcome: RunOutcome, hours: float) -> FloatArray:
-    """How much of each row of the cluster's history lies in the run's first hours, in seconds."""
+    """Return the seconds of each row of the cluster's history within the run's first hours."""
     left = begin_at(outcome) + hours * 3600.0 - outcome.cluster.time
     return np.clip(left, 0.0, span_seconds(outcome))
 
 
 def mean_utilisation(outcome: RunOutcome) -> float | None:
-    """GPU-seconds held by jobs over GPU-seconds that the cluster had; None when it had none."""
+    """Return GPU-seconds held by jobs over GPU-seconds available; None if there were none."""
     seconds = span_seconds(outcome)
     had = float((outcome.cluster.gpus * seconds).sum())
     return float((gpus_used(outcome.cluster) * seconds).sum() / had) if had > 0.0 else None

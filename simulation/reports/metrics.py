@@ -1,5 +1,4 @@
-"""The metrics of a summary as rows of a table: their names for people, their units, and which way is
-better."""
+"""The metrics of a summary as rows of a table: their labels, their units, and which direction is better."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from simulation.reports.style import duration
 
 
 class Form(StrEnum):
-    """How a value is written."""
+    """Format of a value."""
 
     COUNT = "count"
     SHARE = "share"
@@ -23,7 +22,7 @@ class Form(StrEnum):
 
 
 class Better(StrEnum):
-    """Which end of a metric is the better one."""
+    """Which direction of a metric is better."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -32,7 +31,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric: its name in the summary, and how a person reads it."""
+    """One metric: its name in the summary, its label and its format."""
 
     name: str
     label: str
@@ -105,7 +104,7 @@ class TableRow:
     cells: tuple[Cell, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values."""
+        """Return the row as plain values."""
         return {
             "name": self.metric.name,
             "label": self.metric.label,
@@ -115,9 +114,9 @@ class TableRow:
 
 
 def value_of(summary: dict[str, Any], metric: Measure) -> float | None:
-    """A metric's value in a summary; void promises are counted over all reasons.
+    """Return a metric's value in a summary; void promises are counted over all reasons.
 
-    What is about loans says nothing of a run without: no reclaims are no merit of it.
+    Metrics of loans are None for a run without loans: no reclaims are then no merit.
     """
     if metric.of_loans and not summary["settings"].get("loaning"):
         return None
@@ -128,7 +127,7 @@ def value_of(summary: dict[str, Any], metric: Measure) -> float | None:
 
 
 def table_rows(summaries: Sequence[dict[str, Any]], *, mark_best: bool) -> list[TableRow]:
-    """All metrics of some runs. With ``mark_best`` the best of a row is marked, ties all, unless all are
+    """Return all metrics of some runs. ``mark_best`` marks the best of a row, with ties, unless all are
     equal."""
     rows = []
     for metric in METRICS:
@@ -149,7 +148,7 @@ def _best(values: Sequence[float | None], better: Better) -> float | None:
 
 
 def shown(value: float | None, form: Form) -> str:
-    """A value with its unit; what does not apply is a dash."""
+    """Return a value with its unit; a dash if it does not apply."""
     if value is None:
         return "–"
     if form == Form.COUNT:

@@ -1,11 +1,11 @@
-"""A run as Parquet: a folder of three files, five where servers were lent, and the way back to the outcome.
+"""A run as Parquet: a folder of three files, five if servers were lent, and its reader.
 
-`jobs.parquet` has one row a job, `cluster.parquet` one a planning instant, `allocations.parquet` one a change
-of a job's GPUs (`job` is the row in `jobs.parquet`, from 0); `loans.parquet` one an orchestrator's period and
-`reclaims.parquet` one a reclaim. Columns are named as in `simulation/outcome.py` and `simulation/loans.py`;
-times are seconds from the start of the trace, null where nothing happened, infinite for the deadline of best
-effort. Every file carries, as JSON in its key-value metadata, `punctual.summary` (the summary) and
-`punctual.run` (settings, counts and what else describes the run).
+`jobs.parquet` has one row per job, `cluster.parquet` one per planning instant, `allocations.parquet` one per
+change of a job's GPUs (`job` is the row in `jobs.parquet`, from 0), `loans.parquet` one per orchestrator
+period and `reclaims.parquet` one per reclaim. Columns are named as in `simulation/outcome.py` and
+`simulation/loans.py`; times are seconds from the start of the trace, null if the event did not happen,
+infinite for the deadline of best effort. Every file has, as JSON in its key-value metadata,
+`punctual.summary` (the summary) and `punctual.run` (settings, counts and whatever else describes the run).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ResultFileError(ValueError):
 
 
 def write_parquet(outcome: RunOutcome, folder: str | Path) -> list[Path]:
-    """Write a run to a folder, made if need be, and return the files. A file appears whole or not at all.
+    """Write a run to a folder, created if needed, and return the files. Each file is written atomically.
 
-    What another run left there under the same names is replaced. Raises OSError where nothing can be written.
+    Files of another run are replaced. Raises OSError if a file cannot be written.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def write_parquet(outcome: RunOutcome, folder: str | Path) -> list[Path]:
 
 
 def read_parquet(folder: str | Path) -> RunOutcome:
-    """The run that `write_parquet` wrote to a folder. Raises ResultFileError where there is none."""
+    """Read the run that `write_parquet` wrote to a folder. Raises ResultFileError if there is none."""
     place = Path(folder)
     lending = (LOANS, RECLAIMS) if (place / LOANS).is_file() else ()
     tables = {name: _read_table(place / name) for name in (JOBS, CLUSTER, ALLOCATIONS, *lending)}
@@ -105,12 +105,12 @@ def _description(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory) -> pa.Table:
-    """Columns by the types that the fields are declared with."""
+    """Make columns of the types with which the fields are declared."""
     columns = {}
     for each in fields(table):
         values = getattr(table, each.name)
         if each.type == "FloatArray":
-            # NaN says that nothing happened: null to whoever reads the file.
+            # NaN means that the event did not happen: null in the file.
             columns[each.name] = pa.array(values, type=pa.float64(), from_pandas=True)
         elif each.type == "IntArray":
             columns[each.name] = pa.array(values, type=pa.int64())
@@ -177,7 +177,7 @@ def _column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
 
 
 def _floats(table: pa.Table, name: str, path: Path) -> FloatArray:
-    # Not fill_null: it would have to tell null from NaN, and to_numpy makes NaN of null by itself.
+    # Not fill_null, which would have to distinguish null from NaN; to_numpy makes NaN of null by itself.
     column: FloatArray = _column(table, name, path).to_numpy().astype(np.float64)
     return column
 

@@ -1,4 +1,4 @@
-"""Runs of a comparison: what tells them apart, and how they are drawn."""
+"""Runs of a comparison: their labels, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from simulation.reports.style import DASHES, PALETTE, TimeUnit, time_axis
 from simulation.reports.summary import summary
 
 Setting = str | int | float | bool
-#: Settings of runs that lend; a run that does not has none of them, which is no difference beyond its number
-#: of servers.
+#: Settings of runs that lend. A run that does not lend has none of them, which is no difference beyond its
+#: number of servers.
 _OF_LOANS = (
     "scaling", "loaning", "inference_servers", "inference_usage", "reclaim", "forecaster", "headroom",
     "forecast_margin", "hysteresis", "hold_seconds", "exact_last_pick", "count_owned_servers",
@@ -23,7 +23,7 @@ _OF_LOANS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One run in a comparison: what it is called, how it is drawn, what came of it."""
+    """One run in a comparison: its label, its line and its results."""
 
     label: str
     colour: str
@@ -33,7 +33,7 @@ class Run:
 
 
 def runs_of(outcomes: Sequence[RunOutcome]) -> list[Run]:
-    """The runs with labels and colours of their own. Raises ValueError without any outcome."""
+    """Return the runs with labels and colours of their own. Raises ValueError without any outcome."""
     if not outcomes:
         raise ValueError("a comparison needs at least one run")
     return [
@@ -49,25 +49,25 @@ def runs_of(outcomes: Sequence[RunOutcome]) -> list[Run]:
 
 
 def line_of(run: Run) -> dict[str, Any]:
-    """The line by which a run is drawn over time."""
+    """Return the line style of a run over time."""
     return {"color": run.colour, "dash": run.dash, "width": 2, "shape": "hv"}
 
 
 def runs_axis(runs: Sequence[Run]) -> TimeUnit:
-    """The time axis on which all of the runs fit."""
+    """Return the time axis that fits all runs."""
     return time_axis(*(run.outcome for run in runs))
 
 
 def bars_height(runs: Sequence[Run]) -> int:
-    """Pixels of a figure with bars for each run."""
+    """Return the height in pixels of a figure with bars for each run."""
     return max(300, 110 + 38 * len(runs))
 
 
 def labels(outcomes: Sequence[RunOutcome]) -> list[str]:
-    """The policy, then what differs between runs of one policy, then a number.
+    """Label runs by policy, then by what differs between runs of one policy, then by number.
 
-    Where some runs lend servers and others do not, or not as many, all are told apart by their servers:
-    "punctual, 4 + 8 servers" are four training servers and eight inference servers.
+    If runs lend different numbers of servers, or some lend none, all labels include servers: "punctual, 4 + 8
+    servers" has four training servers and eight inference servers.
     """
     everything = [outcome.settings for outcome in outcomes]
     by_loans = len({_lent(settings) for settings in everything}) > 1
@@ -106,7 +106,7 @@ def _policy(settings: dict[str, Setting]) -> str:
 
 
 def _lent(settings: dict[str, Setting]) -> int:
-    """Servers of the inference cluster that may lend; 0 where there is none, or nothing is lent."""
+    """Return the servers of the inference cluster that may lend; 0 if nothing is lent."""
     return int(settings.get("inference_servers", 0)) if settings.get("loaning") else 0
 
 

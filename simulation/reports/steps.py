@@ -1,4 +1,4 @@
-"""Step functions of time, thinned for drawing without changing what they add up to."""
+"""Step functions of time, thinned for drawing with unchanged integrals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
-#: More steps than this no screen shows; a report of any length stays small and quick.
+#: No screen shows more steps than this; it bounds the size of reports on long runs.
 MOST_STEPS = 1_200
 
 
@@ -28,11 +28,11 @@ class Steps:
 
 
 def steps(time: FloatArray, values: FloatArray, end_at: float, most: int = MOST_STEPS) -> Steps:
-    """The functions ``values`` (one a row) that step at ``time`` and end at ``end_at``, in at most ``most``
-    steps.
+    """Return the functions ``values`` (one per row) that step at ``time`` and end at ``end_at``, in at most
+    ``most`` steps.
 
-    Beyond that, time is cut in equal spans and each gets the time-weighted mean of what held in it. Spans
-    without a value (NaN) weigh nothing. ``time`` is ascending and not empty.
+    Beyond that, time is cut into equal spans, each with its time-weighted mean. Spans without a value (NaN)
+    have no weight. ``time`` is ascending and not empty.
     """
     rows = np.atleast_2d(values).astype(np.float64)
     end = max(end_at, float(time[-1]))
@@ -52,7 +52,7 @@ def _means(knots: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
     total = np.interp(edges, knots, _running(np.where(known, row, 0.0) * seconds))
     weight = np.interp(edges, knots, _running(known * seconds))
     gained, lasted = np.diff(total), np.diff(weight)
-    # What interpolation leaves of a span without any value is rounding, not a measurement.
+    # For a span without any value interpolation leaves rounding errors, not a measurement.
     measured = lasted > 1e-9 * np.diff(edges)
     means: FloatArray = np.divide(gained, lasted, out=np.full(gained.size, np.nan), where=measured)
     return means
@@ -63,7 +63,7 @@ def _running(amounts: FloatArray) -> FloatArray:
 
 
 def highest(time: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
-    """The highest value of a step function in each span between two edges, the value at its start
+    """Return the highest value of a step function in each span between two edges, the value at its start
     included."""
     first = np.maximum(np.searchsorted(time, edges[:-1], side="right") - 1, 0)
     beyond = np.maximum(np.searchsorted(time, edges[1:], side="left"), first + 1)
@@ -75,8 +75,7 @@ def highest(time: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Counts:
-    """Running counts of events at ``time``. ``exact`` is False where steps between the times were left
-    out."""
+    """Running counts of events at ``time``. ``exact`` is False if steps between the times were left out."""
 
     time: FloatArray
     counts: IntArray
@@ -84,10 +83,9 @@ class Counts:
 
 
 def running_counts(kinds: list[FloatArray], start_at: float, end_at: float, most: int = MOST_STEPS) -> Counts:
-    """How many events of each kind had happened, at every event or, of more than ``most``, at ``most`` equal
-    steps.
+    """Count the events of each kind so far, at every event or, beyond ``most``, at ``most`` equal steps.
 
-    NaN is an event that never happened. The counts at the times given are exact in either case.
+    NaN is an event that never happened. The counts at the returned times are exact in either case.
     """
     happened = [np.sort(events[np.isfinite(events)]) for events in kinds]
     instants = np.unique(np.concatenate([*happened, [start_at]]))

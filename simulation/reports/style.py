@@ -1,4 +1,4 @@
-"""The look that all figures of reports share, and words for times and numbers."""
+"""The common style of all figures of reports, and texts for times and numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulation.reports import measures
 PROMISED = "#3b6fd4"
 PROMISED_PALE = "rgba(59, 111, 212, 0.45)"
 UNPROMISED = "#4fa58c"
-#: Half transparent, so that it recedes on light and on dark paper alike.
+#: Half transparent, so that it recedes on light and on dark backgrounds.
 IDLE = "rgba(128, 140, 156, 0.22)"
 GOOD = "#2e8b57"
 WARNING = "#e08e1b"
@@ -36,8 +36,7 @@ _UNITS = ((240.0, 1.0, "seconds"), (4 * 3600.0, 60.0, "minutes"), (21 * 86400.0,
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure of a report. ``figure`` is None when there is nothing to draw, and then ``empty`` says
-    why."""
+    """One figure of a report. ``figure`` is None if there is nothing to draw; ``empty`` then says why."""
 
     name: str
     title: str
@@ -47,7 +46,7 @@ class Drawing:
     wide: bool = False
 
     def as_json(self, made: str) -> dict[str, Any]:
-        """The figure as Plotly's JSON; ``layout.meta`` holds its title, note and how it was made."""
+        """Return the figure as Plotly's JSON; ``layout.meta`` has its title, note and how it was made."""
         figure = go.Figure(self.figure) if self.figure is not None else base_figure()
         figure.update_layout(
             meta={"title": self.title, "note": self.note, "made": made, "wide": self.wide}
@@ -59,8 +58,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """The unit of a time axis: ``seconds`` of one unit, its name in the plural, and the time that is its
-    zero."""
+    """The unit of a time axis: its length in ``seconds``, its plural name, and the time of its zero."""
 
     seconds: float
     name: str
@@ -68,20 +66,20 @@ class TimeUnit:
 
     @property
     def axis_title(self) -> str:
-        """Times of a trace say little by themselves, so figures count from the beginning of the run."""
+        """Title of the axis, which counts from the beginning of the run, not of the trace."""
         return f"{self.name} since the run began"
 
     def of(self, seconds: FloatArray) -> FloatArray:
-        """Times in this unit."""
+        """Return times in this unit."""
         return (seconds - self.begin_at) / self.seconds
 
     def lengths(self, seconds: FloatArray) -> FloatArray:
-        """Lengths of time in this unit."""
+        """Return lengths of time in this unit."""
         return seconds / self.seconds
 
 
 def time_unit(span_seconds: float) -> TimeUnit:
-    """The unit in which a span reads well: seconds, minutes, hours or days."""
+    """Return the unit that suits a span: seconds, minutes, hours or days."""
     for limit, seconds, name in _UNITS:
         if span_seconds <= limit:
             return TimeUnit(seconds, name)
@@ -89,15 +87,15 @@ def time_unit(span_seconds: float) -> TimeUnit:
 
 
 def time_axis(*outcomes: RunOutcome) -> TimeUnit:
-    """The time axis on which all of these runs fit, from the earliest beginning on."""
+    """Return the time axis that fits all of these runs, from the earliest beginning on."""
     begin = min(measures.begin_at(outcome) for outcome in outcomes)
     unit = time_unit(max(outcome.end_at for outcome in outcomes) - begin)
     return TimeUnit(unit.seconds, unit.name, begin)
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the two units that matter: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``, ``2 d 4
-    h``."""
+    """Return a length of time in its two largest units: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``,
+    ``2 d 4 h``."""
     sign, length = ("-", -seconds) if seconds < 0 else ("", seconds)
     for size, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if length >= size:
@@ -107,8 +105,8 @@ def duration(seconds: float) -> str:
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure without Plotly's own template: text and grid colours are the page's (light or dark)."""
-    # Given at once: set one by one, they take ten times as long.
+    """Return an empty figure without Plotly's template: the page sets the colours (light or dark)."""
+    # Passed together: setting them one by one takes ten times as long.
     figure = go.Figure(
         layout={
             "template": go.layout.Template(),
@@ -128,8 +126,7 @@ def base_figure(**layout: Any) -> go.Figure:
 
 
 def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour: str, **trace: Any) -> None:
-    """A line of steps. Single precision: a screen shows four digits, a page of many figures should stay
-    small."""
+    """Draw a line of steps, in single precision, which is enough for a screen and keeps pages small."""
     figure.add_trace(
         go.Scatter(
             x=x.astype(np.float32), y=y.astype(np.float32), name=name, mode="lines",
@@ -139,7 +136,7 @@ def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour
 
 
 def label_axis(figure: go.Figure, labels: Sequence[str]) -> None:
-    """One line for each label, the first on top. Lines are numbers, so that equal labels stay apart."""
+    """Make one line per label, the first on top. Lines are numbered, so that equal labels stay separate."""
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(labels))),
         ticktext=[plain_text(each, 36) for each in labels],
@@ -149,11 +146,11 @@ def label_axis(figure: go.Figure, labels: Sequence[str]) -> None:
 
 
 def log_ticks(values: FloatArray) -> dict[str, Any]:
-    """A logarithmic axis for some values: marks at 1, 2 and 5 where it is short, else at powers of ten."""
+    """Return a logarithmic axis: marks at 1, 2 and 5 if it is short, else at powers of ten."""
     low, high = math.floor(math.log10(float(values.min()))), math.ceil(math.log10(float(values.max())))
     digits = (1, 2, 5) if high - low < 4 else (1,)
     marks = [float(f"{digit}e{power}") for power in range(low - 1, high + 2) for digit in digits]
-    # The axis ends at marks, so that at least two are seen.
+    # The axis ends at marks, so that at least two are visible.
     ends = [
         max(each for each in marks if each <= values.min()),
         min(each for each in marks if each >= values.max()),
@@ -167,13 +164,13 @@ def log_ticks(values: FloatArray) -> dict[str, Any]:
 
 
 def plain_text(text: str, maximum_length: int = 60) -> str:
-    """Text from outside for use in a figure: Plotly reads a few HTML tags, so none may be left."""
+    """Escape external text for a figure, since Plotly interprets some HTML tags."""
     shortened = text if len(text) <= maximum_length else f"{text[: maximum_length - 1]}…"
     return shortened.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def made_how(outcome: RunOutcome) -> str:
-    """How the figures of a run came about, in one line: that it is a simulation, and of what."""
+    """Describe the origin of a run's figures in one line: that it is a simulation, and its settings."""
     settings = outcome.settings
     parts = ["Simulated"]
     for name, form in (("policy", "policy {}"), ("trace", "trace {}"), ("seed", "seed {}")):

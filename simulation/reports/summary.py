@@ -1,4 +1,4 @@
-"""One run in figures: the JSON summary of `manage.py simulate`."""
+"""One run in numbers: the JSON summary of `manage.py simulate`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ PERCENTILES = (50, 75, 95, 99)
 
 
 def summary(outcome: RunOutcome) -> dict[str, Any]:
-    """The metrics of a run as plain values that JSON can hold. What does not apply is None, a count of
-    nothing 0.
+    """Return the metrics of a run as plain JSON values. What does not apply is None, a count of nothing 0.
 
-    Workload: ``jobs`` all submitted; ``slo_jobs`` and ``best_effort_jobs`` of those classes. Of ``slo`` jobs,
-    ``admitted`` were accepted and ``declined`` refused; the rest was never decided.
+    Workload: ``jobs``, all submitted; ``slo_jobs`` and ``best_effort_jobs`` of those classes. Of ``slo``
+    jobs, ``admitted`` were accepted and ``declined`` refused; the rest had no verdict.
 
     Deadlines: ``deadlines_met`` are ``slo`` jobs completed by their deadline whose promise did not become
     void; ``deadline_satisfactory_ratio`` is their share of all ``slo`` jobs, so declined jobs count as misses
-    (ElasticFlow section 6.1). ``deadlines_met_bound``: so many any schedule could meet at most, the future
-    known, where the run was asked for that. ``admitted_late`` are promised jobs of any class that were not on
-    time, without those whose promise became void; ``voided`` counts these by reason. A job that a stopped run
-    left unfinished before its deadline is neither met nor late. ``fates`` tells, for both classes with a
-    deadline, how many jobs were met, missed, declined, void and open; each row adds up to its class.
+    (ElasticFlow section 6.1). ``deadlines_met_bound``: an upper bound for any schedule with knowledge of the
+    future, if the run computed it. ``admitted_late`` are promised jobs of any class that were not on time,
+    without those whose promise became void; ``voided`` counts these by reason. A job that a stopped run left
+    unfinished before its deadline is neither met nor late. ``fates`` gives, for both classes with a deadline,
+    how many jobs were met, missed, declined, void and open; each row adds up to its class.
 
     Waiting and running, in seconds, of completed jobs of any class: ``mean_jct_seconds`` and
     ``jct_seconds_p50`` to ``p99`` from submission to completion, ``mean_queuing_seconds`` and
@@ -45,24 +44,24 @@ def summary(outcome: RunOutcome) -> dict[str, Any]:
     first planning instant to the end of the run.
 
     Changes: ``rescales``, ``migrations`` and ``preemptions`` are counts; ``preemption_ratio`` is preemptions
-    over jobs submitted (Lyra section 3.7). ``jobs_caught_by_ends``: jobs that were still on a server when it
-    left at its known end.
+    over jobs submitted (Lyra section 3.7). ``jobs_caught_by_ends``: jobs still on a server when it left at
+    its known end.
 
-    Lending (Lyra sections 3.4 and 3.7), of the time until the last submission where it is about usage:
-    ``training_gpu_usage``, share in use of the GPUs that training may use; ``owned_gpu_usage`` and
-    ``on_loan_gpu_usage`` of its parts; ``overall_gpu_usage`` of both clusters, requests included.
-    ``loan_operations``; ``servers_on_loan_mean`` and ``_max``. ``shortfall_servers_max``: most servers that
-    inference needed and did not have, ``shortfall_periods`` in how many periods. ``reclaim_operations``,
-    ``reclaimed_servers``, ``reclaim_preemptions`` (jobs preempted by them), ``reclaim_preempted_share`` of
-    the jobs running (mean over operations), ``reclaim_collateral`` (GPUs that preempted jobs gave up
-    elsewhere, over GPUs asked for), ``reclaim_idle_share`` and ``reclaim_flexible_share`` (servers returned
-    at nobody's cost, or by shrinking alone, over servers asked for), ``reclaim_ahead_share`` (asked for by
-    the forecast before usage rose, over operations).
+    Lending (Lyra sections 3.4 and 3.7); usage is until the last submission: ``training_gpu_usage``, share in
+    use of the GPUs available to training; ``owned_gpu_usage`` and ``on_loan_gpu_usage`` of its parts;
+    ``overall_gpu_usage`` of both clusters, requests included. ``loan_operations``; ``servers_on_loan_mean``
+    and ``_max``. ``shortfall_servers_max``: most servers that inference needed and did not have,
+    ``shortfall_periods``: periods with such a shortfall. ``reclaim_operations``, ``reclaimed_servers``,
+    ``reclaim_preemptions`` (jobs preempted by them), ``reclaim_preempted_share`` of the jobs running (mean
+    over operations), ``reclaim_collateral`` (GPUs that preempted jobs gave up elsewhere, over GPUs asked
+    for), ``reclaim_idle_share`` and ``reclaim_flexible_share`` (idle servers returned, and those returned by
+    shrinking alone, over servers asked for), ``reclaim_ahead_share`` (asked for by the forecast before usage
+    rose, over operations).
 
     The program: ``decisions`` taken and their wall time ``decision_ms_p50`` and ``p99`` in milliseconds;
     ``wall_seconds`` of the event loop alone, ``setup_seconds`` of imports and compilation,
-    ``peak_memory_bytes``. ``interrupted`` says that the run was stopped early; ``broken`` why promised
-    jobs were late; ``settings`` what was asked.
+    ``peak_memory_bytes``. ``interrupted``: the run was stopped early; ``broken``: why promised jobs were
+    late; ``settings``: the run's settings.
     """
     return {
         **_workload(outcome),
@@ -186,5 +185,5 @@ def _percentile(values: FloatArray, share: int) -> float | None:
 
 
 def _plain(value: str | int | float | bool) -> str | int | float | bool | None:
-    """JSON knows neither infinity nor NaN."""
+    """Return a value for JSON, which has neither infinity nor NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

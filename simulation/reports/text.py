@@ -1,4 +1,4 @@
-"""A run's figures for a terminal."""
+"""A run's main figures as text for a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def summary_lines(facts: dict[str, Any]) -> str:
-    """The figures that matter most, a line each."""
+    """Return the most important figures, one per line."""
     ratio, bound = facts["deadline_satisfactory_ratio"], facts["deadlines_met_bound"]
     lines = [
         (
@@ -38,7 +38,7 @@ def summary_lines(facts: dict[str, Any]) -> str:
 
 
 def _lending_lines(facts: dict[str, Any]) -> list[str]:
-    """What came of lending."""
+    """Return the lines on lending."""
     return [
         (
             f"  servers on loan    {facts['servers_on_loan_mean']:.1f}, in use "

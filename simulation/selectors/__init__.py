@@ -1,2 +1,1 @@
-"""Reading studies, their comparisons and files, and what may be asked. Pages and API read through here
-alone."""
+"""Queries for studies, their comparisons and files, and the choices on offer, used by pages and API."""

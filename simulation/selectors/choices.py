@@ -1,4 +1,4 @@
-"""What an operator may choose from: traces, policies, and the live cluster's size."""
+"""Choices that an operator has: traces, policies, and the live cluster's size."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from simulation.policies import policies_where, policy_named
 from simulation.workloads.catalogue import TraceListing, available_traces
 from simulation.workloads.errors import TraceError
 
-#: The network is trained anew for each simulated day: minutes, where most runs take seconds.
+#: The network is trained again for each simulated day, which takes minutes; most runs take seconds.
 TOO_SLOW_FORECASTERS = ("lstm",)
 
 
 @dataclass(frozen=True)
 class LiveCluster:
-    """The live cluster's commonest GPU type: what a study of it starts from.
+    """The live cluster's most common GPU type, from which a study of it starts.
 
     ``inference_servers`` and ``inference_gpu_type``: of its largest inference cluster; 0 and empty without
-    any.
+    one.
     """
 
     gpu_type: str
@@ -48,7 +48,7 @@ class LiveCluster:
 
 @dataclass(frozen=True)
 class UsageListing:
-    """One usage that may be named. ``original``: where a public curve was published."""
+    """One usage on offer. ``original``: where a public curve was published."""
 
     name: str
     description: str
@@ -57,7 +57,7 @@ class UsageListing:
 
 
 def traces_offered() -> tuple[tuple[TraceListing, ...], str]:
-    """Traces by name, and a sentence on what is wrong with the traces folder, where something is."""
+    """Return traces by name, and a sentence on what is wrong with the traces folder, if anything."""
     try:
         return available_traces(), ""
     except (TraceError, OSError) as error:
@@ -65,32 +65,32 @@ def traces_offered() -> tuple[tuple[TraceListing, ...], str]:
 
 
 def policies_offered() -> list[str]:
-    """Names of the policies, the default one first."""
+    """Return the names of the policies, the default one first."""
     return policies_where(lambda policy: True)
 
 
 def borrows(policy: str) -> bool:
-    """Whether a policy puts jobs on servers that are on loan."""
+    """Return whether a policy puts jobs on servers on loan."""
     return policy_named(policy).borrows
 
 
 def prices_newcomers(policy: str) -> bool:
-    """Whether a policy can keep room for newcomers that need little."""
+    """Return whether a policy can keep room for newcomers that need little."""
     return policy_named(policy).prices_newcomers
 
 
 def pricing_policies() -> list[str]:
-    """Names of the policies that can keep room for newcomers, the default one first."""
+    """Return the policies that can keep room for newcomers, the default one first."""
     return policies_where(lambda policy: policy.prices_newcomers)
 
 
 def borrowing_policies() -> list[str]:
-    """Names of the policies that use borrowed servers, the default one first."""
+    """Return the policies that use borrowed servers, the default one first."""
     return policies_where(lambda policy: policy.borrows)
 
 
 def usages_offered() -> list[UsageListing]:
-    """Usage of an inference cluster by name. Public curves may not be on this machine."""
+    """Return the usage series on offer. Public curves may be missing on this machine."""
     return [
         UsageListing(name, description, *_published(name))
         if name in DEMAND_CURVES
@@ -108,27 +108,27 @@ def _published(name: str) -> tuple[bool, str]:
 
 
 def newcomers_offered() -> list[str]:
-    """Rules for newcomers, the usual one first."""
+    """Return the rules for newcomers, the default one first."""
     return [rule.value for rule in Newcomers]
 
 
 def reclaims_offered() -> list[str]:
-    """Ways to choose the servers that go back."""
+    """Return the methods of choosing servers to return."""
     return [method.value for method in ReclaimMethod]
 
 
 def forecasters_offered() -> list[str]:
-    """Who may say what is expected of an inference cluster's next five minutes, nobody last."""
+    """Return the forecasters of an inference cluster's next five minutes, "none" last."""
     return [*(name for name in FORECASTERS if name not in TOO_SLOW_FORECASTERS), NO_FORECASTER]
 
 
 def limits() -> dict[str, Any]:
-    """The most that a study may ask for."""
+    """Return the limits of a study."""
     return dict(settings.SIMULATION_LIMITS)
 
 
 def live_cluster() -> LiveCluster | None:
-    """The live cluster in short; None while it has no usable server."""
+    """Return a summary of the live cluster; None if it has no usable server."""
     cluster = cluster_shown()
     if cluster is None:
         return None

@@ -1,4 +1,4 @@
-"""What the pages on simulations show: lists, how far runs are, and the comparison as a table."""
+"""Content of the pages on simulations: lists, progress of runs, and the comparison as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, result_files, studies
 
 ROWS_PER_PAGE = 20
-#: Metrics that are shown at once; the others are folded away.
+#: Metrics that are shown at once; the others are collapsed.
 HEADLINES = (
     "slo_jobs", "admitted", "declined", "deadlines_met", "deadlines_met_bound", "deadline_satisfactory_ratio",
     "admitted_late",
@@ -23,7 +23,7 @@ HEADLINES = (
     "migrations",
     "preemptions", "decision_ms_p99", "wall_seconds",
 )  # fmt: skip
-#: Shown at once too where servers are lent.
+#: Shown at once too if servers are lent.
 HEADLINES_OF_LOANS = (
     "servers_on_loan_mean", "on_loan_gpu_usage", "overall_gpu_usage", "reclaim_operations",
     "reclaim_preemptions",
@@ -48,7 +48,7 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file of a finished run: its name, and what it is called in a row of others."""
+    """A file of a finished run: its name, and its short label."""
 
     name: str
     label: str
@@ -56,7 +56,7 @@ class ResultFile:
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run and what it came to in one figure."""
+    """One run with its main result."""
 
     run: SimulationRun
     files: list[ResultFile]
@@ -80,7 +80,7 @@ class ComparisonTable:
 
 
 def studies_page(number: int) -> tuple[list[StudyRow], Page]:
-    """One page of the list, newest first."""
+    """Return one page of the list, newest first."""
     found = Paginator(studies(), ROWS_PER_PAGE).get_page(number)
     return [_row(study) for study in found.object_list], found
 
@@ -101,7 +101,7 @@ def _row(study: SimulationStudy) -> StudyRow:
 
 
 def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
-    """The study's runs in the order in which they were asked for."""
+    """Return the study's runs in the order of the request."""
     rows = []
     for run in study.runs.all():
         facts = run.summary or {}
@@ -113,12 +113,12 @@ def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
 
 
 def comparison_table(study: SimulationStudy) -> ComparisonTable | None:
-    """The finished runs side by side; None before the first is done and compared."""
+    """Return the finished runs side by side; None before the first is done and compared."""
     compared = _comparison_or_why_not(study)
     if compared is None:
         return None
     by_name = {row["name"]: row for row in compared["table"]}
-    # What was said of the study stands at its head already.
+    # The page shows the study's own notes already.
     notes = dict.fromkeys(
         note for run in compared["runs"] for note in run["notes"] if note not in study.notes
     )
@@ -146,7 +146,7 @@ def _without(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[
 
 
 def comparison_figure(study: SimulationStudy, name: str) -> dict[str, Any]:
-    """One figure for the page's script: Plotly's JSON with its note, or the sentence for an empty one."""
+    """Return one figure for the page's script: Plotly's JSON with its note, or why it is empty."""
     compared = _comparison_or_why_not(study)
     figure = (compared or {"figures": {}})["figures"].get(name)
     if figure is None:

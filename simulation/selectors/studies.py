@@ -1,4 +1,4 @@
-"""Studies, their runs, comparisons and files."""
+"""Queries for studies, their runs, comparisons and files."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COMPARISON_FIGURES = {
     "reclaims": "Reclaims and their cost",
     "decisions": "Time of a decision",
 }
-#: Those that say something only where servers are lent.
+#: Figures that need servers on loan.
 _FIGURES_OF_LOANS = ("on_loan", "reclaims")
 
 
 def studies() -> QuerySet[SimulationStudy]:
-    """All studies, newest first, with their runs; without the live states, which are large."""
+    """Return all studies, newest first, with their runs; without the live states, which are large."""
     return SimulationStudy.objects.defer("live_state").select_related("created_by").prefetch_related("runs")
 
 
 def study_get(study_id: int) -> SimulationStudy:
-    """One study.
+    """Return one study.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
     """
     study = studies().filter(pk=study_id).first()
     if study is None:
@@ -54,7 +54,7 @@ def study_get(study_id: int) -> SimulationStudy:
 
 
 def run_get(study_id: int, run_id: int) -> SimulationRun:
-    """One run of a study.
+    """Return one run of a study.
 
     Raises:
         NotFound: the study has no such run.
@@ -66,8 +66,8 @@ def run_get(study_id: int, run_id: int) -> SimulationRun:
 
 
 def comparison_of(study: SimulationStudy) -> dict[str, Any] | None:
-    """The comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None before
-    there is one.
+    """Return the comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None
+    before the first.
 
     Raises:
         Unavailable: the store does not answer.
@@ -90,7 +90,7 @@ def _comparison(key: str) -> dict[str, Any]:
 
 
 def report_open(study: SimulationStudy) -> bytes:
-    """The HTML report of the finished runs.
+    """Return the HTML report of the finished runs.
 
     Raises:
         NotFound: no run is finished yet, or its file is gone.
@@ -103,7 +103,7 @@ def report_open(study: SimulationStudy) -> bytes:
 
 
 def figures_of(study: SimulationStudy) -> dict[str, str]:
-    """Figures of the study's page and their titles."""
+    """Return the figures of the study's page with their titles."""
     return {
         name: title
         for name, title in COMPARISON_FIGURES.items()
@@ -112,12 +112,12 @@ def figures_of(study: SimulationStudy) -> dict[str, str]:
 
 
 def result_files(run: SimulationRun) -> tuple[str, ...]:
-    """Names of the Parquet files that the run leaves: two more where servers were lent."""
+    """Return the names of the run's Parquet files: two more if servers were lent."""
     return RESULT_FILES + (LOAN_FILES if run.inference_servers else ())
 
 
 def result_open(run: SimulationRun, name: str) -> IO[bytes]:
-    """One of a finished run's Parquet files.
+    """Open one of a finished run's Parquet files.
 
     Raises:
         NotFound: the run is not finished, or there is no such file.

@@ -1,4 +1,4 @@
-"""What an operator asks of a study, and the runs that answer it."""
+"""An operator's request for a study, and the runs that answer it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulation.workloads.errors import listed
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What an operator asks. None is what the trace's authors, or the live cluster, use."""
+    """A request for a study. None means the value of the trace's authors, or of the live cluster."""
 
     source: str
     policies: tuple[str, ...]
@@ -53,7 +53,7 @@ class StudyRequest:
 
 
 class AskedRun(NamedTuple):
-    """One policy on so many servers beside so many inference servers."""
+    """One policy on a number of servers beside a number of inference servers."""
 
     policy: str
     servers: int
@@ -62,12 +62,12 @@ class AskedRun(NamedTuple):
 
 
 def invalid(field: str, message: str) -> InvalidRequest:
-    """The refusal of one field of a request."""
+    """Return the refusal of one field of a request."""
     return InvalidRequest(f"{field}: {message}", errors={field: [message]})
 
 
 def check_policies(policies: Iterable[str]) -> None:
-    """Raises InvalidRequest where there is no policy of a name."""
+    """Raise InvalidRequest for an unknown policy."""
     try:
         policies_named(policies)
     except UnknownPolicy as error:
@@ -77,11 +77,11 @@ def check_policies(policies: Iterable[str]) -> None:
 def runs_asked(
     request: StudyRequest, servers: Sequence[int], newcomers: str = Newcomers.OPEN
 ) -> list[AskedRun]:
-    """A run of each policy for each number of servers, of inference servers, and each rule for newcomers.
+    """Return a run for each combination of policy, numbers of servers, and rule for newcomers.
 
-    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would
-    be the same. So has one that cannot keep room for newcomers one run, with open ones. ``newcomers``: the
-    rule where none is asked for.
+    A policy that uses no borrowed servers has one run, without loans, for each number of servers, since more
+    would be equal. Likewise a policy that cannot keep room for newcomers has runs with open ones only.
+    ``newcomers``: the rule if the request gives none.
     """
     asked = product(
         servers, request.inference_servers or (0,), request.policies, request.newcomers or (newcomers,)
@@ -96,8 +96,7 @@ def runs_asked(
 
 
 def check_newcomers(request: StudyRequest) -> None:
-    """Raises InvalidRequest for an unknown rule, or where none of the policies can keep room for
-    newcomers."""
+    """Raise InvalidRequest for an unknown rule, or if no policy can keep room for newcomers."""
     known = [rule.value for rule in Newcomers]
     unknown = [rule for rule in request.newcomers if rule not in known]
     if unknown:
@@ -109,7 +108,7 @@ def check_newcomers(request: StudyRequest) -> None:
 
 
 def newcomers_notes(request: StudyRequest) -> list[str]:
-    """What is decided for whoever asks, in sentences."""
+    """Return notes on policies that run with open newcomers alone."""
     plain = [policy for policy in dict.fromkeys(request.policies) if not prices_newcomers(policy)]
     if Newcomers.PRUDENT not in request.newcomers or not plain:
         return []
@@ -117,8 +116,7 @@ def newcomers_notes(request: StudyRequest) -> list[str]:
 
 
 def check_size(runs: Sequence[AskedRun], columns: dict[str, Any]) -> None:
-    """Raises InvalidRequest where there are more runs, or GPUs of a run, than may be, or no server beyond the
-    reserve."""
+    """Raise InvalidRequest for more runs, or GPUs of a run, than allowed, or no server beyond the reserve."""
     most_runs = int(settings.SIMULATION_LIMITS["runs"])
     if len(runs) > most_runs:
         raise invalid("policies", f"That makes {len(runs)} runs; a study may have {most_runs}.")

@@ -1,4 +1,4 @@
-"""The comparison of a study's finished runs, made once by a worker so that pages only read it."""
+"""The comparison of a study's finished runs, made once by a worker and then read by pages."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from simulation.store import COMPARISON_FILE, REPORT_FILE
 
 log = structlog.get_logger(__name__)
 
-#: Runs end one after another: this often at most is a comparison begun again because one more ended
-#: meanwhile.
+#: Limit on how often a comparison starts again because another run ended meanwhile.
 MOST_ROUNDS = 5
 
 
 def refresh_comparison(study_id: int) -> bool:
-    """Compare the study's finished runs unless that was done. Returns whether a comparison was stored.
+    """Compare the study's finished runs unless that is done. Return whether a comparison was stored.
 
-    Raises OSError where the store does not take it.
+    Raises OSError if the store fails.
     """
     for _ in range(MOST_ROUNDS):
         study = SimulationStudy.objects.filter(pk=study_id).first()
@@ -91,7 +90,7 @@ def _outcomes(runs: list[SimulationRun]) -> tuple[list[RunOutcome], list[Simulat
 
 @transaction.atomic
 def _point_to(study_id: int, key: str, compared: list[int]) -> bool:
-    """Make it the study's comparison, unless more has ended or somebody else has done the same."""
+    """Make it the study's comparison, unless another run ended or another worker stored the same one."""
     study = SimulationStudy.objects.select_for_update(no_key=True).filter(pk=study_id).first()
     if study is None or study.compared_runs == compared or [run.pk for run in _done(study_id)] != compared:
         return False

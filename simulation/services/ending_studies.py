@@ -13,7 +13,7 @@ from simulation.services.runs import RUNS, tell_pages
 
 @transaction.atomic
 def study_cancel(*, study: SimulationStudy) -> int:
-    """Cancel what of the study is unfinished. Returns how many runs that were.
+    """Cancel the study's unfinished runs. Return their number.
 
     Raises:
         Conflict: every run is finished.
@@ -28,10 +28,10 @@ def study_cancel(*, study: SimulationStudy) -> int:
 
 @transaction.atomic
 def run_cancel(*, run: SimulationRun) -> SimulationRun:
-    """Cancel one run: at once while it is queued, else as soon as its worker looks.
+    """Cancel one run: at once if it is queued, else when its worker next checks.
 
     Raises:
-        Conflict: it is finished.
+        Conflict: the run is finished.
     """
     current = SimulationRun.objects.select_for_update().get(pk=run.pk)
     if current.finished():
@@ -41,9 +41,9 @@ def run_cancel(*, run: SimulationRun) -> SimulationRun:
 
 @transaction.atomic
 def study_delete(*, study: SimulationStudy) -> None:
-    """Delete the study with its runs and files. A worker on one of its runs stops and leaves nothing."""
+    """Delete the study with its runs and files. A worker on one of its runs stops and leaves no files."""
     key = store.study_folder(study.pk)
     study.delete()
     tell_pages()
-    # Files that stay because the store is away are swept up later (`runs.delete_orphans`).
+    # Files left because the store is unavailable are deleted later (`runs.delete_orphans`).
     transaction.on_commit(lambda: store.remove(key))

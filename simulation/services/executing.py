@@ -1,4 +1,4 @@
-"""Running a claimed run: from the study's rows to Parquet files and a summary."""
+"""Execution of a claimed run: from the study's rows to Parquet files and a summary."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ log = structlog.get_logger(__name__)
 
 
 def execute_run(run_id: int) -> bool:
-    """Run it, if it is queued and nobody else takes it. Returns whether results were stored.
+    """Execute the run if it is queued and no other worker claims it. Return whether results were stored.
 
-    Raises whatever is wrong with the simulator itself, after the run has been marked as failed.
+    Raises any error of the simulator itself, after the run has been marked as failed.
     """
     return RUNS.work_off(
         run_id,
@@ -68,8 +68,8 @@ def _explained(error: Exception) -> str | None:
 def simulated(
     study: SimulationStudy, run: SimulationRun, told: Callable[[int, int, float], None]
 ) -> RunOutcome:
-    """One run of a study. ``told`` hears how many of how many jobs have ended by which simulated second, and
-    raises when it shall not go on.
+    """Simulate one run of a study. ``told`` receives jobs ended, all jobs and the simulated second, and
+    raises to stop the run.
 
     Raises:
         TraceError: the trace cannot be used.
@@ -81,14 +81,14 @@ def simulated(
         raise TraceError(f"the trace has more than {limit} jobs; limit them")
     told(0, workload.jobs, 0.0)
     asked = settings_for(study, run, workload)
-    # Jobs of the live cluster were submitted before time 0, when nothing fails any more.
+    # Jobs of the live cluster were submitted before time 0; failures before it are past.
     failures = [
         one for one in drawn_failures(study.failures_per_server_day, asked, workload) if one.at >= 0.0
     ]
     simulation = Simulation(workload, asked, failures, progress=told)
     if study.source == StudySource.LIVE:
         state = unpack(bytes(study.live_state or b""))
-        # Of the servers on loan those stay so that the run has, where its servers are like the live ones.
+        # Servers stay on loan up to the run's inference servers, if its servers have the live ones' size.
         on_loan = min(state.servers_on_loan, run.inference_servers)
         on_loan = on_loan if study.gpus_per_server == state.gpus_per_server else 0
         jobs = under_way(state, run.servers, study.gpus_per_server, lent_servers=on_loan)
@@ -97,8 +97,8 @@ def simulated(
 
 
 def workload_for(study: SimulationStudy) -> Workload:
-    """The study's jobs, the same for each of its runs. Raises TraceError or ValueError where they cannot be
-    had."""
+    """Return the study's jobs, the same for each of its runs. Raises TraceError or ValueError if they
+    cannot be loaded."""
     if study.source == StudySource.LIVE:
         workload = workload_of(unpack(bytes(study.live_state or b"")))
         return workload if study.limit_jobs is None else workload.first(study.limit_jobs)
@@ -113,7 +113,7 @@ def workload_for(study: SimulationStudy) -> Workload:
 
 
 def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload) -> SimulationSettings:
-    """What the run is run with."""
+    """Return the settings of a run."""
     kind = study.gpu_type or reference_gpu_type(workload)
     return SimulationSettings(
         policy=run.policy,
@@ -133,7 +133,7 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
 
 
 def _store(attempt: Attempt[SimulationRun], outcome: RunOutcome) -> bool:
-    """Files first, then the row that points to them; without the row the files go again."""
+    """Store the files, then the row that points to them; delete the files if the row cannot be stored."""
     run, found = attempt.row, summary(outcome)
     key = f"{store.study_folder(run.study_id)}/run-{run.pk}-{attempt.token[:12]}"
     with tempfile.TemporaryDirectory(prefix="simulation-") as folder:

@@ -1,5 +1,4 @@
-"""Servers on loan in studies: what is asked of them is checked and filled in, and becomes what a run
-lends."""
+"""Servers on loan in studies: checks and defaults of the request, and the lending settings of a run."""
 
 from __future__ import annotations
 
@@ -31,17 +30,17 @@ from simulation.services.asking import StudyRequest, invalid
 from simulation.workloads.errors import listed
 
 USUAL_USAGE = "daily"
-#: As inference clusters of the live platform have it.
+#: The default of inference clusters of the live platform.
 USUAL_RECLAIM = ReclaimMethod.IMPROVED
 USUAL_FORECASTER = "persistence"
 
-#: What is only about servers on loan.
+#: Fields about servers on loan.
 _OF_LOANS = ("inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster")
 
 
 @dataclass(frozen=True)
 class UsualLoans:
-    """What a study takes where nobody says otherwise."""
+    """Defaults of a study's fields about loans."""
 
     usage: str = USUAL_USAGE
     reclaim: str = USUAL_RECLAIM.value
@@ -49,11 +48,11 @@ class UsualLoans:
 
 
 def check_loans(request: StudyRequest) -> None:
-    """Refuse what cannot be, before anything is read.
+    """Check the request's fields about loans before anything is read.
 
     Raises:
-        InvalidRequest: something about loans where nothing is lent; unknown usage, or usage that is not on
-            this machine; policies of which none uses borrowed servers.
+        InvalidRequest: fields about loans without inference servers; unknown usage, or usage that is not on
+            this machine; no policy uses borrowed servers.
     """
     if not request.lends:
         given = next((name for name in _OF_LOANS if getattr(request, name) not in (None, "")), None)
@@ -97,7 +96,7 @@ def _check_usage(source: str, name: str) -> None:
 
 
 def loan_columns(request: StudyRequest, gpu_type: str, usual: UsualLoans) -> dict[str, Any]:
-    """The study's columns about loans, by their names; none where nothing is lent."""
+    """Return the study's columns about loans by name; empty if nothing is lent."""
     if not request.lends:
         return {}
     return {
@@ -110,10 +109,10 @@ def loan_columns(request: StudyRequest, gpu_type: str, usual: UsualLoans) -> dic
 
 
 def lent_gpu_type(asked: str, own: str, known: tuple[str, ...]) -> str:
-    """The kind of the inference cluster's GPUs in a study of a trace, as the trace's throughputs spell it.
+    """Return the kind of the inference cluster's GPUs in a study of a trace, as its throughputs spell it.
 
-    ``known``: kinds that something was measured on. Nothing asked for is T4, or the trace's own kind where
-    nothing was measured on T4. Raises InvalidRequest for a kind that nothing was measured on.
+    ``known``: kinds with measurements. The default is T4, or the trace's own kind if nothing was measured on
+    T4. Raises InvalidRequest for a kind without measurements.
     """
     for wanted in (asked,) if asked else (USUAL_GPU_TYPE, own):
         found = next((kind for kind in known if kind.lower() == wanted.lower()), None)
@@ -125,7 +124,7 @@ def lent_gpu_type(asked: str, own: str, known: tuple[str, ...]) -> str:
 
 
 def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
-    """What is said of loans beside the study."""
+    """Return the study's notes on loans."""
     if not request.lends:
         return []
     notes = [f"The inference cluster's GPUs are {columns['inference_gpu_type']}."]
@@ -140,11 +139,11 @@ def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
 
 
 def loans_of_live(request: StudyRequest, state: LiveState, serving: LiveServing) -> dict[str, Any]:
-    """The study's columns about loans on the live cluster, as its inference cluster has them, and
-    ``live_notes``.
+    """Return the study's columns about loans on the live cluster, by default those of its inference cluster,
+    and ``live_notes``.
 
     Raises:
-        InvalidRequest: none of the jobs was measured on the kind of GPU that was asked for.
+        InvalidRequest: no job was measured on the requested kind of GPU.
     """
     inference = state.inference
     assert inference is not None
@@ -186,10 +185,9 @@ def _usage_notes(request: StudyRequest, columns: dict[str, Any], serving: LiveSe
 
 
 def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | None:
-    """What a run lends; None where it lends nothing. Jobs are what their measured curves say, as on the live
-    platform.
+    """Return what a run lends; None if nothing. Jobs follow their measured curves, as on the live platform.
 
-    Raises TraceError or ValueError where its usage cannot be read.
+    Raises TraceError or ValueError if its usage cannot be read.
     """
     if not run.inference_servers:
         return None
@@ -212,7 +210,7 @@ def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | 
 
 
 def _live_usage(study: SimulationStudy, state: LiveState) -> UsageSeries:
-    """Usage from the moment of the study on: as measured, or a curve from that time of the day (UTC) on."""
+    """Return usage from the study's moment on: as measured, or a curve from that time of the day (UTC) on."""
     inference = state.inference
     if study.inference_usage == MEASURED_USAGE and inference is not None:
         return UsageSeries(

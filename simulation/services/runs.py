@@ -1,4 +1,4 @@
-"""Runs as long tasks, the comparisons that follow from them, and what is found missing of either."""
+"""Runs as long tasks, the comparisons made of them, and sweeps for lost ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from scheduling.services.rows.wakeups import hint, wake
 from simulation import store
 from simulation.models import SimulationRun, SimulationStudy
 
-#: A comparison is made right after a run; one that is still missing after this long was lost with its worker.
+#: Comparisons are made right after a run; one missing for this long was lost with its worker.
 COMPARISON_LATE = timedelta(seconds=60)
 
 
 def tell_pages(kind: str = "simulations") -> None:
-    """Pages that show simulations read again: how far runs are, or with ``compared`` their figures as
-    well."""
+    """Let pages on simulations reload: progress of runs, and for kind ``compared`` the figures too."""
     hint("cluster:simulations", kind=kind)
 
 
@@ -36,12 +35,12 @@ RUNS = LongTask(
 
 
 def study_of(run_id: int) -> int | None:
-    """The run's study; None where the run was deleted."""
+    """Return the run's study; None if the run was deleted."""
     return SimulationRun.objects.filter(pk=run_id).values_list("study_id", flat=True).first()
 
 
 def sweep_runs() -> int:
-    """`LongTask.sweep`, and ask for comparisons that are missing. Returns how many things it put right."""
+    """Run `LongTask.sweep`, and ask for missing comparisons. Return how many rows were repaired."""
     return RUNS.sweep() + _wake_comparisons()
 
 
@@ -58,8 +57,7 @@ def _wake_comparisons() -> int:
 
 
 def delete_orphans() -> int:
-    """Delete files of studies that exist no more: the store was away, or a worker finished after the
-    deletion."""
+    """Delete files of deleted studies, left because the store was unavailable or a worker finished later."""
     stored = store.studies_stored()
     known = set(SimulationStudy.objects.filter(pk__in=stored).values_list("pk", flat=True))
     return sum(store.remove(store.study_folder(study_id)) for study_id in stored if study_id not in known)

@@ -42,12 +42,12 @@ from simulation.workloads.errors import TraceError, listed
 
 
 def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
-    """Store a study with a run for each policy, number of servers and of inference servers, and rule for
-    newcomers; queue them.
+    """Store and queue a study, with a run for each policy, number of servers, number of inference servers,
+    and rule for newcomers.
 
     Raises:
-        InvalidRequest: unknown policies or trace, or more than may be asked.
-        QuotaExceeded: too many runs are waiting already.
+        InvalidRequest: unknown policies or trace, or a limit is exceeded.
+        QuotaExceeded: too many runs are waiting.
         Unavailable: there is no live cluster to start from.
     """
     check_policies(request.policies)

@@ -1,4 +1,4 @@
-"""From what a trace says to a workload: profiles, and by seed what the trace leaves open (spec 4.1)."""
+"""From a parsed trace to a workload: profiles, and by seed whatever the trace leaves open (spec 4.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulation.workloads.throughputs import ThroughputTable
 from simulation.workloads.workload import ModelProfile, Workload
 
 Pair = tuple[str, int]
-#: Model and batch, numbers of workers, and bytes of one worker (-1: as the table says).
+#: Model and batch, numbers of workers, and bytes of one worker (-1: the table's value).
 Profiled = tuple[Pair, tuple[int, ...], float]
 
 # Measured, but not in the pool that ElasticFlow draws from: it hardly gains from a second GPU (spec 4.1).
@@ -37,9 +37,9 @@ def assemble(
     options: WorkloadOptions,
     notes: tuple[str, ...] = (),
 ) -> Workload:
-    """The workload of ``trace``, in order of submission. Throughput is taken on the first of ``gpu_types``.
+    """Return the workload of ``trace``, in order of submission; the first of ``gpu_types`` is the reference.
 
-    Raises TraceError for doubled ids and for models that were not measured on that type.
+    Raises TraceError for duplicate ids and for models that were not measured on that type.
     """
     jobs = sorted(trace.jobs, key=lambda job: (job.submitted_at, job.job_id))
     _refuse_doubled_ids(trace.jobs)
@@ -77,7 +77,7 @@ def _profile(table: ThroughputTable, gpu_types: Sequence[str], asked: Profiled) 
 
 
 class _Builder:
-    """Columns that grow by one job at a time."""
+    """Columns of the workload, built job by job."""
 
     def __init__(
         self, table: ThroughputTable, gpu_type: str, jobs: int, seed: int, options: WorkloadOptions
@@ -148,7 +148,7 @@ class _Builder:
         return choice[int(draw * len(choice))]
 
     def _require_measured(self, job: JobRecord, pair: Pair) -> None:
-        """Raises TraceError where none of a job's numbers of workers can be simulated."""
+        """Raise TraceError if none of a job's numbers of workers can be simulated."""
         measured = self.table.points[pair][self.gpu_type]
         batch = pair[1]
         if job.worker_counts and not any(
@@ -162,7 +162,7 @@ class _Builder:
             )
 
     def _request(self, job: JobRecord, pair: Pair) -> tuple[int, bool]:
-        """The measured GPU count that stands for what was asked, and whether it is the same."""
+        """Return the measured GPU count that replaces the requested one, and whether they are equal."""
         if pair not in self.counts_of:
             self.counts_of[pair] = sorted(self.table.points[pair][self.gpu_type])
         counts = self.counts_of[pair]
@@ -190,14 +190,14 @@ class _Builder:
 
 
 def drawable(table: ThroughputTable, gpu_type: str) -> tuple[Pair, ...]:
-    """The (model, batch) pairs that jobs without a model are drawn from, each equally likely."""
+    """Return the (model, batch) pairs from which models are drawn, each equally likely."""
     return tuple(pair for pair in table.measured_on(gpu_type) if pair[0] not in NOT_DRAWN)
 
 
 def feasible_on(table: ThroughputTable, pool: Sequence[Pair], gpu_type: str, gpus: int) -> list[Pair]:
-    """Those of ``pool`` that ran on ``gpus`` GPUs; where none did, those that ran on the most GPUs.
+    """Return the pairs of ``pool`` measured on ``gpus`` GPUs, else those measured on the most GPUs.
 
-    Raises TraceError when the pool is empty.
+    Raises TraceError if the pool is empty.
     """
     if not pool:
         raise TraceError(f"no model in {table.source} was measured on {gpu_type}, so none can be drawn")
@@ -209,7 +209,7 @@ def feasible_on(table: ThroughputTable, pool: Sequence[Pair], gpu_type: str, gpu
 
 
 def unknown_model(job: JobRecord, table: ThroughputTable, gpu_type: str | None = None) -> TraceError:
-    """The error for a model that has no throughput, with those that have."""
+    """Return the error for a model without throughput, which lists the models that have one."""
     known = [
         f"{model}/{batch}"
         for model, batch in (table.measured_on(gpu_type) if gpu_type else sorted(table.points))

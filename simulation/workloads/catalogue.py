@@ -1,5 +1,4 @@
-"""Workloads by name or path: the one entry of this package for the simulator, the pages and the
-benchmarks."""
+"""Workloads by name or path: the entry point of this package for simulator, pages and benchmarks."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from simulation.workloads.throughputs import (
 from simulation.workloads.trace_file import TraceFile
 from simulation.workloads.workload import Workload
 
-# Where the tables lie, seen from the trace's folder, the folders above it and the traces folder.
+# Places of the tables, relative to the trace's folder, the folders above it and the traces folder.
 TABLE_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     LONG_TABLE: {LONG_TABLE: ("", "elasticflow")},
     GAVEL_TABLE: {GAVEL_TABLE: ("", "gavel", "traces/gavel"), GAVEL_JSON: ("", "scheduler")},
@@ -55,19 +54,18 @@ def load_workload(
     options: WorkloadOptions | None = None,
     allow_paths: bool = True,
 ) -> Workload:
-    """The workload called ``trace``: a file's path, a synthetic profile, or a trace in the traces folder.
+    """Return the workload ``trace``: a file's path, a synthetic profile, or a trace in the traces folder.
 
-    Options may stand behind the name: ``elasticflow:jobs=200,best_effort_share=0.3``.
+    Options may follow the name: ``elasticflow:jobs=200,best_effort_share=0.3``.
 
-    ``throughputs``: a table or its folder; None takes the one beside the trace's data, or the built-in
-    synthetic one where models are drawn. ``gpu_type``: the reference, on which durations and requests are
-    taken; None is the one usual for the format, and where the trace's models were all measured on one other
-    type alone, that one is taken (`reference_gpu_type` tells). Profiles hold all other types of the table
-    too. ``seed`` draws what the trace leaves open. ``limit_jobs`` keeps the first jobs by submission.
-    ``allow_paths``: whether ``trace`` may be any file of this machine, or a name alone, as for requests from
-    a network.
+    ``throughputs``: a table or its folder; None uses the one beside the trace's data, or the built-in
+    synthetic one if models are drawn. ``gpu_type``: the reference for durations and requests; None is the
+    format's usual one, or the only type on which all of the trace's models were measured
+    (`reference_gpu_type` returns it). Profiles include all other types of the table. ``seed`` draws what the
+    trace leaves open. ``limit_jobs`` keeps the first jobs by submission. ``allow_paths``: whether ``trace``
+    may be any file of this machine; False, for requests from a network, allows names only.
 
-    Raises TraceError, whose text is one line for a person to read.
+    Raises TraceError with one line for users.
     """
     name, chosen = split_options(trace, options or WorkloadOptions())
     if limit_jobs is not None and limit_jobs < 1:
@@ -85,20 +83,20 @@ def load_workload(
 
 
 def reference_gpu_type(workload: Workload) -> str:
-    """The GPU type that the workload's durations and requests are about; every model was measured on it."""
+    """Return the GPU type of the workload's durations and requests; every model was measured on it."""
     return next(iter(workload.profiles[0].by_kind))
 
 
 def gpu_types_of(workload: Workload) -> tuple[str, ...]:
-    """Every GPU type that one of the workload's models was measured on, the reference first."""
+    """Return every GPU type on which one of the workload's models was measured, the reference first."""
     return tuple(dict.fromkeys(kind for profile in workload.profiles for kind in profile.by_kind))
 
 
 @dataclass(frozen=True, slots=True)
 class TraceListing:
-    """One trace that may be named. ``available``: it is synthetic or its file is there; ``original``: where
-    it was published. ``jobs``: how many, None where counting would mean reading the file. The last three are
-    the cluster that its authors simulate it on, where known.
+    """A trace on offer. ``available``: it is synthetic or its file exists; ``original``: where it was
+    published. ``jobs``: None if counting them would need the whole file. The last three are the cluster on
+    which its authors simulate it, if known.
     """
 
     name: str
@@ -113,9 +111,9 @@ class TraceListing:
 
 
 def available_traces() -> tuple[TraceListing, ...]:
-    """Synthetic profiles, the public traces, and other files in the traces folder that are traces.
+    """Return synthetic profiles, the public traces, and other traces in the traces folder.
 
-    Raises TraceError when `PUNCTUAL_TRACES` names no folder.
+    Raises TraceError if `PUNCTUAL_TRACES` names no folder.
     """
     folder = traces_folder()
     listings = [
@@ -203,7 +201,7 @@ def _from_file(
 
 
 def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> ThroughputTable:
-    """The table beside the trace, or the built-in one where the trace names no model or only built-in
+    """Return the table beside the trace, or the built-in one if the trace names no model or only built-in
     ones."""
     named = {job.model for job in parsed.jobs if job.model is not None}
     if named and named <= set(NETWORKS):
@@ -234,7 +232,7 @@ def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> 
 
 
 def _with_pollux_tables(path: Path, parsed: ParsedTrace, table: ThroughputTable) -> ThroughputTable:
-    """Adds batches that only Pollux's own tables cover."""
+    """Add batches that only Pollux's own tables cover."""
     folder = pollux.tables_folder(path)
     if folder is None:
         return table
@@ -251,7 +249,7 @@ def _with_pollux_tables(path: Path, parsed: ParsedTrace, table: ThroughputTable)
 def _choose_gpu_types(
     parsed: ParsedTrace, table: ThroughputTable, asked: str | None, usual: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All GPU types of the table, the reference first, and a note when that is not what was asked for."""
+    """Return the table's GPU types, the reference first, and a note if it is not the requested one."""
     named = {(job.model, job.global_batch_size): job for job in parsed.jobs if job.model is not None}
     complete = [
         kind
@@ -259,7 +257,7 @@ def _choose_gpu_types(
         if all(table.points.get((model or "", batch), {}).get(kind) for model, batch in named)
     ]
     if asked and not named:
-        table.gpu_type_named(asked)  # models are drawn: any type will do, but it must be there
+        table.gpu_type_named(asked)  # models are drawn: any type of the table is valid
     notes: tuple[str, ...] = ()
     wanted = [name.lower() for name in ([asked] if asked else [usual, USUAL_GPU_TYPE])]
     reference = next((kind for name in wanted for kind in complete if kind.lower() == name), None)

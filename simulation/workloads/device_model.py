@@ -1,19 +1,17 @@
-"""Throughput curves computed from a small model of devices and models, so that workloads need no measured
-table.
+"""Throughput curves computed from a small model of devices and networks, so that no measured table is needed.
 
 **Synthetic**: every name starts with ``synthetic-`` and nothing here was measured. One iteration of global
 batch B on n GPUs takes
 
     fixed + compute * (1 + spread * log2 n) + max(0, all-reduce - overlap * compute)
 
-compute    = work per sample * (B/n + batch at half speed) / sustained speed: small local batches waste the
-device all-reduce = 2 (n-1)/n * gradient bytes / bandwidth + 2 (n-1) * latency: a ring, over all of the
-servers' network links
-             as soon as n exceeds one server
+compute    = work per sample * (B/n + batch at half speed) / sustained speed; small local batches waste the
+             device
+all-reduce = 2 (n-1)/n * gradient bytes / bandwidth + 2 (n-1) * latency: a ring, over all of the servers'
+             network links if n exceeds one server
 
-The first part falls with n, the second one grows: curves rise to a ceiling that depends on the model and fall
-beyond it. A local batch that does not fit the device's memory is no point. Sizes are of the order of known
-networks.
+The first part falls with n, the second grows: curves rise to a model's ceiling and fall beyond it. A local
+batch that does not fit the device's memory has no point. Sizes are of the order of known networks.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ TRAINING_BYTES_PER_PARAMETER = 16  # weights, gradients and two moments in 32 bi
 
 @dataclass(frozen=True, slots=True)
 class DeviceType:
-    """One GPU type and the servers it comes in. Speed in operations, memory in bytes, bandwidth in bytes per
+    """One GPU type and its servers. Speed in operations per second, memory in bytes, bandwidth in bytes per
     second."""
 
     sustained_operations_per_second: float
@@ -47,7 +45,7 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One model: operations and memory of one sample (forward and backward), parameters, and how it uses a
+    """One model: operations and bytes of one sample (forward and backward), parameters, and its use of a
     device."""
 
     operations_per_sample: float
@@ -77,7 +75,7 @@ NETWORKS = {
 def iterations_per_second(
     network: Network, device: DeviceType, global_batch_size: int, gpus: int
 ) -> float | None:
-    """Throughput on ``gpus`` GPUs, or None where the local batch does not divide or fit."""
+    """Return the throughput on ``gpus`` GPUs; None if they do not divide the batch or it does not fit."""
     if global_batch_size % gpus:
         return None
     local = global_batch_size // gpus
@@ -99,7 +97,7 @@ def iterations_per_second(
 
 
 def synthetic_throughputs(gpu_types: tuple[str, ...] = tuple(DEVICES)) -> ThroughputTable:
-    """Curves of all built-in models on ``gpu_types``. Raises TraceError for a type without a device model."""
+    """Return curves of all built-in models on ``gpu_types``. Raises TraceError for an unknown type."""
     table: dict[tuple[str, int], Points] = {}
     for gpu_type in gpu_types:
         device = DEVICES.get(gpu_type)

@@ -1,8 +1,8 @@
 """Seeded streams of uniform numbers.
 
-Each purpose has a stream of its own and each job takes a fixed count of numbers from it, needed or not: so
-changing one choice (the share of best effort, say) moves nothing else, and fewer jobs are the first of more
-jobs. Only uniform numbers are taken from NumPy, whose other distributions may change between its versions.
+Each purpose has its own stream, and each job takes a fixed count of numbers from it, used or not. So changing
+one choice (the share of best effort, say) changes nothing else, and fewer jobs are a prefix of more. Only
+uniform numbers are drawn, since NumPy's other distributions may change between versions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduling.core.question.snapshot import FloatArray
 
 
 class WorkloadDraw(IntEnum):
-    """What numbers are drawn for (ElasticFlow's generator has these five; spec 4.1)."""
+    """Purpose of a draw (ElasticFlow's generator has these five; spec 4.1)."""
 
     MODEL = 0
     ARRIVAL = 1
@@ -25,6 +25,6 @@ class WorkloadDraw(IntEnum):
 
 
 def uniforms(seed: int, stream: WorkloadDraw, jobs: int) -> FloatArray:
-    """Two numbers in [0, 1) for each job, shape (jobs, 2)."""
+    """Return two numbers in [0, 1) for each job, shape (jobs, 2)."""
     source = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)))
     return source.random((jobs, 2))

@@ -1,4 +1,4 @@
-"""What is said when a trace or a throughput table cannot be used."""
+"""Errors of traces and throughput tables, and helpers for their texts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ LONGEST_QUOTE = 60
 class TraceError(ValueError):
     """A trace, a throughput table or an option of either cannot be used.
 
-    Its text is one line: the file, the line (the header is line 1) and the column where they are known, then
-    what is wrong and what would be right.
+    Its text is one line: the file, the line (the header is line 1) and the column if known, then what is
+    wrong and what would be right.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class TraceError(ValueError):
 
 
 def quoted(value: str) -> str:
-    """``value`` as it may stand in a message: escaped, and cut when it is long."""
+    """Return ``value`` for a message: escaped, and shortened if it is long."""
     return repr(value if len(value) <= LONGEST_QUOTE else value[: LONGEST_QUOTE - 3] + "...")
 
 
 def listed(names: list[str], most: int = 30) -> str:
-    """Names in a sentence, the first ``most`` of them."""
+    """Join the first ``most`` names for a sentence."""
     if not names:
         return "none"
     rest = len(names) - most

@@ -1,12 +1,12 @@
-"""How Gavel and Shockwave name work, and how a step of theirs becomes an iteration of a fixed global batch.
+"""Names of work in Gavel and Shockwave, and their steps as iterations of a fixed global batch.
 
 A job type is a model and the batch *of one GPU*: ``ResNet-18 (batch size 16)``. One step is one such batch on
 one GPU, and the steps of all GPUs are counted together (two GPUs do nearly twice the steps of one): the batch
 of an iteration grows with the GPUs, that is weak scaling. ElasticFlow keeps the global batch fixed. So that a
 GPU count changes speed alone, an iteration here is ``STEPS_PER_ITERATION`` steps, the largest GPU count that
-Gavel measured: its global batch is that many times the named one, split over the GPUs there are, several
-batches one after another on fewer GPUs. Steps and steps per second are divided by the same number, so
-durations stay what was measured.
+Gavel measured: its global batch is that multiple of the named one, split over the GPUs; fewer GPUs process
+several batches in turn. Steps and steps per second are divided by the same number, so durations stay as
+measured.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _JOB_TYPE = re.compile(r"(?P<model>.+?)(?: \(batch size (?P<batch>[1-9]\d*)\))?"
 
 
 def split_job_type(row: TraceRow, column: str) -> tuple[str, int]:
-    """Model and batch of one GPU; a type that names no batch (A3C, CycleGAN) has 1.
+    """Return model and batch of one GPU; a type without a batch (A3C, CycleGAN) has 1.
 
-    Raises TraceError when the text is not a job type.
+    Raises TraceError if the text is not a job type.
     """
     text = row.text(column)
     match = _JOB_TYPE.fullmatch(text)

@@ -1,9 +1,9 @@
-"""What jobs do per second when their batch size follows their GPUs, for policies that adapt it.
+"""Throughput of jobs whose batch size follows their GPUs, for policies that adapt it.
 
-From Pollux's public tables: seconds per step by GPUs and local batch, and the iterations that a whole
-training took with each global batch. An iteration with batch b does as much of the training as N(B) / N(b)
+It comes from Pollux's public tables: seconds per step by GPUs and local batch, and the iterations of a whole
+training with each global batch. An iteration with batch b does as much of the training as N(B) / N(b)
 iterations with the job's own batch B, where N counts the iterations of a whole training: the statistical
-efficiency over the training. Pollux tracks it as it changes during the training; here it is its mean.
+efficiency over the training. Pollux tracks it as it changes during the training; this is its mean.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 
 def with_goodput(workload: Workload, folder: Path | None) -> Workload:
-    """The workload with adapted curves for the models that the tables in ``folder`` cover.
+    """Return the workload with adapted curves for the models that the tables in ``folder`` cover.
 
-    Without a folder, or where no model is covered, the workload as it is. Raises TraceError for tables that
-    are not readable.
+    Without a folder or a covered model the workload is returned as it is. Raises TraceError for unreadable
+    tables.
     """
     if folder is None:
         return workload
@@ -34,8 +34,7 @@ def with_goodput(workload: Workload, folder: Path | None) -> Workload:
 
 
 def goodput_points(folder: Path, application: str, global_batch_size: int) -> dict[int, float]:
-    """Iterations of ``global_batch_size`` per second by GPU count, each with the batch size that is best
-    there.
+    """Return iterations of ``global_batch_size`` per second by GPU count, each with its best batch size.
 
     Only batch sizes whose whole training was measured are tried. Empty for an application or batch that is
     not covered.

@@ -1,4 +1,4 @@
-"""Workloads about whose models nothing is known: jobs ask for GPUs, and throughput grows as the GPUs do."""
+"""Workloads with unknown models: jobs request GPUs, and throughput grows linearly with the GPUs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 
 TRAINING_GPU, INFERENCE_GPU = "V100", "T4"
 COMPUTING_POWER = 3
-"""So many inference GPUs compute as much as one training GPU (Lyra's testbed; spec 1.5)."""
+"""Inference GPUs that compute as much as one training GPU (Lyra's testbed; spec 1.5)."""
 MOST_GPUS = 4096
 NOTE = "throughput is taken to grow as the GPUs do: nothing is known about the models"
 
 
 def is_linear(workload: Workload) -> bool:
-    """Whether nothing is known about the workload's models, so that throughput is taken to grow as the GPUs
-    do."""
+    """Return whether the workload's models are unknown, so that throughput grows linearly with the GPUs."""
     return NOTE in workload.notes
 
 
 def as_linear(workload: Workload) -> Workload:
-    """The jobs of any trace as Lyra's evaluation takes them: their GPUs and how long they took, without
-    deadlines (spec 4.3)."""
+    """Return the jobs of any trace as Lyra's evaluation has them: GPUs and duration, without deadlines
+    (spec 4.3)."""
     gpus = np.maximum(1, workload.requested_gpus)
     return linear_workload(
         workload.name, workload.source, workload.submitted_at, gpus, workload.requested_seconds
@@ -32,8 +31,8 @@ def as_linear(workload: Workload) -> Workload:
 def linear_workload(
     name: str, source: str, submitted_at: FloatArray, gpus: IntArray, seconds: FloatArray
 ) -> Workload:
-    """Best-effort jobs that take ``seconds`` on the ``gpus`` they ask for; an iteration is one GPU second of
-    a training GPU."""
+    """Return best-effort jobs that take ``seconds`` on their ``gpus``; an iteration is one GPU second of a
+    training GPU."""
     order = np.argsort(submitted_at, kind="stable")
     counts = 2 ** np.arange(MOST_GPUS.bit_length())
     on = {

@@ -1,4 +1,4 @@
-"""What may be chosen when a trace is read or a workload is drawn."""
+"""Options for reading traces and drawing workloads."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from simulation.workloads.errors import TraceError, listed, quoted
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """Choices beside trace, throughputs, GPU type and seed. The defaults are ElasticFlow's (spec 4.1).
+    """Options beside trace, throughputs, GPU type and seed. The defaults are ElasticFlow's (spec 4.1).
 
-    ``format`` forces a trace format instead of telling it from the header. ``virtual_cluster`` keeps one
+    ``format`` forces a trace format instead of detecting it by the header. ``virtual_cluster`` keeps one
     virtual cluster of a Philly trace, or several joined by ``+``. ``shortest_seconds``: shorter jobs of
-    traces without models are left out, as when the published traces were derived. ``tightest`` and
-    ``loosest`` bound the factor lambda in ``deadline = submission + lambda * duration``, for jobs without a
-    deadline of their own. The two shares turn jobs whose class the trace does not say into best-effort or
-    soft ones, by seed. ``jobs`` and ``mean_interarrival_seconds`` are for synthetic workloads; None is the
-    profile's own value. ``worker_memory_bytes``: host memory of one worker of each job for which neither
-    trace nor throughput table says it.
+    traces without models are left out, as in the published traces. ``tightest`` and ``loosest`` bound the
+    factor lambda in ``deadline = submission + lambda * duration``, for jobs without a deadline of their own.
+    The two shares turn jobs without a class in the trace into best-effort or soft ones, by seed. ``jobs`` and
+    ``mean_interarrival_seconds`` are for synthetic workloads; None is the profile's own value.
+    ``worker_memory_bytes``: host memory of one worker of jobs for which neither trace nor throughput table
+    has it.
     """
 
     format: str | None = None
@@ -67,9 +67,9 @@ _READERS: dict[str, Callable[[str], object]] = {
 
 
 def split_options(trace: str, options: WorkloadOptions) -> tuple[str, WorkloadOptions]:
-    """``name:jobs=100,tightest=1.5`` is the name and the options with these changes.
+    """Split ``name:jobs=100,tightest=1.5`` into the name and the options with these changes.
 
-    A text of which the part after the colon holds no ``=`` is a name or path as it stands.
+    Text without ``=`` after the colon is a name or path as a whole.
 
     Raises TraceError for an unknown option or a value that is not a number where one is needed.
     """

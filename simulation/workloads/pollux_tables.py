@@ -1,9 +1,9 @@
 """Throughput and length of training from the tables that Pollux measured (4 T4 GPUs a server).
 
 ``placements.csv`` and ``scalability.csv`` hold seconds per step by placement and local batch,
-``validation-B.csv`` the iterations that a whole training with global batch B took. Step times lie on a grid
-of local batches; between two of them they are interpolated linearly, as in Pollux's own simulator. These are
-inputs of simulations; the live platform measures each level.
+``validation-B.csv`` the iterations of a whole training with global batch B. Step times are on a grid of local
+batches; values between are interpolated linearly, as in Pollux's own simulator. Only simulations use these
+tables; the live platform measures each level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulation.workloads.trace_file import read_table
 GPU_TYPE = "T4"
 GPUS_PER_SERVER = 4
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)
-# Largest local batch where memory ends before the grid does.
+# Largest local batch of applications that run out of memory within the grid.
 LARGEST_LOCAL_BATCH = {"yolov3": 16}
 
 # Samples of a whole training: epochs times size of the data set.
@@ -36,12 +36,12 @@ TRAINING_SAMPLES = {
 
 
 def pollux_points(folder: Path, application: str, global_batch_size: int) -> dict[int, float]:
-    """Iterations per second by GPU count, placed on as few servers as possible.
+    """Return iterations per second by GPU count, placed on as few servers as possible.
 
     A GPU count that does not divide the batch, or whose local batch was not measured, is left out. A local
-    batch above the largest that fits is done in several steps that synchronise once.
+    batch above the largest that fits runs in several steps that synchronise once.
 
-    Raises TraceError when the tables are not there or not readable.
+    Raises TraceError if the tables are missing or unreadable.
     """
     grids = _step_times(folder / application)
     points: dict[int, float] = {}
@@ -65,11 +65,12 @@ def pollux_points(folder: Path, application: str, global_batch_size: int) -> dic
 def training_iterations(
     folder: Path | None, application: str, global_batch_size: int
 ) -> tuple[float, bool] | None:
-    """Iterations of a whole training, and whether they were measured; None for an unknown application.
+    """Return the iterations of a whole training, and whether they were measured; None for an unknown
+    application.
 
     Measured: the last row of the validation table of that batch, or linearly between the next smaller and
-    larger batch. Without tables: all samples once in batches of that size, which leaves out that larger
-    batches learn less from each sample, so long trainings come out shorter than they were.
+    larger batch. Without tables: all samples once in batches of that size, which ignores that larger batches
+    learn less from each sample, so long trainings come out too short.
     """
     if folder is not None and (folder / application).is_dir():
         measured = _validated(folder / application)
@@ -81,15 +82,15 @@ def training_iterations(
 
 
 def validated_batches(folder: Path, application: str) -> dict[int, int]:
-    """Global batches of which a whole training was measured, each with its iterations; none for an unknown
+    """Return the global batches whose whole training was measured, with its iterations; empty for an unknown
     application."""
     return dict(_validated(folder / application)) if (folder / application).is_dir() else {}
 
 
 @cache
 def _step_times(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By GPU count, consolidated: local batches ascending, seconds per step, seconds of it spent
-    synchronising."""
+    """Return, by GPU count of consolidated placements: local batches ascending, seconds per step, seconds of
+    it spent synchronising."""
     rows: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     needed = ("local_bsz", "step_time", "sync_time")
     for row in read_table(folder / "placements.csv").named(
@@ -128,7 +129,7 @@ def _step_times(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndar
 
 @cache
 def _validated(folder: Path) -> dict[int, int]:
-    """Iterations of the whole training by global batch."""
+    """Return the iterations of the whole training by global batch."""
     measured: dict[int, int] = {}
     for path in folder.glob("validation-*.csv"):
         batch = path.stem.partition("-")[2]

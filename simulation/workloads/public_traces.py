@@ -1,6 +1,6 @@
-"""Public traces by name: where they lie in the traces folder, and where the originals are.
+"""Public traces by name: their places in the traces folder, and where the originals are published.
 
-None of them is part of this repository. `PUNCTUAL_TRACES` names the folder that holds them.
+None of them is part of this repository. `PUNCTUAL_TRACES` names their folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GAVEL = "GitHub stanford-futuredata/gavel, scheduler/traces/msr/seed=0"
 SHOCKWAVE = "GitHub uw-mad-dash/shockwave, scheduler/traces/reproduce"
 PHILLY = f"{POLLUX}/traces/philly.csv (made of GitHub msr-fiddle/philly-traces)"
 TIRESIAS = "GitHub SymbioticLab/Tiresias, simulator/60_job.csv"
-# By the table that a format's models are measured by.
+# By the throughput table that covers a format's models.
 THROUGHPUTS = {
     LONG_TABLE: "GitHub pkusys/ElasticFlow, ElasticFlow/scheduler/throughputs_A100 and throughputs_T4",
     GAVEL_TABLE: "GitHub stanford-futuredata/gavel, scheduler/simulation_throughputs.json",
@@ -34,7 +34,7 @@ THROUGHPUTS = {
 class PublicTrace:
     """One public trace. ``place`` is its path in the traces folder; ``original`` where it was published.
 
-    ``servers``, ``gpus_per_server`` and ``slot_seconds``: the cluster that its authors simulate it on, where
+    ``servers``, ``gpus_per_server`` and ``slot_seconds``: the cluster on which its authors simulate it, if
     known.
     """
 
@@ -173,9 +173,9 @@ PUBLIC_TRACES: dict[str, PublicTrace] = {
 
 
 def traces_folder() -> Path | None:
-    """The folder with public traces: `PUNCTUAL_TRACES`, else the default one, or None where there is none.
+    """Return the folder with public traces: `PUNCTUAL_TRACES`, else the default one, or None without either.
 
-    Raises TraceError when the variable names no folder.
+    Raises TraceError if the variable names no folder.
     """
     named = os.environ.get(VARIABLE)
     if named:
@@ -186,11 +186,11 @@ def traces_folder() -> Path | None:
 
 
 def find_trace(name: str) -> Path:
-    """The file of a public trace, or of any other trace in the traces folder, by name.
+    """Return the file of a public trace, or of any other trace in the traces folder, by name.
 
     The name is one of `PUBLIC_TRACES`, a file's name with or without ``.csv``, or its path in the folder.
 
-    Raises TraceError: with where the public original is to be had, or with the names there are.
+    Raises TraceError with the source of the public original, or with the known names.
     """
     folder = traces_folder()
     known = PUBLIC_TRACES.get(name)

@@ -1,5 +1,4 @@
-"""What an importer makes of one row, before models, deadlines and classes that the trace does not say are
-drawn."""
+"""Parsed rows of a trace, before models, deadlines and classes that it leaves open are drawn."""
 
 from __future__ import annotations
 
@@ -13,15 +12,15 @@ from simulation.workloads.trace_file import TraceRow
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job as far as its trace says. None is what the trace does not say.
+    """One job of a trace. None means that the trace does not say.
 
     ``model``: None means that model and batch are drawn from the measured ones, and iterations follow from
     the duration. ``iterations``: None means ``floor(requested_seconds * throughput)``. ``requested_seconds``:
     None means iterations over throughput. ``deadline_at``: None means drawn around the duration.
-    ``service_class``: None means ``slo``, but for the shares that the options turn into others.
-    ``deadline_factor``: the deadline as a multiple of the duration, where a trace gives that.
+    ``service_class``: None means ``slo``, except for the shares that the options turn into others.
+    ``deadline_factor``: the deadline as a multiple of the duration, if the trace has it.
     ``worker_counts``: the numbers of workers that its function allows; empty for powers of two.
-    ``worker_memory_bytes``: host memory of one worker; None means as its throughput table says.
+    ``worker_memory_bytes``: host memory of one worker; None means the throughput table's value.
     """
 
     row: TraceRow
@@ -41,7 +40,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class ParsedTrace:
-    """The jobs of one trace, in any order, and what was done to it, a sentence each."""
+    """The jobs of one trace, in any order, and a sentence on each change made to it."""
 
     jobs: Sequence[JobRecord]
     notes: tuple[str, ...] = ()
@@ -49,10 +48,10 @@ class ParsedTrace:
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """How one kind of trace is read.
+    """Reader of one kind of trace.
 
     ``required`` and ``optional`` give, by the name used here, the column names accepted in the file.
-    ``usual_gpu_type`` is what the format's models were measured on when several types are possible.
+    ``usual_gpu_type``: the type on which the format's models were measured, used if several are possible.
     """
 
     name: str
@@ -64,14 +63,14 @@ class TraceFormat:
     models_measured_by: str = "throughput.csv"
 
     def fits(self, header: Sequence[str]) -> bool:
-        """Whether all required columns are there."""
+        """Return whether all required columns are in the header."""
         return not self.missing(header)
 
     def missing(self, header: Sequence[str]) -> list[str]:
-        """Required columns that are not there."""
+        """Return the required columns that the header lacks."""
         return [names[0] for names in self.required.values() if not set(names) & set(header)]
 
 
 def same(*names: str) -> dict[str, tuple[str, ...]]:
-    """Columns that have one name only."""
+    """Return columns with one accepted name each."""
     return {name: (name,) for name in names}

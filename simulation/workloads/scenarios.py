@@ -1,9 +1,8 @@
-"""Which jobs may use which GPUs, and with how many workers: the four scenarios of Lyra's evaluation (section
-3.7; spec 1.4).
+"""GPUs and numbers of workers that jobs may use: the four scenarios of Lyra's evaluation (section 3.7; spec
+1.4).
 
 Traces do not say it, so jobs are tagged by seed. A worker is up to eight GPUs of one server; a job that asks
-for more has several. What the paper leaves open, and how it is chosen here, stands beside each rule (spec
-2.13).
+for more has several. Assumptions for what the paper leaves open are noted at each rule (spec 2.13).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ScenarioRules:
     checkpointing_share: float = share(0.0, "share of jobs that keep their progress when they are preempted")
     wrong_estimate_share: float = share(0.0, "share of jobs whose running time is misjudged")
     estimate_error: float = share(0.25, "by so much at most")
-    #: As AFS was published; 0 keeps their ranges.
+    #: As published for AFS; 0 keeps the jobs' ranges.
     unbounded_workers: int = option(
         0, "elastic jobs start on one worker and may have so many, whatever was asked for"
     )
@@ -80,11 +79,10 @@ RULES = {
 
 @dataclass(frozen=True)
 class WorkerRanges:
-    """One row a job: workers of ``gpus_per_worker`` GPUs each, between ``base`` and ``most``, ``requested``
-    by its user.
+    """One row per job: workers of ``gpus_per_worker`` GPUs each, from ``base`` to ``most``, ``requested`` by
+    its user.
 
-    ``gain`` is that of `ScenarioRules`. ``estimate_factor``: what its running time is thought to be, over
-    what it is.
+    ``gain``: as in `ScenarioRules`. ``estimate_factor``: estimated running time over the real one.
     """
 
     gpus_per_worker: IntArray
@@ -108,8 +106,7 @@ class WorkerRanges:
 def worker_ranges(
     workload: Workload, rules: ScenarioRules, seed: int, *, gpus_per_server: int = GPUS_PER_WORKER
 ) -> WorkerRanges:
-    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream
-    of its own.
+    """Tag every job of a workload, deterministically by seed; each kind of tag has a stream of its own.
 
     A worker is no larger than a server.
     """
@@ -144,14 +141,13 @@ def worker_ranges(
 
 
 def _largest_worker(gpus: IntArray, most: int) -> IntArray:
-    """The largest number of GPUs, at most ``most``, of which a whole number of workers makes up ``gpus``."""
+    """Return the largest divisor of ``gpus`` that is at most ``most``, the GPUs of one worker."""
     sizes = np.arange(1, most + 1)
     return np.where(gpus[:, None] % sizes == 0, sizes, 1).max(axis=1)
 
 
 def _elastic(gpu_seconds: FloatArray, rules: ScenarioRules) -> BoolArray:
-    """The elastic jobs: of the jobs sorted by their work, so many next to each other that do the given share
-    of all work.
+    """Mark the elastic jobs: consecutive ones, in the order of work, that do the given share of all work.
 
     Elastic jobs are large ones, but the very largest would do far more than their published share (spec 4.3).
     """

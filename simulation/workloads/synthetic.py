@@ -1,9 +1,9 @@
-"""Workloads drawn by seed, shaped like measured ones, that need no file.
+"""Workloads drawn by seed, shaped like measured ones, without any file.
 
-A profile says how often jobs arrive, how many GPUs they ask for and how long they run on these; models are
-drawn from the throughput table (the built-in synthetic one, unless a measured one is given), iterations are
-``floor(duration * throughput)`` and deadlines are ``submission + floor(lambda * duration)`` (spec 4.1). Each
-profile is one function with `@profile`.
+A profile has distributions of arrivals, requested GPUs and durations on them. Models are drawn from the
+throughput table (by default the built-in synthetic one), iterations are ``floor(duration * throughput)`` and
+deadlines are ``submission + floor(lambda * duration)`` (spec 4.1). Each profile is one function with
+`@profile`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ class Shape:
     """One profile's distributions.
 
     ``arrive`` turns numbers in [0, 1), shape (jobs, 2), and the mean time between arrivals into submission
-    times; ``last`` turns such numbers into durations on the GPUs asked for. Both in seconds. ``gpu_shares``:
-    share of jobs by GPU count, adding up to 1. ``linear``: nobody has a deadline and throughput grows as the
-    GPUs do, for workloads about which no more is known; no model is drawn then. ``gpu_seconds``: mean work of
-    a job, with which ``mean_interarrival_seconds`` goes: submissions are as much further apart as the jobs
-    drawn are larger, so that every seed asks for the same part of a cluster. None leaves submissions as they
-    are.
+    times; ``last`` turns such numbers into durations on the requested GPUs. Both in seconds. ``gpu_shares``:
+    share of jobs by GPU count, adding up to 1. ``linear``: no job has a deadline or a model, and throughput
+    grows linearly with the GPUs. ``gpu_seconds``: mean work of a job at ``mean_interarrival_seconds``; the
+    time between submissions is scaled with the drawn jobs' mean work, so that every seed has the same load.
+    None leaves submissions as they are.
     """
 
     jobs: int
@@ -66,7 +65,7 @@ PROFILES: dict[str, SyntheticProfile] = {}
 
 
 def profile(name: str, description: str) -> Callable[[Callable[[], Shape]], Callable[[], Shape]]:
-    """Registers a function that gives a shape as the synthetic profile ``name``."""
+    """Register a function that returns a shape as the synthetic profile ``name``."""
 
     def register(shape: Callable[[], Shape]) -> Callable[[], Shape]:
         PROFILES[name] = SyntheticProfile(name, description, shape)
@@ -78,9 +77,9 @@ def profile(name: str, description: str) -> Callable[[Callable[[], Shape]], Call
 def generate(
     name: str, *, table: ThroughputTable, gpu_types: tuple[str, ...], seed: int, options: WorkloadOptions
 ) -> Workload:
-    """The workload of profile ``name``: the same seed, options and table always give the same jobs.
+    """Return the workload of profile ``name``, deterministic in seed, options and table.
 
-    Raises TraceError when no model of the table can be drawn. KeyError for an unknown name.
+    Raises TraceError if no model of the table can be drawn, and KeyError for an unknown name.
     """
     shape = PROFILES[name].shape()
     jobs = options.jobs or shape.jobs
@@ -119,7 +118,7 @@ def _draw_gpus(shares: Mapping[int, float], draws: FloatArray) -> IntArray:
 
 
 def steady_arrivals(draws: FloatArray, mean: float) -> FloatArray:
-    """A Poisson process whose first job arrives at 0."""
+    """Return arrivals of a Poisson process whose first job arrives at 0."""
     gaps = -mean * np.log1p(-draws[:, 0])
     gaps[:1] = 0.0
     return np.cumsum(gaps)
@@ -133,11 +132,11 @@ def daily_bursts(
     burst_share: float = 0.5,
     burst_gap_seconds: float = 20.0,
 ) -> FloatArray:
-    """Arrivals that follow the time of day, half of them in bursts close behind another job.
+    """Return arrivals that follow the time of day, half of them in bursts close behind another job.
 
-    The rate goes up and down by ``swing`` of its mean within each day, starting at the mean; ``burst_share``
-    of the jobs follow the one before within ``burst_gap_seconds``, as sweeps over hyperparameters do. The
-    mean stays.
+    Within each day the rate varies by ``swing`` of its mean, starting at the mean; ``burst_share`` of the
+    jobs follow the previous one within ``burst_gap_seconds``, as sweeps over hyperparameters do. The mean is
+    unchanged.
     """
     follows = draws[:, 1] < burst_share
     short = np.minimum(burst_gap_seconds, mean) * draws[:, 0]
@@ -145,7 +144,7 @@ def daily_bursts(
     gaps = np.where(follows, short, long / (1.0 - burst_share))
     gaps[:1] = 0.0
     even = np.cumsum(gaps)
-    # Even time runs fast by day and slowly by night: clock times are where the day's own time reaches it.
+    # Warp uniform time to the clock: it runs fast by day and slowly by night.
     clock = np.arange(0.0, even[-1] + 2 * DAY_SECONDS, 300.0)
     phase = 2 * np.pi / DAY_SECONDS
     return np.asarray(np.interp(even, clock + swing * (1.0 - np.cos(phase * clock)) / phase, clock))
@@ -154,7 +153,7 @@ def daily_bursts(
 def log_normal(
     *, median_seconds: float, spread: float, shortest: float, longest: float
 ) -> Callable[[FloatArray], FloatArray]:
-    """Durations whose logarithm is normal with standard deviation ``spread``, cut at both ends."""
+    """Return a function for durations with normal logarithm, of deviation ``spread``, cut at both ends."""
 
     logarithm = NormalDist(log(median_seconds), spread)
     low, high = logarithm.cdf(log(shortest)), logarithm.cdf(log(longest))
@@ -166,7 +165,7 @@ def log_normal(
 
 
 def _two_decades(draws: FloatArray) -> FloatArray:
-    """80 % between 10 minutes and 5.3 hours, 20 % from there to a week, evenly on a logarithmic scale."""
+    """Draw 80 % between 10 minutes and 5.3 hours, 20 % from there to a week, uniform in the logarithm."""
     exponent = np.where(draws[:, 0] < 0.8, 1.0 + 1.5 * draws[:, 1], 2.5 + 1.5 * draws[:, 1])
     return np.asarray(60.0 * 10.0**exponent)
 

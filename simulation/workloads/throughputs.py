@@ -1,8 +1,8 @@
-"""Measured throughput by model, global batch, GPU type and GPU count, and the tables that hold it.
+"""Measured throughput by model, global batch, GPU type and GPU count, and readers of its tables.
 
 Four layouts are read: a long table (``throughput.csv``), a folder with one wide table per model, Gavel's
-isolated throughputs, and the step times that Pollux measured (`pollux_tables`). A point that is empty, NaN or
-0 could not be run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
+isolated throughputs, and Pollux's measured step times (`pollux_tables`). A point that is empty, NaN or 0
+could not run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ MEMORY = "worker_memory_gb"  # of the long table: host memory of one worker on t
 BYTES_PER_GB = 1e9
 GAVEL_TABLE = "throughputs_isolated.csv"
 GAVEL_JSON = "simulation_throughputs.json"  # as Gavel publishes it
-# Gavel's rows for jobs spread over servers: a plan counts on consolidated placement (spec 1.2).
+# Suffix of Gavel's GPU types for jobs spread over servers; plans assume consolidated placement (spec 1.2).
 SPREAD_SUFFIX = "_unconsolidated"
-# What is assumed of a wide table whose folder does not name a GPU type.
+# GPU type of a wide table whose folder does not name one.
 USUAL_GPU_TYPE = "A100"
 
 
 @dataclass(frozen=True)
 class ThroughputTable:
-    """Profiles by (model, global batch), and where they come from, in words.
+    """Profiles by (model, global batch), and their source in words.
 
     ``synthetic``: computed by the device model, not measured. ``memory``: bytes of one worker in place of
-    throughput, where the table says them.
+    throughput, if the table has them.
     """
 
     source: str
@@ -50,11 +50,11 @@ class ThroughputTable:
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
-        """Every GPU type that anything was measured on, in alphabetical order."""
+        """Every measured GPU type, in alphabetical order."""
         return tuple(sorted({gpu_type for by_type in self.points.values() for gpu_type in by_type}))
 
     def gpu_type_named(self, name: str) -> str:
-        """The GPU type of that name, letter case apart. Raises TraceError when there is none."""
+        """Return the GPU type of that name, ignoring case. Raises TraceError if there is none."""
         for gpu_type in self.gpu_types:
             if gpu_type.lower() == name.lower():
                 return gpu_type
@@ -63,11 +63,11 @@ class ThroughputTable:
         )
 
     def measured_on(self, gpu_type: str) -> tuple[tuple[str, int], ...]:
-        """The (model, global batch) pairs measured on ``gpu_type``, in alphabetical order."""
+        """Return the (model, global batch) pairs measured on ``gpu_type``, in alphabetical order."""
         return tuple(sorted(pair for pair, by_type in self.points.items() if by_type.get(gpu_type)))
 
     def profile(self, pair: tuple[str, int], gpu_types: Iterable[str]) -> ModelProfile:
-        """The profile of ``pair`` on those of ``gpu_types`` that it was measured on."""
+        """Return the profile of ``pair`` on those of ``gpu_types`` on which it was measured."""
         measured: dict[str, MeasuredThroughput] = {}
         for gpu_type in gpu_types:
             points = self.points[pair].get(gpu_type)
@@ -84,7 +84,7 @@ class ThroughputTable:
         return ModelProfile(model=pair[0], global_batch_size=pair[1], by_kind=measured)
 
     def extended(self, more: Mapping[tuple[str, int], Points], source: str) -> ThroughputTable:
-        """This table with pairs and GPU types that it lacks taken from ``more``."""
+        """Return this table with missing pairs and GPU types taken from ``more``."""
         merged = {pair: dict(by_type) for pair, by_type in self.points.items()}
         for pair, by_type in more.items():
             for gpu_type, points in by_type.items():
@@ -93,9 +93,9 @@ class ThroughputTable:
 
 
 def read_throughputs(path: Path) -> ThroughputTable:
-    """The table in ``path``: a file, or a folder with the long table, with Gavel's, or with wide tables.
+    """Read the table in ``path``: a file, or a folder with the long table, Gavel's, or wide tables.
 
-    Raises TraceError when there is none or when a value in it cannot be right.
+    Raises TraceError if there is none or a value is invalid.
     """
     if path.is_file():
         files = [path]
@@ -162,7 +162,7 @@ def _read_long(
 
 
 def _read_wide(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
-    """Batches down, GPU counts across; model from the file's name, GPU type from the folder's."""
+    """Read batches by row and GPU counts by column; the file names the model, the folder the GPU type."""
     folder = table.path.resolve().parent.name
     gpu_type = folder.partition("throughputs_")[2] or USUAL_GPU_TYPE
     for row in table.named({name: (name,) for name in table.header}):
@@ -196,9 +196,9 @@ def _read_gavel(table: TraceFile, points: dict[tuple[str, int], Points]) -> None
 
 
 def read_gavel_json(path: Path, points: dict[tuple[str, int], Points]) -> None:
-    """Adds Gavel's own file: by GPU type, by ``('job type', GPUs)``, the steps per second alone (``null``).
+    """Add Gavel's own file: by GPU type, by ``('job type', GPUs)``, the isolated steps per second (``null``).
 
-    Raises TraceError when it is not such a file.
+    Raises TraceError if it is not such a file.
     """
     columns = ("gpu_type", "job_type", "num_gpus", "steps_per_s")
     rows: list[tuple[int, tuple[str, ...]]] = []

@@ -1,4 +1,4 @@
-"""Reading rows of a trace or table, with errors that name file, line and column."""
+"""Reader for rows of a trace or table, with errors that name file, line and column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulation.workloads.errors import TraceError, listed, quoted
 
-# Published by Gavel and Shockwave without a header, separated by tabs; told apart by their number of fields.
+# Published by Gavel and Shockwave without a header, separated by tabs; the number of fields identifies them.
 HEADERLESS: Mapping[int, tuple[str, ...]] = {
     7: (
         "job_type",
@@ -41,7 +41,7 @@ HEADERLESS: Mapping[int, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One row: values by the column's canonical name, which ``columns`` turns into the name in the file."""
+    """One row: values by the column's canonical name; ``columns`` maps it to the name in the file."""
 
     path: Path
     line: int
@@ -49,22 +49,22 @@ class TraceRow:
     columns: Mapping[str, str]
 
     def error(self, column: str, problem: str) -> TraceError:
-        """An error at this row's ``column`` (canonical name)."""
+        """Return an error at this row's ``column`` (canonical name)."""
         return TraceError(problem, path=self.path, line=self.line, column=self.columns.get(column, column))
 
     def has(self, column: str) -> bool:
-        """Whether there is a value."""
+        """Return whether the column has a value."""
         return bool(self.values.get(column))
 
     def text(self, column: str) -> str:
-        """A value that must be there. Raises TraceError when it is empty."""
+        """Return a required value. Raises TraceError if it is empty."""
         value = self.values.get(column, "")
         if not value:
             raise self.error(column, "the value is missing")
         return value
 
     def number(self, column: str, *, minimum: float | None = None, above: float | None = None) -> float:
-        """A finite number within bounds. Raises TraceError when it is none."""
+        """Return a finite number within bounds. Raises TraceError for anything else."""
         value = self.text(column)
         try:
             number = float(value)
@@ -79,14 +79,14 @@ class TraceRow:
         return number
 
     def whole(self, column: str, *, minimum: int) -> int:
-        """A whole number; ``64.0`` is one. Raises TraceError when it is none or below ``minimum``."""
+        """Return a whole number; ``64.0`` is one. Raises TraceError if it is not, or below ``minimum``."""
         number = self.number(column, minimum=minimum)
         if number != int(number):
             raise self.error(column, f"{quoted(self.text(column))} is not a whole number")
         return int(number)
 
     def flag(self, column: str) -> bool:
-        """``1`` or ``true``, ``0`` or ``false``. Raises TraceError for anything else."""
+        """Return True for ``1`` or ``true``, False for ``0`` or ``false``. Raises TraceError otherwise."""
         value = self.text(column).lower()
         if value in ("1", "true"):
             return True
@@ -97,14 +97,14 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A table as text: the header, and rows with the line each ends on."""
+    """A table as text: the header, and rows with their last line's number."""
 
     path: Path
     header: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
     def named(self, accepted: Mapping[str, tuple[str, ...]]) -> list[TraceRow]:
-        """Rows by canonical column name; ``accepted`` gives the names each may have in the file."""
+        """Return rows by canonical column name; ``accepted`` gives each one's possible names in the file."""
         columns: dict[str, str] = {}
         for canonical, names in accepted.items():
             found = next((name for name in names if name in self.header), None)
@@ -118,9 +118,9 @@ class TraceFile:
 
 
 def read_table(path: Path) -> TraceFile:
-    """The file as header and rows. Blank lines are skipped, spaces around values dropped.
+    """Return the file as header and rows, without blank lines and spaces around values.
 
-    Raises TraceError when it cannot be read, is not text, is empty, has no rows, or has a row of another
+    Raises TraceError if it cannot be read, is not text, is empty, has no rows, or has a row of another
     length.
     """
     text = text_of(path)
@@ -145,14 +145,14 @@ def read_table(path: Path) -> TraceFile:
                 rows.append((reader.line_num, _checked_row(path, reader.line_num, values, header)))
     except csv.Error as error:
         raise TraceError(f"not a readable table: {error}", path=path, line=reader.line_num) from None
-    assert header is not None  # the first line with anything on it became the header
+    assert header is not None  # the first line that is not blank is the header
     if not rows:
         raise TraceError("there is a header but no row below it", path=path)
     return TraceFile(path, header, tuple(rows))
 
 
 def text_of(path: Path) -> str:
-    """The file's text. Raises TraceError when it cannot be read or is not text."""
+    """Return the file's text. Raises TraceError if it cannot be read or is not text."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

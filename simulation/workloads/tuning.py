@@ -1,10 +1,9 @@
-"""What a job gains when its batch size follows its workers, where nothing about its model was measured (Lyra
-section 3.7.1; spec 2.11).
+"""Gain of a job whose batch size follows its workers, for unmeasured models (Lyra section 3.7.1; spec 2.11).
 
 The form is Pollux's: with batch b a step takes a fixed part of the time and a part that grows with b over the
-workers, and an iteration with batch b is worth the statistical efficiency (noise scale + own batch) / (noise
-scale + b) of b / own batch iterations. Which values jobs have is not published; those here are assumptions,
-the same for every job, and the gain hangs on them.
+workers. An iteration with batch b is worth b / own batch iterations times the statistical efficiency (noise
+scale + own batch) / (noise scale + b). The jobs' values are not published; those here are assumptions, the
+same for every job, and determine the gain.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from scheduling.core.question.snapshot import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Assumptions. Batches and the noise scale are in the job's own batch, workers in those that were asked
-    for.
+    """Assumptions. Batches and the noise scale are multiples of the job's own batch, workers of the requested
+    ones.
 
-    ``fixed_share``: part of a step's time that does not grow with the batch. ``largest_batch``: in all, and
-    per worker, where memory ends.
+    ``fixed_share``: part of a step's time that does not grow with the batch. ``largest_batch``: in total, and
+    per worker, by its memory.
     """
 
     noise_scale: float = 10.0
@@ -35,8 +34,8 @@ BATCHES = 64
 
 
 def tuned_gain(workers: FloatArray, tuning: Tuning) -> FloatArray:
-    """Goodput with the best batch over goodput with the job's own, for workers as multiples of those asked
-    for."""
+    """Return goodput with the best batch over goodput with the job's own; ``workers`` are multiples of the
+    requested ones."""
     batch = np.geomspace(1.0, tuning.largest_batch, BATCHES)[None, :]
     share = np.asarray(workers, dtype=np.float64)[:, None]
     moving = 1.0 - tuning.fixed_share

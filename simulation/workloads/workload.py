@@ -1,4 +1,4 @@
-"""What is simulated: jobs over time and how fast each model runs on how many GPUs.
+"""Input of a simulation: jobs over time, and the throughput of each model by GPU count.
 
 Times are seconds from the start of the trace, throughput is iterations of the global batch per second.
 """
@@ -17,11 +17,11 @@ from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 class MeasuredThroughput:
     """Every point measured for one model and global batch on one GPU type, ascending in ``gpus``.
 
-    Points that could not be run are left out: they are not levels of zero throughput. Nothing is smoothed;
-    throughput may fall from one point to the next. ``pause_seconds``: the pause measured at each point, None
-    where only throughput was measured and the published formula stands in. ``memory_bytes``: host memory of
-    one worker at each point, 0 where it was not measured; None where it never was. A point is a number of
-    workers, one on each GPU.
+    Points that could not run are left out: they are not levels of zero throughput. Nothing is smoothed;
+    throughput may fall from one point to the next. ``pause_seconds``: the pause measured at each point; None
+    if only throughput was measured, which means the published formula. ``memory_bytes``: host memory of one
+    worker at each point, 0 if not measured there; None if never measured. A point is a number of workers, one
+    on each GPU.
     """
 
     gpus: IntArray
@@ -34,9 +34,9 @@ class MeasuredThroughput:
 class ModelProfile:
     """One model with one global batch size, measured on one or more GPU types.
 
-    ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size``
-    (goodput), for policies that do that; empty where nobody measured it. ``worker_counts``: the numbers of
-    workers that its function allows, where they are not powers of two (decision 0018).
+    ``adapted``: curves with a batch size that follows the GPUs, in iterations of ``global_batch_size``
+    (goodput), for policies that adapt it; empty if not measured. ``worker_counts``: the numbers of workers
+    that its function allows, if they are not powers of two (decision 0018).
     """
 
     model: str
@@ -51,8 +51,8 @@ class Workload:
     """Jobs as columns, in order of submission (ties by ``job_id``); row i is one job.
 
     ``deadline_at`` is infinity for best effort. ``profile_of`` indexes ``profiles``. ``requested_gpus`` and
-    ``requested_seconds`` are what the user of a rival scheduler would ask for and how long the job takes on
-    that; only policies that are not elastic read them. ``source`` says where the jobs came from, in words.
+    ``requested_seconds``: the request to a rival scheduler and the job's duration on it; only policies
+    without elasticity read them. ``source`` says in words where the jobs came from.
     """
 
     name: str
@@ -70,15 +70,15 @@ class Workload:
 
     @property
     def jobs(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return len(self.job_id)
 
     def first(self, count: int) -> Workload:
-        """The first ``count`` jobs."""
+        """Return the first ``count`` jobs."""
         return self.take(np.arange(min(count, self.jobs)))
 
     def take(self, rows: IntArray) -> Workload:
-        """The jobs of ``rows``, in that order."""
+        """Return the jobs of ``rows``, in that order."""
         return Workload(
             name=self.name,
             source=self.source,

@@ -19,7 +19,7 @@ from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import ParsedTrace, TraceFormat
 from simulation.workloads.trace_file import TraceFile, read_table
 
-# The first format of which a file has all required columns is taken: those that need more come first.
+# A file has the first format whose required columns it has, so formats that require more come first.
 FORMATS: tuple[TraceFormat, ...] = (
     generic.FORMAT,
     elasticflow.FORMAT,
@@ -33,9 +33,9 @@ FORMATS: tuple[TraceFormat, ...] = (
 
 
 def detect_format(table: TraceFile, forced: str | None = None) -> TraceFormat:
-    """The format of ``table`` by its header, or the one named ``forced``.
+    """Return the format of ``table`` by its header, or the one named ``forced``.
 
-    Raises TraceError when none fits, with what the nearest one lacks.
+    Raises TraceError if none fits, with what the nearest one lacks.
     """
     if forced is not None:
         chosen = next((known for known in FORMATS if known.name == forced), None)
@@ -60,7 +60,7 @@ def detect_format(table: TraceFile, forced: str | None = None) -> TraceFormat:
 
 
 def read_trace(path: Path, options: WorkloadOptions) -> tuple[TraceFormat, ParsedTrace]:
-    """The format of the file at ``path`` and its jobs. Raises TraceError."""
+    """Return the format of the file at ``path`` and its jobs. Raises TraceError."""
     table = read_table(path)
     known = detect_format(table, options.format)
     rows = table.named({**known.required, **known.optional})

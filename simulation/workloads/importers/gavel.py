@@ -1,8 +1,8 @@
 """Gavel's traces: ``job_type, total_steps, arrival_time_s, num_gpus``, or the published ``.trace`` files
 themselves.
 
-Steps become iterations of a fixed global batch as `gavel_names` says. Deadlines are drawn by seed around the
-time on the GPUs asked for.
+Steps become iterations of a fixed global batch (`gavel_names`). Deadlines are drawn by seed around the time
+on the requested GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GPU_TYPE = "v100"
 
 
 def gavel_job(row: TraceRow, number: int) -> JobRecord:
-    """What the formats of Gavel and Shockwave have in common."""
+    """Return the record of a row in Gavel's or Shockwave's format."""
     model, batch = split_job_type(row, "job_type")
     return JobRecord(
         row=row,

@@ -8,10 +8,10 @@
 | `model`, `global_batch_size` | a row of the throughput table |
 | `service_class` | `slo`, `soft` or `best_effort`; empty: `slo` with a deadline, `best_effort` without |
 | `deadline_at` | seconds from the start of the trace; empty for `best_effort` |
-| `requested_gpus` | what a user would ask a rival scheduler for; empty: the smallest measured count |
-| `requested_seconds` (optional) | how long it takes on these; empty: iterations over throughput |
+| `requested_gpus` | request to a rival scheduler; empty: the smallest measured count |
+| `requested_seconds` (optional) | duration on these; empty: iterations over throughput |
 | `worker_counts` (optional) | numbers that its function allows, such as `3 6 12`; empty: powers of two |
-| `worker_memory_gb` (optional) | host memory of one worker; empty: as the throughput table says |
+| `worker_memory_gb` (optional) | host memory of one worker; empty: the throughput table's value |
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _job(row: TraceRow) -> JobRecord:
 
 
 def _worker_counts(row: TraceRow) -> tuple[int, ...]:
-    """Ascending whole numbers, separated by spaces."""
+    """Parse ascending whole numbers, separated by spaces."""
     text = row.text(WORKER_COUNTS)
     try:
         counts = tuple(int(part) for part in text.split())

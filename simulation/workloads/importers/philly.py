@@ -1,5 +1,5 @@
-"""Philly jobs: ``timestamp, duration, num_gpus``, with the virtual cluster in ``cluster``; several chosen
-ones are joined by ``+``.
+"""Philly jobs: ``timestamp, duration, num_gpus``, with the virtual cluster in ``cluster``; a selection of
+several is joined by ``+``.
 
 Seconds count from the first job of the selection. Model, batch and deadline are drawn by seed, iterations are
 ``floor(duration * throughput)`` (spec 4.1).

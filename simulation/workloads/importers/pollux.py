@@ -1,8 +1,8 @@
 """Workloads of Pollux's simulator: ``name, time, application, num_replicas, batch_size``.
 
-A job trains its application to the end: as many iterations as Pollux's validation tables took with that
-batch, when the folder ``pollux_t4`` with them lies in or beside the trace's folders, else all samples once
-per epoch (`pollux_tables`). Deadlines are drawn by seed around the time on the replicas asked for.
+A job trains its application to the end: for as many iterations as Pollux's validation tables have for its
+batch, if the folder ``pollux_t4`` is in or beside the trace's folders, else for all samples once per epoch
+(`pollux_tables`). Deadlines are drawn by seed around the time on the requested replicas.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from simulation.workloads.records import JobRecord, ParsedTrace, TraceFormat, sa
 from simulation.workloads.trace_file import TraceRow
 
 TABLES_FOLDER = "pollux_t4"
-# How far above the trace the folder with the tables is looked for.
+# Number of folders above the trace in which the tables' folder is searched.
 FOLDERS_ABOVE = 4
 
 
 def tables_folder(trace: Path) -> Path | None:
-    """The folder with Pollux's tables, beside the trace or a few folders above it, or None."""
+    """Return the folder with Pollux's tables, beside the trace or a few folders above it, or None."""
     for folder in trace.resolve().parents[:FOLDERS_ABOVE]:
         for candidate in (folder / TABLES_FOLDER, folder / "elasticflow" / TABLES_FOLDER):
             if candidate.is_dir():

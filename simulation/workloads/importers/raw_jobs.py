@@ -1,4 +1,4 @@
-"""Jobs without models: what is left out of them, shared by the ITP and Philly formats (spec 4.1)."""
+"""Filter for jobs without models, shared by the ITP and Philly formats (spec 4.1)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ODD_GPU_COUNTS = (3, 5, 6, 7)
 
 
 def keep_usable(jobs: Sequence[JobRecord], options: WorkloadOptions) -> ParsedTrace:
-    """Leaves out what the published traces leave out: early, short, odd-sized and very large jobs.
+    """Leave out early, short, odd-sized and very large jobs, as the published traces do.
 
-    Raises TraceError when nothing is left.
+    Raises TraceError if no job is left.
     """
     kept: list[JobRecord] = []
     left_out = {

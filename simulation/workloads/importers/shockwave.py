@@ -1,9 +1,9 @@
-"""Shockwave's traces: Gavel's columns with ``duration_s``, ``slo`` and how the batch adapts.
+"""Shockwave's traces: Gavel's columns with ``duration_s``, ``slo`` and the mode of batch adaptation.
 
-A job lasts ``duration_s`` on the GPUs asked for, and its iterations follow from that: Shockwave measured the
-models again, and with Gavel's throughputs ``total_steps`` would give twice the load. The batch stays what the
-type names: ``batch_adaptation_mode`` is not followed. ``slo`` above 0 is the deadline as a multiple of the
-duration; below it, the deadline is drawn by seed like others.
+A job lasts ``duration_s`` on its requested GPUs, and its iterations follow from that: Shockwave measured the
+models again, and with Gavel's throughputs ``total_steps`` would give twice the load. The batch stays that of
+the type; ``batch_adaptation_mode`` is ignored. A positive ``slo`` is the deadline as a multiple of the
+duration; otherwise the deadline is drawn by seed.
 """
 
 from __future__ import annotations

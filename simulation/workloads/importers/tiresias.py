@@ -1,7 +1,7 @@
 """Tiresias' sample jobs: ``job_id, num_gpu, submit_time, iterations, model_name, duration``.
 
-Its models name no batch and most of them were never measured: submission, GPUs and duration are taken, model
-and batch are drawn by seed, and iterations follow from the duration.
+Its models have no batch and most were never measured: submission, GPUs and duration are used, model and batch
+are drawn by seed, and iterations follow from the duration.
 """
 
 from __future__ import annotations
