@@ -1,4 +1,4 @@
-"""Making results: runs one after the other or in several processes, resumable, and ended early by Ctrl-C."""
+"""Execution of runs: one after another or in several processes, resumable, and ended early by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulation.engine.run import Progress
 from simulation.workloads.errors import TraceError
 
 Told = Callable[[int, int, str], None]
-"""Told about runs: how many are done, how many there are, and what is being done."""
+"""A callback that receives runs done, all runs, and the name of the present one."""
 
 POLL_SECONDS = 0.5
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Results:
-    """What there is of the runs asked for: results, and in a sentence why one is missing."""
+    """Results of the requested runs, and for each missing one a sentence on why."""
 
     by_spec: dict[RunSpec, RunResult] = field(default_factory=dict)
     failed: dict[RunSpec, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Results:
     reused: int = 0
 
     def get(self, spec: RunSpec) -> RunResult | None:
-        """The result of a run, None where it is missing."""
+        """Return the result of a run, None if it is missing."""
         return self.by_spec.get(spec)
 
 
@@ -46,11 +46,11 @@ def make_results(
     told: Told | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """The results of all runs, from the store in ``folder`` where they are there. Ctrl-C returns what there
-    is by then.
+    """Return the results of all runs, from the store in ``folder`` if they are there. Ctrl-C returns the
+    results so far.
 
-    ``progress`` is told about the run in this process (with one process). A trace that is missing fails its
-    runs alone. Raises OSError where results cannot be stored.
+    ``progress`` receives the progress of the run in this process (with one process). A missing trace fails
+    only its own runs. Raises OSError if results cannot be stored.
     """
     results = Results()
     store = ResultStore(folder)
@@ -101,12 +101,12 @@ def _here(todo: Sequence[tuple[RunSpec, str]], progress: Progress | None) -> Mad
 
 
 def _failure(error: BaseException) -> str:
-    """One run that fails must not cost the others; the report names it, and the log says where it failed."""
+    """Return the text of a failed run, which must not stop the others; the log has the traceback."""
     return f"failed: {type(error).__name__}: {error}"
 
 
 def _in_processes(todo: Sequence[tuple[RunSpec, str]], processes: int) -> Made:
-    # Spawned, not forked: the bar draws in a thread, and compiled loops do not survive a fork everywhere.
+    # Spawned, not forked: the progress bar runs a thread, and compiled loops may not survive a fork.
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(stop,)) as pool:
@@ -128,7 +128,7 @@ def _in_processes(todo: Sequence[tuple[RunSpec, str]], processes: int) -> Made:
 
 @contextmanager
 def _stopping(stop: Event, pool: ProcessPoolExecutor) -> Iterator[None]:
-    """Whatever ends the block early ends the runs under way as well."""
+    """End the runs under way if the block ends with an exception."""
     try:
         yield
     except BaseException:
@@ -141,15 +141,15 @@ _stop: Event | None = None
 
 
 def _prepare(stop: Event) -> None:
-    """In a new process: Ctrl-C is the parent's business, which says so by ``stop``."""
+    """Prepare a new process: ignore Ctrl-C, which the parent handles and passes on by ``stop``."""
     global _stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _stop = stop
 
 
 def _run_elsewhere(spec: RunSpec, key: str) -> RunResult | None:
-    """A run in another process; None where it was ended early. Raises RuntimeError where it would not be the
-    run asked for."""
+    """Make a run in another process; None if it was ended early. Raises RuntimeError if the program or the
+    traces have changed since it was requested."""
 
     def look(ended: int, jobs: int, at: float) -> None:
         if _stop is not None and _stop.is_set():

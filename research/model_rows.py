@@ -1,4 +1,4 @@
-"""Rows of papers that planners compute again: one published value beside that of the model, and why they
+"""Rows of papers whose values planners compute again: one published value, the model's, and why they
 differ."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from research.rows import Explanation, Row, number
 class ModelRow(Row):
     """One published value and ours. ``how``: what computed ours. ``unit``: of both; empty for ratios.
 
-    ``calibrated``: ours was fitted to the published value, since what it depends on is not published; it
-    agrees by construction and says nothing.
+    ``calibrated``: ours was fitted to the published value because its inputs are not published; it agrees by
+    construction and confirms nothing.
     """
 
     how: str
@@ -32,12 +32,12 @@ class ModelRow(Row):
 
     @property
     def name(self) -> str:
-        """The quantity and its place."""
+        """Quantity and place."""
         return f"{self.series}, {self.x}"
 
     @property
     def made(self) -> str:
-        """What computed it."""
+        """What computed our value."""
         return self.how
 
     @property
@@ -46,7 +46,7 @@ class ModelRow(Row):
         return not self.calibrated
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
+        """Return the row as text."""
         return (
             self.series,
             self.x,
@@ -59,7 +59,7 @@ class ModelRow(Row):
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values."""
+        """Return the row as plain values."""
         return super().as_json() | {
             "quantity": self.series,
             "unit": self.unit,
@@ -71,7 +71,7 @@ def row(
     context: Context, figure: str, series: str, x: str, ours: float | None, how: str, *, unit: str = "",
     shares: bool = False, calibrated: bool = False, why: tuple[Explanation, ...] = (), missing: str = "",
 ) -> ModelRow:  # fmt: skip
-    """A value of ours beside the published one at this place, if there is one."""
+    """Return a row with our value and the published one at this place, if there is one."""
     return ModelRow(
         figure=figure,
         x=x,

@@ -1,4 +1,4 @@
-"""What can be reproduced of one paper."""
+"""The reproducible parts of one paper."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from research.figure import Check, Context, FigureDefinition, FigureReport, Publ
 
 @dataclass(frozen=True)
 class Paper:
-    """One paper: its figures by name, its published values, and what should hold over all of them.
+    """One paper: its figures by name, its published values, and checks over all of them.
 
-    ``name``: what the command calls it. ``report``: the page's usual file. ``short`` and ``full``: what the
-    two versions run, for the command's help. ``without_traces``: what else changes where the public
-    traces are not here.
+    ``name``: its name in the command. ``report``: the page's default file. ``short`` and ``full``: what the
+    two versions run, for the command's help. ``without_traces``: what else changes without the public
+    traces.
     """
 
     name: str
@@ -28,8 +28,8 @@ class Paper:
     without_traces: str = ""
 
     def figure_named(self, name: str) -> FigureDefinition:
-        """The figure of that name, or that is shown with another one. Raises ValueError that lists the names
-        there are."""
+        """Return the figure of that name, also one shown with another. Raises ValueError, which lists the
+        known names."""
         for figure in self.figures.values():
             if name in (figure.name, *figure.also_called):
                 return figure

@@ -1,4 +1,4 @@
-"""Papers that can be reproduced. A paper is a folder beside this file and a name here."""
+"""Papers that can be reproduced: each has a folder beside this file and an entry here."""
 
 from __future__ import annotations
 

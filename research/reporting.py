@@ -1,4 +1,4 @@
-"""The whole comparison as JSON and as one HTML page that needs nothing from elsewhere."""
+"""The whole comparison as JSON and as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHARED_PAGE = Path(simulation.reports.__file__).parent / "page"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that the report says."""
+    """Content of the report."""
 
     title: str
     context: Context
@@ -40,7 +40,7 @@ class Comparison:
         return [row for report in self.reports for row in report.rows]
 
     def as_json(self) -> dict[str, Any]:
-        """The comparison as plain values."""
+        """Return the comparison as plain values."""
         results = self.context.results
         return {
             "title": self.title,
@@ -74,15 +74,15 @@ class Comparison:
 def compare(
     paper: Paper, context: Context, figures: Sequence[FigureDefinition], left_out: Sequence[str] = ()
 ) -> Comparison:
-    """The report of these figures of a paper from what results there are. ``left_out``: what was not run and
-    why, in sentences."""
+    """Return the report of a paper's figures from the available results. ``left_out``: sentences on what was
+    not run and why."""
     reports = [figure.report(context) for figure in figures]
     checks = paper.checks(context, reports)
     return Comparison(paper.title, context, reports, checks, left_out, datetime.now(UTC))
 
 
 def verdicts(comparison: Comparison) -> dict[str, int]:
-    """How many of the things that should hold do, do not, and cannot be told."""
+    """Count the checks that are met, not met, and unknown."""
     met = [
         check.met
         for check in (*comparison.checks, *(one for each in comparison.reports for one in each.checks))
@@ -91,19 +91,19 @@ def verdicts(comparison: Comparison) -> dict[str, int]:
 
 
 def write_json(comparison: Comparison, path: Path) -> None:
-    """Write the comparison as JSON. Raises OSError where that is not possible."""
+    """Write the comparison as JSON. Raises OSError if the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
-    """Write the comparison as a page. Raises OSError where that is not possible."""
+    """Write the comparison as a page. Raises OSError if the file cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(comparison), encoding="utf-8")
 
 
 def page(comparison: Comparison) -> str:
-    """The page as text."""
+    """Return the page as text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_OWN_PAGE), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -143,7 +143,7 @@ def _section(report: FigureReport, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _causes(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Causes with their rows, so that what is known of one is said once."""
+    """Group rows by cause, so that each cause is explained once."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         for each in row.explanations:
@@ -153,6 +153,6 @@ def _causes(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _embedded(value: Any) -> Markup:
-    """JSON that may stand in a script element: nothing in it can end the element or open a comment."""
+    """Return JSON for a script element, escaped so that it cannot end the element or open a comment."""
     text = json.dumps(value, cls=PlotlyJSONEncoder, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,4 +1,4 @@
-"""One published value and ours: what every paper's rows have, and how many of them agree."""
+"""One published value and ours: the common part of all papers' rows, and how many rows agree."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 RATIO_BAND = 0.05
-"""Shares of jobs on time that differ by more than this are explained (five jobs in a hundred)."""
+"""Shares of jobs on time that differ by more than this need an explanation (five jobs in a hundred)."""
 
 RELATIVE_BAND = 0.10
-"""The same for other metrics, as a share of the published value."""
+"""The same band for other metrics, relative to the published value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a value of ours is not the published one: a cause, what is known about it, and its figures in this
-    row."""
+    """Why our value is not the published one: a cause, what is known about it, and its numbers in this row."""
 
     cause: str
     fact: str
@@ -26,11 +25,11 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class Row(ABC):
-    """One published number and ours. What else is told of it, a paper's own rows add.
+    """One published number and ours; subclasses of each paper add further facts.
 
-    ``x``: the place on the figure's horizontal axis. ``shares``: values are shares of jobs on time; else
-    they are held against a relative band. ``missing``: why there is no value of ours. ``spread``: lowest and
-    highest value of ours over several draws, where there are several.
+    ``x``: the place on the figure's horizontal axis. ``shares``: values are shares of jobs on time;
+    otherwise a relative band applies. ``missing``: why there is no value of ours. ``spread``: lowest and
+    highest value of ours over several draws, if there are several.
     """
 
     figure: str
@@ -44,31 +43,31 @@ class Row(ABC):
     explanations: tuple[Explanation, ...] = ()
 
     text_columns: ClassVar[tuple[str, ...]]
-    """What the text cells of `cells` are, as the page's table heads them."""
+    """Heads of the text cells of `cells` in the page's table."""
     number_columns: ClassVar[tuple[str, ...]]
-    """The same for the numbers behind them."""
+    """Heads of the number cells after them."""
     note: ClassVar[str]
-    """What a reader of these columns has to know."""
+    """What a reader of these columns needs to know."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Whose value it is and where, in a few words."""
+        """Series and place of the value, in a few words."""
 
     @property
     @abstractmethod
     def made(self) -> str:
-        """How our number was made, in one line."""
+        """Origin of our number, in one line."""
 
     @property
     @abstractmethod
     def by_published_rules(self) -> bool:
-        """Whether ours follows the code behind the published value, as far as that is known; other rows
-        differ on purpose."""
+        """Whether ours follows the code behind the published value, as far as it is known; other rows differ
+        on purpose."""
 
     @abstractmethod
     def cells(self) -> tuple[str, ...]:
-        """The row as text, a cell for each of the columns."""
+        """Return the row as text, one cell for each column."""
 
     @property
     def difference(self) -> float | None:
@@ -82,7 +81,7 @@ class Row(ABC):
 
     @property
     def beyond_band(self) -> bool:
-        """Whether the two differ by more than the band, so that an explanation is due."""
+        """Whether the two differ by more than the band, so that an explanation is needed."""
         difference = self.difference
         if difference is None or self.published is None:
             return False
@@ -90,7 +89,7 @@ class Row(ABC):
         return abs(difference) > band + 1e-9
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values; each says how it was made."""
+        """Return the row as plain values, with its origin."""
         return {
             "figure": self.figure,
             "x": self.x,
@@ -111,21 +110,21 @@ class Row(ABC):
 
 
 def over(value: float | None, base: float | None) -> float | None:
-    """A quotient, None where there is none."""
+    """Return a quotient, None if it is undefined."""
     return value / base if value is not None and base else None
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """A number as the page's tables show it."""
+    """Return a number as the page's tables show it."""
     if value is None:
         return "–"
     return f"{value:,.1f}" if form == ".3f" and abs(value) >= 10 else f"{value:{form}}"
 
 
 def counts(rows: Iterable[Row]) -> dict[str, int]:
-    """How many values were compared, how many lie beyond their band, and how many of these nothing explains.
+    """Count the compared values, those beyond their band, and the unexplained ones of these.
 
-    ``..._by_published_rules``: the same of rows that follow the published code.
+    ``..._by_published_rules``: the same for rows that follow the published code.
     """
     rows = list(rows)
     compared = [row for row in rows if row.difference is not None]

@@ -1,4 +1,4 @@
-"""What every run of a paper can be asked: its name, what determines its result, and the run itself."""
+"""The interface of a paper's runs: name, identity of the result, and the run itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulation.workloads.workload import Workload
 
 
 class RunSpec(Hashable, Protocol):
-    """One run that a figure asks for. Equal ones are made once."""
+    """One run that a figure needs. Equal ones are made once."""
 
     @property
     def name(self) -> str:
@@ -21,25 +21,24 @@ class RunSpec(Hashable, Protocol):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """What sorts runs: those that read the same workload stand together, so that it is read once."""
+        """Sort key of runs: those on the same workload are adjacent, so that it is read once."""
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
 
     def key(self) -> str:
-        """A name for the result: equal for equal jobs, settings and program. Raises TraceError for a trace
-        that is missing or unreadable."""
+        """Return the result's key: equal for equal jobs, settings and program. Raises TraceError for a
+        missing or unreadable trace."""
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
-        trace."""
+        """Run to the end. Raises KeyboardInterrupt if it was ended early, TraceError for a missing trace."""
 
 
 def simulated(workload: Workload, settings: SimulationSettings, progress: Progress | None) -> RunOutcome:
-    """The outcome of a simulation. Raises KeyboardInterrupt where it was ended early."""
+    """Return the outcome of a simulation. Raises KeyboardInterrupt if it was ended early."""
     outcome = Simulation(workload, settings, progress=progress).run()
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 """A digest of the program text that a run's result depends on, so that results of older programs are not
-taken for new.
+reused.
 
-Only what a policy really imports counts: another policy may change, or be added, and stored results stay
-good.
+Only the modules that a policy imports count: stored results remain valid when another policy is changed or
+added.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ NOT_FOLLOWED = frozenset(
         "simulation.engine.checks.shared_invariants",
     }
 )
-"""The registries import every policy, and the one that runs is given apart; checks of invariants only
-watch."""
+"""The registries import every policy, while the one that runs is given separately; invariant checks do not
+affect results."""
 
 
 @cache
 def code_digest(policy: str, results: str) -> str:
-    """The digest of engine, core, policy and ``results``, the module that says what is kept of a run, as they
-    are on disk. Raises ValueError for an unknown policy."""
+    """Return the digest of engine, core, policy and ``results``, the module that defines the stored part of a
+    run, as they are on disk. Raises ValueError for an unknown policy."""
     return modules_digest(*ENGINE, results, type(policy_named(policy)).__module__)
 
 
 @cache
 def modules_digest(*modules: str) -> str:
-    """The digest of these modules and all that they import of ours, as they are on disk."""
+    """Return the digest of these modules and all of our modules that they import, as they are on disk."""
     digest = hashlib.sha256()
     for module in sorted(imported_by(*modules)):
         digest.update(module.encode() + b"\0" + _path(module).read_bytes())
@@ -49,7 +49,7 @@ def modules_digest(*modules: str) -> str:
 
 
 def imported_by(*modules: str) -> set[str]:
-    """These modules of ours and all that they import, directly or not."""
+    """Return these modules and all of our modules that they import, directly or not."""
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -67,7 +67,7 @@ def _imports(module: str) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # A name may be a module of the package or something within it.
+            # A name may be a module of the package or an object in it.
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         else:
             continue

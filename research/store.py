@@ -1,5 +1,5 @@
-"""Results of runs: what figures need of a finished run, kept as one JSON file each so that interrupted work
-goes on."""
+"""Results of runs: what figures need of a finished run, stored as one JSON file each, so that interrupted
+work can be resumed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST_BROKEN = 20
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of one run.
+    """Result of one run.
 
-    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: more figures by name.
-    ``series``: numbers in order by name. Which facts and series there are, the paper's own ``results`` says.
+    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: further figures by name.
+    ``series``: ordered numbers by name. The paper's own ``results`` defines facts and series.
     """
 
     summary: dict[str, Any]
@@ -34,12 +34,12 @@ class RunResult:
 
     @property
     def declined(self) -> int:
-        """SLO jobs that were dropped."""
+        """SLO jobs declined."""
         return int(self.summary["declined"])
 
     @property
     def late(self) -> int:
-        """SLO jobs that were not dropped and missed their deadline."""
+        """SLO jobs that were admitted and missed their deadline."""
         return int(self.summary["fates"]["slo"]["missed"])
 
     @property
@@ -55,20 +55,20 @@ class RunResult:
 
 
 def short_summary(outcome: RunOutcome) -> dict[str, Any]:
-    """The JSON summary of an outcome, with the first broken invariants alone."""
+    """Return the JSON summary of an outcome, with only the first broken promises."""
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])
     return facts
 
 
 class ResultStore:
-    """Results in a folder, one file a run, named by its key."""
+    """Results in a folder, one file per run, named by its key."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "runs"
 
     def get(self, key: str) -> RunResult | None:
-        """The stored result, or None where there is none or it cannot be read: it is made again then."""
+        """Return the stored result, or None if it is missing or unreadable and must be made again."""
         try:
             stored = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
             return RunResult(stored["summary"], stored["facts"], stored["series"])
@@ -76,8 +76,7 @@ class ResultStore:
             return None
 
     def put(self, key: str, spec: dict[str, Any], result: RunResult) -> None:
-        """Store a result. The file appears whole or not at all. Raises OSError where nothing can be
-        written."""
+        """Store a result atomically. Raises OSError if the file cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}.json"
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
