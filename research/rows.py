@@ -16,7 +16,7 @@ RELATIVE_BAND = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why our value is not the published one: a cause, what is known about it, and its numbers in this row."""
+    """Why our value differs from the published one: a cause, what is known of it, its numbers in this row."""
 
     cause: str
     fact: str
