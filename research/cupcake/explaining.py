@@ -1,4 +1,4 @@
-"""Why values of ours are not the published ones. A cause is stated once, with the figures of a row."""
+"""Why our values differ from the published ones. Each cause is stated once, with the numbers of a row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from research.rows import Explanation
 
 
 def compute_unknown(text: str) -> Explanation:
-    """Times of forward and backward pass."""
+    """Times of forward and backward pass are unknown."""
     return Explanation(
         "Compute times are not published",
         "The tensors and the proportions of their gaps are measured ones; how long forward and backward pass "
@@ -16,7 +16,7 @@ def compute_unknown(text: str) -> Explanation:
 
 
 def no_framework(text: str) -> Explanation:
-    """What collectives cost a framework."""
+    """A framework's cost of collectives is left out."""
     return Explanation(
         "A framework's own costs are left out",
         "The model charges a codec and a network, but no time of the host for each collective, and one "
@@ -26,7 +26,7 @@ def no_framework(text: str) -> Explanation:
 
 
 def best_of_many(text: str) -> Explanation:
-    """A strawman that is tuned."""
+    """A tuned strawman is nearly optimal."""
     return Explanation(
         "The best bucket is nearly the best partition",
         "In a model without noise the best of six bucket sizes, or of 31 even splits, comes within a few per "
@@ -36,7 +36,7 @@ def best_of_many(text: str) -> Explanation:
 
 
 def one_bandwidth(text: str) -> Explanation:
-    """One number for every transfer."""
+    """One bandwidth applies to every transfer."""
     return Explanation(
         "One bandwidth for every transfer",
         "All-reduce and gathering reach different shares of a link, and the share grows with the message; "
@@ -46,5 +46,5 @@ def one_bandwidth(text: str) -> Explanation:
 
 
 def rounded(text: str) -> Explanation:
-    """The text rounds."""
+    """The text gives rounded times."""
     return Explanation("The text rounds", "It tells 48 ms of 104 ms.", text)

@@ -1,4 +1,4 @@
-"""The published evaluation in numbers: models, servers, codecs, what each way to send takes (4.1, 4.3)."""
+"""The published evaluation in numbers: models, servers, codecs, and times of each way to send (4.1, 4.3)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from communication.profiles.placement import PlacementShape
 
 CODECS = ("random-k", "dgc", "ef-signsgd", "onebit")
 CUPCAKE = "Cupcake"
-#: Backward pass and all else, in seconds: not published; the specification's.
+#: Seconds of the backward pass and of all else: not published; the specification's values.
 _TIMES = {"ResNet50": (0.032, 0.016), "ResNet101": (0.120, 0.064), "BERT-base": (0.130, 0.130)}
 LATENCY_SECONDS = 150e-6
 #: Fitted so that ResNet50 without compression scales as published on eight GPUs.
@@ -24,13 +24,13 @@ PCIE_BYTES_PER_SECOND = 2.2e9
 #: Of 25 Gbps, fitted to the published ratio of Cupcake over FP32 for ResNet50 on eight servers.
 NETWORK_BYTES_PER_SECOND = 2.46e9
 NVLINK = LinkRate(20e-6, 50e9)
-#: What frameworks take to launch a collective, in the variants that the specification asks for.
+#: Time of a framework to launch a collective, in the variants that the specification asks for.
 CALL_SECONDS = 150e-6
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Servers and their links. ``name``: of its figure."""
+    """Servers and their links. ``name``: name of its figure."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ EIGHT_SERVERS = Setup(
     PlacementShape(8, 8),
     LinkProfile(LinkRate(LATENCY_SECONDS, NETWORK_BYTES_PER_SECOND), NVLINK),
 )
-#: What the text leaves open: the simulator's model, and what it misses.
+#: What the text leaves open: the simulator's model, and variants with what it omits.
 PUBLISHED_MODEL = ExchangeSettings(decode_per_payload=False)
 VARIANTS = {
     "as published": PUBLISHED_MODEL,
@@ -64,9 +64,9 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Iteration times of one model under one codec, by the way in which gradients are sent.
+    """Iteration times in seconds of one model under one codec, by the way in which gradients are sent.
 
-    ``groups``: of Cupcake's plan.
+    ``groups``: number of groups in Cupcake's plan.
     """
 
     compute_seconds: float
@@ -74,22 +74,22 @@ class Evaluation:
     groups: int
 
     def scaling(self, name: str) -> float:
-        """The scaling factor: an iteration on one GPU over one here."""
+        """Return the scaling factor: an iteration on one GPU over one here."""
         return self.compute_seconds / self.seconds[name]
 
     def over(self, name: str) -> float:
-        """How much faster Cupcake is."""
+        """Return how many times as fast Cupcake is."""
         return self.seconds[name] / self.seconds[CUPCAKE]
 
 
 @cache
 def profile(name: str) -> ModelProfile:
-    """The measured tensors at the speed of the evaluation's GPUs."""
+    """Return the measured tensors at the speed of the evaluation's GPUs."""
     return measured_model(name).with_times(*_TIMES[name])
 
 
 def exchange(setup: Setup, model: str, codec: str, settings: ExchangeSettings = PUBLISHED_MODEL) -> Exchange:
-    """One cell of the evaluation."""
+    """Return one cell of the evaluation."""
     return Exchange(profile(model), setup.placement, setup.link, gpu_codec(codec), settings)
 
 
@@ -97,7 +97,7 @@ def exchange(setup: Setup, model: str, codec: str, settings: ExchangeSettings = 
 def evaluated(
     setup: Setup, model: str, codec: str, settings: ExchangeSettings = PUBLISHED_MODEL
 ) -> Evaluation:
-    """Cupcake and all baselines."""
+    """Evaluate Cupcake and all baselines."""
     cell = exchange(setup, model, codec, settings)
     plan = plan_under(cell)
     seconds = {name: one.iteration_seconds for name, one in baselines(cell).items()}
@@ -106,5 +106,5 @@ def evaluated(
 
 
 def largest(setup: Setup, model: str, name: str, settings: ExchangeSettings = PUBLISHED_MODEL) -> float:
-    """Cupcake's largest advantage over a baseline, over all codecs."""
+    """Return Cupcake's largest advantage over a baseline, over all codecs."""
     return max(evaluated(setup, model, codec, settings).over(name) for codec in CODECS)

@@ -11,7 +11,7 @@ from research.paper import Paper
 
 
 def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check]:
-    """Nothing holds over all figures that each of them does not check."""
+    """Return no check: each figure checks its own."""
     return ()
 
 

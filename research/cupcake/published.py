@@ -33,7 +33,7 @@ VALUES: dict[tuple[str, str, str], float] = {
     for name, value in zip(NAMES, values, strict=True)
 }
 
-#: Seconds that the search took, by what was pruned and model; None: more than a day.
+#: Seconds of the search, by enabled prunings, for each model; None: more than a day.
 OPTIMIZER_SECONDS: dict[str, tuple[float | None, ...]] = {
     "Algorithm 5.1": (2.8, 6.6, 4.2),
     "only Pruning 1": (15.0, 68.0, 32.0),
@@ -43,5 +43,5 @@ OPTIMIZER_SECONDS: dict[str, tuple[float | None, ...]] = {
 
 
 def published() -> Published:
-    """All published values."""
+    """Return all published values."""
     return Published(VALUES, SOURCE)

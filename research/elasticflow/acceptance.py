@@ -1,4 +1,4 @@
-"""What should hold over all runs at once."""
+"""Checks over all runs of ElasticFlow's evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.core.question.snapshot import AdmissionRule
 
 
 def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
-    """`punctual` against every other policy, promises kept, and that the report is complete."""
+    """Check `punctual` against every other policy, that promises are kept, and completeness of the report."""
     return [_best_everywhere(context), _promises_kept(context), _complete(context, reports)]
 
 
@@ -49,7 +49,7 @@ def _best_everywhere(context: Context) -> Check:
 
 
 def _place(spec: ElasticFlowSpec) -> ElasticFlowSpec:
-    """The run without its policy and admission rule: all of one place have the same jobs and cluster."""
+    """Return the run without policy and admission rule: runs of one place have equal jobs and cluster."""
     return replace(spec, policy="", admission=AdmissionRule.PER_JOB)
 
 

@@ -1,4 +1,4 @@
-"""Who stands for which published bar, and the rows that come of running them."""
+"""Our policies for each published bar, and the rows made of their runs."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """The policy, with its variant where the policy's name does not tell it."""
+        """The policy, with its variant if the policy's name does not imply it."""
         if self.variant in (Variant.TOGETHER, Variant.ONE_BY_ONE):
             return f"{self.policy}, {self.variant.value}"
         return self.policy
 
     def spec(self, base: ElasticFlowSpec) -> ElasticFlowSpec:
-        """The run of this policy on the workload and cluster of ``base``."""
+        """Return the run of this policy on the workload and cluster of ``base``."""
         return replace(base, policy=self.policy, admission=self.admission, hold_arrivals=self.hold_arrivals)
 
 
-#: By published series. The first of each is the one that the published value is first of all held against.
+#: By published series. The first one of each is the primary counterpart of the published value.
 CONTENDERS: dict[str, tuple[Contender, ...]] = {
     "EDF": (
         Contender("EDF", "edf_artifact", Variant.AS_PUBLISHED),
@@ -70,17 +70,17 @@ Value = Callable[[RunResult], float | None]
 
 
 def on_time(result: RunResult) -> float | None:
-    """The share of SLO jobs on time."""
+    """Return the share of SLO jobs on time."""
     return result.ratio
 
 
 def contenders(series: Iterable[str]) -> list[Contender]:
-    """All contenders of these published series."""
+    """Return all contenders of these published series."""
     return [one for name in series for one in CONTENDERS[name]]
 
 
 def specs_of(base: ElasticFlowSpec, who: Sequence[Contender]) -> list[ElasticFlowSpec]:
-    """Their runs on one workload and cluster."""
+    """Return the contenders' runs on one workload and cluster."""
     return [one.spec(base) for one in who]
 
 
@@ -96,9 +96,9 @@ def compared(
     missing: dict[str, str] | None = None,
     draws: Sequence[int] = (),
 ) -> list[PolicyRow]:
-    """Rows of one place of a figure, ratios to ElasticFlow included.
+    """Return the rows of one place of a figure, ratios to ElasticFlow included.
 
-    ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values make the
+    ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values give the
     spread.
     """
     rows = []

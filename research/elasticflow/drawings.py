@@ -1,4 +1,4 @@
-"""Figures of the comparison: published beside ours."""
+"""Drawings of the comparison: published values beside ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = "None of its runs is there."
 def bars(
     name: str, title: str, rows: Sequence[PolicyRow], *, axis: str = "share on time", form: str = ".3f"
 ) -> Drawing:
-    """One group of bars a row: published, the authors' simulator where known, and ours."""
+    """Draw one group of bars per row: published, the authors' simulator if known, and ours."""
     note = "Grey: published. Orange: the authors' own simulator, where it is known. Blue: ours."
     kept = [row for row in rows if row.ours is not None]
     if not kept:
@@ -63,8 +63,8 @@ def _label(row: PolicyRow, several: bool) -> str:
 
 
 def agreement(name: str, title: str, rows: Sequence[PolicyRow], *, authors: bool = False) -> Drawing:
-    """Every value as a point: published (or the authors' simulator) across, ours up. On the line both are
-    equal."""
+    """Draw every value as a point: published (or the authors' simulator) across, ours up. On the diagonal
+    both are equal."""
     other = "authors' simulator" if authors else "published"
     note = "On the diagonal both are equal; between the pale lines they differ by no more than 0.05."
     kept = [
@@ -104,7 +104,7 @@ def agreement(name: str, title: str, rows: Sequence[PolicyRow], *, authors: bool
 
 
 def curves(name: str, title: str, rows: Sequence[PolicyRow], axis: str) -> Drawing:
-    """Values over the places of a figure: published dashed, ours solid, one colour a series."""
+    """Draw values over the places of a figure: published dashed, ours solid, one colour per series."""
     note = (
         "Dashed: published. Solid: ours, as the published code where there is such a variant. Dotted: "
         "punctual."
@@ -153,7 +153,7 @@ def histories(
     *,
     most_hours: float | None = None,
 ) -> Drawing:
-    """One or more columns of some runs over time, shown from the beginning to ``most_hours`` (None: the
+    """Draw one or more columns of some runs over time, from the beginning to ``most_hours`` (None: the
     end)."""
     columns = (column,) if isinstance(column, str) else tuple(column)
     note = (

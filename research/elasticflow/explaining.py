@@ -1,8 +1,7 @@
-"""Why a value of ours is not the published one: causes known from the published code and text, asked about
-each row.
+"""Why our values differ from the published ones: causes known from the published code and text.
 
-A cause is a function that looks at a row and the rows beside it and answers with the figures that speak for
-it, or None where they do not. A new cause is one function with `@cause`.
+A cause is a function that receives a row and the rows beside it and returns the numbers that support it, or
+None if it does not apply. A new cause is one function with `@cause`.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from research.rows import Explanation
 TESTBED_FIGURES = ("6a", "6b")
 SYNTHETIC_FIGURES = ("9", "10", "11a", "11b")
 DRAWN_FIGURES = ("9", "11a", "11b")
-"""Figures whose deadlines or best effort were drawn without a seed."""
+"""Figures whose deadlines or best-effort jobs were drawn without a seed."""
 
 PART_OF_DIFFERENCE = 0.2
-"""A cause that can be measured is named if it accounts for this part of a difference, or more."""
+"""A measurable cause is named if it accounts for at least this part of a difference."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A row that needs explaining, the rows of the same report, and what it was all made from."""
+    """A row that needs an explanation, the rows of the same report, and their input."""
 
     row: PolicyRow
     rows: Sequence[PolicyRow]
@@ -35,18 +34,18 @@ class Case:
 
     @property
     def ours(self) -> float:
-        """Our value; rows without one are not asked about."""
+        """Our value, which every explained row has."""
         assert self.row.ours is not None
         return self.row.ours
 
     @property
     def published(self) -> float:
-        """The published value; rows without one are not asked about."""
+        """The published value, which every explained row has."""
         assert self.row.published is not None
         return self.row.published
 
     def beside(self, *, policy: str | None = None, variant: Variant | None = None) -> float | None:
-        """Our value of another row of the same place and series."""
+        """Return our value of another row of the same place and series."""
         row = self.row
         for other in self.rows:
             if (other.figure, other.x, other.series) == (row.figure, row.x, row.series) and other is not row:
@@ -55,7 +54,7 @@ class Case:
         return None
 
     def nearer(self, value: float) -> bool:
-        """Whether ours lies nearer to ``value`` than to the published one."""
+        """Return whether ours is nearer to ``value`` than to the published one."""
         return abs(self.ours - value) < abs(self.ours - self.published)
 
 
@@ -64,7 +63,7 @@ Evidence = Callable[[Case], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause by name, what is known about it, and what asks whether it applies."""
+    """A cause by name, what is known about it, and the function that decides whether it applies."""
 
     name: str
     fact: str
@@ -75,7 +74,7 @@ CAUSES: list[Cause] = []
 
 
 def cause(name: str, fact: str) -> Callable[[Evidence], Evidence]:
-    """Registers a function as a cause."""
+    """Register a function as a cause."""
 
     def register(evidence: Evidence) -> Evidence:
         CAUSES.append(Cause(name, fact, evidence))
@@ -85,8 +84,7 @@ def cause(name: str, fact: str) -> Callable[[Evidence], Evidence]:
 
 
 def explained(rows: Sequence[PolicyRow], context: Context) -> list[PolicyRow]:
-    """The rows, those beyond their band with every cause that applies; without any a row stands
-    unexplained."""
+    """Add all causes that apply to the rows beyond their band; a row without any remains unexplained."""
     return [
         replace(row, explanations=tuple(_explanations(Case(row, rows, context)))) if row.beyond_band else row
         for row in rows

@@ -1,12 +1,12 @@
-"""The very jobs of Figures 9 to 11: the published generator's draws, which its seeds determine.
+"""The jobs of Figures 9 to 11: the published generator's draws, repeated from its seeds.
 
-Four streams are seeded there, and come from Python's own generator, so they can be drawn again: model, time
-between arrivals, duration, GPUs. A fifth, of deadlines and best effort, has no seed there; here it has one.
-In Figure 10 every deadline is 1.5 times the duration and nothing is best effort, so its jobs are the
-published ones to the second.
+The generator seeds four streams of Python's own generator, so they can be repeated: model, time between
+arrivals, duration, GPUs. A fifth, of deadlines and best effort, has no seed there; here it has one. In Figure
+10 every deadline is 1.5 times the duration and no job is best effort, so its jobs equal the published ones to
+the second.
 
-Everywhere else the simulator's own generator is used (`simulation.workloads.synthetic`, profile
-``elasticflow``), which has the same distributions.
+Elsewhere the simulator's own generator is used (`simulation.workloads.synthetic`, profile ``elasticflow``),
+which has the same distributions.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ NAME = "elasticflow_generator"
 GPU_TYPE = "A100"
 USUAL_JOBS, USUAL_GAP_SECONDS = 1000, 1500.0
 
-#: Models and global batch sizes in the order in which the published generator chooses among them.
+#: Models and global batch sizes in the order of the published generator's list.
 MODELS = (
     *(("resnet50", batch) for batch in (64, 128, 256)),
     *(("vgg16", batch) for batch in (64, 128, 256)),
     ("inception3", 64), ("inception3", 128), ("gpt2", 128), ("gpt2", 256),
     ("bert", 128), ("bert", 64), ("deepspeech2", 64), ("deepspeech2", 32),
 )  # fmt: skip
-#: Jobs by GPUs asked for: from this draw on, so many. Below the first it is one.
+#: GPUs requested for draws from each threshold on; below the first threshold, one.
 GPUS_FROM = ((0.83, 2), (0.86, 4), (0.89, 8), (0.99, 16))
 SHORT_JOBS = 0.8
 DRAWS_APART = 1000
 
 
 def generated(trace: str, table: ThroughputTable, seed: int, draw: int = 0) -> Workload:
-    """The workload of ``elasticflow_generator:jobs=...`` with models measured on A100 GPUs.
+    """Return the workload of ``elasticflow_generator:jobs=...`` with models measured on A100 GPUs.
 
-    ``draw``: which draw of deadlines and best effort; all else stays. Options as for synthetic profiles.
-    Raises TraceError for an unknown option or a model that is not in the table.
+    ``draw``: number of the draw of deadlines and best effort; all else is equal. Options as for synthetic
+    profiles. Raises TraceError for an unknown option or a model that is not in the table.
     """
     _, options = split_options(trace, WorkloadOptions())
     return assemble(
@@ -92,12 +92,12 @@ def _records(options: WorkloadOptions, table: ThroughputTable, seed: int, draw: 
 
 
 def _gpus(draw: float) -> int:
-    """83 % ask for one GPU, 3 % for two, 3 % for four, 10 % for eight, 1 % for sixteen."""
+    """Return requested GPUs: 83 % one, 3 % two, 3 % four, 10 % eight, 1 % sixteen."""
     return next((gpus for start, gpus in reversed(GPUS_FROM) if draw >= start), 1)
 
 
 def _seconds(durations: Random) -> float:
-    """80 % between 10 minutes and 5.3 hours, 20 % from there to a week, evenly on a logarithmic scale."""
+    """Draw 80 % between 10 minutes and 5.3 hours, 20 % from there to a week, uniform in the logarithm."""
     low = 1.0 if durations.random() < SHORT_JOBS else 2.5
     seconds: float = 60.0 * 10.0 ** (low + 1.5 * durations.random())
     return seconds

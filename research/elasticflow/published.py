@@ -1,7 +1,7 @@
-"""Values that the paper published, and what its authors' own simulator gives: what ours is held against.
+"""The paper's published values, with which ours are compared.
 
 Values come from `paper_figures.csv` in the traces folder (constants of the artifact's plotting scripts).
-Where that file is missing, the figures that need no trace are compared with the tables below.
+Without that file, the figures that need no trace are compared with the tables of this package.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ORIGINAL = "GitHub pkusys/ElasticFlow, plot_figure/"
 
 
 def read_published(folder: Path | None = None) -> Published:
-    """The published values: of the traces folder (None: the usual one), else the tables of this package.
+    """Return the values of the traces folder (None: the default one), else of the tables of this package.
 
-    Figure 10's are always the tables': they were taken from logs, not from a plotting script. Raises
-    ValueError that names file and line for a file that is not readable as such a table.
+    Figure 10's are always the tables': they come from logs, not from a plotting script. Raises ValueError
+    with file and line for an unreadable file.
     """
     folder = folder or traces_folder()
     values = _kept()

@@ -1,4 +1,4 @@
-"""What is kept of a run of ElasticFlow's evaluation: its summary, a few facts, and its course."""
+"""The stored part of a run of ElasticFlow's evaluation: its summary, a few facts, and its history."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from simulation.reports import measures
 from simulation.reports.steps import steps
 
 MOST_STEPS = 600
-"""Histories are kept as so many means over equal spans: areas stay exact."""
+"""Histories are stored as this many means over equal spans: areas stay exact."""
 
 
 def result_of(outcome: RunOutcome, bounds: dict[str, int]) -> RunResult:
-    """What is kept of an outcome. ``bounds``: counts of jobs that any policy could have met at most, by name
+    """Return the stored part of an outcome. ``bounds``: upper bounds on jobs on time for all policies, by name
     (``slo_jobs_possible_alone``, ``slo_jobs_possible_as_requested``).
 
     ``facts``: these, and ``peak_cluster_efficiency``. ``series``: ``hours`` since the run began, and at these
-    ``gpus_used``, ``cluster_efficiency``, ``jobs_running``, ``submitted``, ``admitted`` and ``declined`` (the
-    last three counted from the start).
+    times ``gpus_used``, ``cluster_efficiency``, ``jobs_running``, ``submitted``, ``admitted`` and
+    ``declined`` (the last three counted from the start).
     """
     efficiency = outcome.cluster.cluster_efficiency
     return RunResult(

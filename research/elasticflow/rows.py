@@ -1,5 +1,5 @@
-"""Rows of ElasticFlow's figures: one policy of ours beside one published bar, and the arithmetic of comparing
-them."""
+"""Rows of ElasticFlow's figures: one policy of ours beside one published bar, and the comparison's
+arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from research.store import RunResult
 
 
 class Variant(StrEnum):
-    """How a policy of ours stands to the published one."""
+    """Relation of our policy to the published one."""
 
     AS_PUBLISHED = "as the published code"
     AS_DESCRIBED = "as the text"
@@ -26,17 +26,17 @@ class Variant(StrEnum):
 
 
 PUBLISHED_RULES = (Variant.AS_PUBLISHED, Variant.TOGETHER, Variant.ONLY)
-"""Variants that follow the code behind the published bars, as far as that is known; the others differ on
+"""Variants that follow the code behind the published bars, as far as it is known; the others differ on
 purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRow(Row):
-    """One published number, and a policy's of ours.
+    """One published number beside one of our policies' numbers.
 
-    ``authors``: what the authors' own simulator gives for it, where somebody has run it. ``ratio_published``
-    and ``ratio_ours``: ElasticFlow's value over this one, published and ours (ours: with newcomers one by
-    one). ``spread``: over the draws of deadlines run.
+    ``authors``: the value of the authors' own simulator, if known. ``ratio_published`` and ``ratio_ours``:
+    ElasticFlow's value over this one, published and ours (ours: with newcomers one by one). ``spread``: over
+    the draws of deadlines that were run.
     """
 
     policy: str
@@ -75,7 +75,7 @@ class PolicyRow(Row):
         return self.variant in PUBLISHED_RULES
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text."""
+        """Return the row as text."""
         result = self.result
         return (
             self.policy, self.x, self.series, self.variant.value,
@@ -87,7 +87,7 @@ class PolicyRow(Row):
         )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        """The row as plain values."""
+        """Return the row as plain values."""
         result = self.result
         return super().as_json() | {
             "policy": self.policy,
@@ -107,9 +107,8 @@ class PolicyRow(Row):
 class Means:
     """The two means of ElasticFlow's advantage over one baseline, over the same traces.
 
-    ``mean_of_ratios`` is what the paper calls the average: it is dominated by traces on which the baseline is
-    close to
-    0. ``ratio_of_means`` divides the mean values.
+    ``mean_of_ratios`` is the paper's average, which traces with a baseline close to 0 dominate.
+    ``ratio_of_means`` divides the mean values.
     """
 
     mean_of_ratios: float | None
@@ -118,9 +117,9 @@ class Means:
 
 
 def both_means(pairs: Iterable[tuple[float | None, float | None]]) -> Means:
-    """Both means of pairs (ElasticFlow's value, the baseline's); pairs that lack a value are left out.
+    """Return both means of pairs (ElasticFlow's value, the baseline's); pairs without a value are left out.
 
-    A baseline of 0 has no ratio, and leaves the pair out of the mean of ratios alone.
+    A baseline of 0 has no ratio, so its pair is left out of the mean of ratios only.
     """
     known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
     ratios = [mine / theirs for mine, theirs in known if theirs > 0]
@@ -133,7 +132,7 @@ def both_means(pairs: Iterable[tuple[float | None, float | None]]) -> Means:
 
 
 def find(rows: Sequence[PolicyRow], x: str, policy: str, variant: Variant | None = None) -> PolicyRow | None:
-    """The row of a policy at a place, or None."""
+    """Return the row of a policy at a place, or None."""
     return next(
         (row for row in rows if row.x == x and row.policy == policy and variant in (None, row.variant)), None
     )

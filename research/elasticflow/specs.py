@@ -1,4 +1,4 @@
-"""One run that a figure asks for: what determines its result, and the workload it is about."""
+"""One run of a figure: its identity, and its workload."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from simulation.workloads.throughputs import read_throughputs
 from simulation.workloads.workload import Workload
 
 FORMAT = 2
-"""Changes when stored results get other contents."""
+"""Version of stored results; changes with their contents."""
 
 SYNTHETIC_TABLE = "elasticflow/throughput.csv"
 """In the traces folder: the measured throughputs of the models that the published generator draws."""
 
 STANDS_IN = "elasticflow"
-"""The synthetic profile that takes the published generator's place where that table is missing."""
+"""The synthetic profile used instead of the published generator if that table is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class ElasticFlowSpec:
     """One policy on one workload and cluster.
 
     ``trace``: a public trace, or a synthetic profile or the published generator (`generator.NAME`) with its
-    options (`simulation.workloads.options`). ``begin_at`` and ``jobs`` cut out the jobs submitted from that
-    time (seconds of the trace) on, and so many of them; 0 keeps all. ``hold_arrivals``: submissions wait for
-    the next planning instant, at least a slot after the last, as in the published simulator; deadlines stay.
-    ``deadline_draw``: which draw of what the published generator leaves without a seed.
+    options (`simulation.workloads.options`). ``begin_at`` (seconds of the trace) and ``jobs`` select the
+    first ``jobs`` submissions from that time on; 0 keeps all. ``hold_arrivals``: submissions wait for the
+    next planning instant, at least a slot after the last, as in the published simulator; deadlines are
+    unchanged. ``deadline_draw``: number of the draw of what the published generator does not seed.
     """
 
     policy: str
@@ -79,7 +79,7 @@ class ElasticFlowSpec:
         return _name(self.trace) in (*PROFILES, generator.NAME)
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         kind = "synthetic workload" if self.synthetic else "trace"
         parts = [
             f"simulated, policy {self.policy}",
@@ -97,11 +97,11 @@ class ElasticFlowSpec:
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, str | int | float | bool]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self) | {"pauses": self.pauses.value, "admission": self.admission.value}
 
     def key(self) -> str:
-        """A name for the result: equal for equal jobs, settings and program. Raises TraceError as
+        """Return the result's key: equal for equal jobs, settings and program. Raises TraceError as
         `workload_of` does."""
         determined = {
             "format": FORMAT,
@@ -112,8 +112,7 @@ class ElasticFlowSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError as `workload_of`
-        does."""
+        """Run to the end. Raises KeyboardInterrupt if ended early, TraceError as `workload_of` does."""
         workload = workload_of(self)
         outcome = simulated(workload, settings_of(self, workload), progress)
         bounds = {
@@ -124,7 +123,7 @@ class ElasticFlowSpec:
 
 
 def settings_of(spec: ElasticFlowSpec, workload: Workload) -> SimulationSettings:
-    """What the simulator is run with."""
+    """Return the settings of the simulator."""
     pool = PoolSize(reference_gpu_type(workload), spec.servers, spec.gpus_per_server)
     return SimulationSettings(
         policy=spec.policy,
@@ -137,7 +136,7 @@ def settings_of(spec: ElasticFlowSpec, workload: Workload) -> SimulationSettings
 
 
 def workload_of(spec: ElasticFlowSpec) -> Workload:
-    """The jobs of a run. Raises TraceError where the trace is missing or unreadable."""
+    """Return the jobs of a run. Raises TraceError if the trace is missing or unreadable."""
     workload = _loaded(spec.trace, spec.seed, spec.deadline_draw, traces_folder())
     if spec.begin_at or spec.jobs:
         rows = np.flatnonzero(workload.submitted_at >= spec.begin_at)
@@ -155,19 +154,19 @@ def _loaded(trace: str, seed: int, draw: int, folder: Path | None) -> Workload:
         return load_workload(trace, seed=seed, allow_paths=False)
     if folder is not None and (folder / SYNTHETIC_TABLE).is_file():
         return generator.generated(trace, read_throughputs(folder / SYNTHETIC_TABLE), seed, draw)
-    # Without the measured models: the same distributions, drawn for built-in ones.
+    # Without the measured models, draw the same distributions for built-in ones.
     return load_workload(trace.replace(generator.NAME, STANDS_IN, 1), seed=seed + draw, allow_paths=False)
 
 
 def _name(trace: str) -> str:
-    """A trace's name without its options."""
+    """Return a trace's name without its options."""
     return trace.partition(":")[0]
 
 
 def held_until_instants(submitted_at: FloatArray, slot_seconds: float) -> FloatArray:
-    """When submissions are seen if two planning instants lie at least a slot apart (spec 2.1, item 6).
+    """Return when submissions are seen if planning instants are at least a slot apart (spec 2.1, item 6).
 
-    Only arrivals are counted as instants here; the published simulator also counts completions.
+    Only arrivals count as instants here; the published simulator also counts completions.
     """
     seen, last = [], -np.inf
     for at in submitted_at.tolist():
@@ -178,8 +177,7 @@ def held_until_instants(submitted_at: FloatArray, slot_seconds: float) -> FloatA
 
 
 def slo_jobs_possible_alone(spec: ElasticFlowSpec, workload: Workload) -> int:
-    """How many jobs could meet their deadline with the empty cluster to themselves: no policy can meet
-    more."""
+    """Return how many jobs could meet their deadline alone on the empty cluster, a bound for all policies."""
     kind = reference_gpu_type(workload)
     fastest = []
     for profile in workload.profiles:
@@ -193,7 +191,7 @@ def slo_jobs_possible_alone(spec: ElasticFlowSpec, workload: Workload) -> int:
 
 
 def slo_jobs_possible_as_requested(workload: Workload) -> int:
-    """How many jobs could meet their deadline on the GPUs that their user asked for, if they never waited."""
+    """Return how many jobs could meet their deadline on their requested GPUs without ever waiting."""
     dated = np.isfinite(workload.deadline_at)
     return int((dated & (workload.requested_seconds <= workload.deadline_at - workload.submitted_at)).sum())
 

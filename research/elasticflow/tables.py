@@ -1,5 +1,5 @@
 """Numbers of the ElasticFlow paper and of its authors' simulator that are in no file of the traces folder, or
-have to be there without it. Facts alone: each with where it was taken from."""
+are needed without it, each with its source."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ AUTHORS_SIMULATOR: dict[tuple[str, str], dict[str, float]] = {
     },
 }  # fmt: skip
 
-#: The authors' simulator with one thing changed: each arrival is decided by itself, not all of an instant
+#: The authors' simulator with one change: each arrival is decided on separately, not all of an instant
 #: together.
 AUTHORS_SIMULATOR_ONE_BY_ONE: dict[tuple[str, str], float] = {
     ("6b", "128 GPUs, 195 jobs"): 176 / 195,
@@ -105,9 +105,9 @@ AUTHORS_SIMULATOR_ONE_BY_ONE: dict[tuple[str, str], float] = {
 
 #: Wall time of the authors' simulator for ElasticFlow on two cores, in seconds.
 AUTHORS_WALL_SECONDS = {"testbed_195job": 7.0, "t4_195job": 15.0, "cluster10": 13.0, "cluster06": 262.0}
-#: It was stopped after so many seconds without having finished.
+#: Seconds after which it was stopped unfinished.
 AUTHORS_STOPPED_AFTER_SECONDS = {"cluster01": 1500.0}
 
-#: Clusters on which a place of a figure was probably simulated, where the stated one cannot give the
-#: published bars.
+#: Clusters on which a place of a figure was probably simulated, if the published bars are impossible on the
+#: stated one.
 LIKELY_CLUSTER: dict[tuple[str, str], tuple[int, int]] = {("8b", "philly"): (4, 8)}

@@ -1,4 +1,4 @@
-"""Time to accuracy: as many epochs, each as much shorter as an iteration."""
+"""Time to accuracy: equal numbers of epochs, each shorter by the ratio of iteration times."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ RUNS = (("ResNet50", "dgc"), ("ResNet101", "ef-signsgd"), ("BERT-base", "dgc"))
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Speedups, and what is not repeated."""
+    """Report speedups, and values that are not repeated."""
     rows: list[ModelRow] = []
     for model, codec in RUNS:
         place = f"{model}, {codec}"

@@ -1,4 +1,4 @@
-"""What finding a partition takes: the exact program beside Algorithm 5.1 and its prunings."""
+"""Time to find a partition: the exact program beside Algorithm 5.1 and its prunings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SEARCHES = {
     "only Pruning 2": Prunings(bound=False),
     "no pruning": Prunings(bound=False, safe_fusion=False),
 }
-#: Partial partitions after which a search is given up.
+#: Partial partitions after which a search is stopped.
 MOST_VISITED, MOST_VISITED_IN_FULL = 20_000, 2_000_000
 GOAL_SECONDS = 5.0
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Published seconds, and how far each search gets here."""
+    """Report published seconds, and how far each search gets here."""
     most = MOST_VISITED_IN_FULL if context.full else MOST_VISITED
     fitted = {model: exchange(ONE_SERVER, model, "dgc").problem().with_affine_costs() for model in NAMES}
     searched = tuple(

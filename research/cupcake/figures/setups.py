@@ -31,8 +31,7 @@ from research.runs import RunSpec
 from simulation.reports.style import PALETTE, Drawing, base_figure
 
 SHOWN = (FP32, GRACE, HIPRESS, CUPCAKE)
-#: Scaling factors of FP32, GRACE, HiPress and Cupcake on one server, as the specification's own program had
-#: them.
+#: Scaling factors of FP32, GRACE, HiPress and Cupcake on one server, by the specification's own program.
 SPECIFIED = {
     ("ResNet50", "random-k"): (0.485, 0.764, 0.910, 0.953),
     ("ResNet50", "dgc"): (0.485, 0.424, 0.759, 0.829),
@@ -47,12 +46,12 @@ SPECIFIED = {
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(setup: Setup, context: Context) -> FigureReport:
-    """Ratios beside the published ones, and scaling factors of every model and codec."""
+    """Report ratios beside the published ones, and scaling factors of every model and codec."""
     one_server = setup is ONE_SERVER
     fitted = (
         "PCIe's 2.2 GB/s are fitted to FP32's published scaling of ResNet50"
@@ -173,7 +172,7 @@ def _over(model: str) -> float:
 
 
 def _never_slower(setup: Setup) -> Check:
-    """What the platform takes, with a codec or without, beside all baselines with each codec."""
+    """Compare the platform's plan, with or without a codec, with all baselines under each codec."""
     codecs = [gpu_codec(codec) for codec in CODECS]
     least = 9.0
     for model in NAMES:

@@ -24,12 +24,12 @@ DRAWN_GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """The largest ratios, those of every model, and iterations by number of groups."""
+    """Report the largest ratios, those of every model, and iterations by number of groups."""
     return FigureReport(
         name=NAME,
         title=FIGURE.title,

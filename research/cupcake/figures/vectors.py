@@ -21,12 +21,12 @@ DRAWN, DRAWN_IN_FULL, MOST_TENSORS = 100, 1000, 8
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """What has to hold for any model, and why Pruning 2 is not shipped."""
+    """Report what must hold for any model, and why Pruning 2 is not used."""
     return FigureReport(
         name=NAME,
         title=FIGURE.title,

@@ -1,4 +1,4 @@
-"""The curve over numbers of workers and over shares of a link, which admission counts on."""
+"""Curves over numbers of workers and over shares of a link, which admission uses."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Plans by workers and by share of the link."""
+    """Report plans by workers and by share of the link."""
     curves = {model: _curve(model) for model in NAMES}
     least = min(point.speedup for curve in curves.values() for point in curve)
     return FigureReport(

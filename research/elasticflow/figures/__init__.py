@@ -1,4 +1,4 @@
-"""Figures that can be reproduced. A figure is one file in this folder and one line here."""
+"""Figures that can be reproduced. Each is one file in this folder and one line here."""
 
 from __future__ import annotations
 

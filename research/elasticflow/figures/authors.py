@@ -1,4 +1,4 @@
-"""The authors' own simulator beside this one, on the same files: the fairest of all comparisons."""
+"""The authors' own simulator beside this one, on the same files: the fairest comparison."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ AIMS = {
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy of the table on its five traces."""
+    """Return a run of every policy of the table on its five traces."""
     return [spec for base in PLACES.values() for spec in specs_of(base, WHO)]
 
 
 def report(context: Context) -> FigureReport:
-    """Shares on time and wall times, theirs beside ours."""
+    """Report shares on time and wall times, theirs beside ours."""
     rows = [
         row for (figure, place), base in PLACES.items() for row in compared(context, figure, place, base, WHO)
     ]

@@ -22,18 +22,18 @@ DRAWN = ("elasticflow", "punctual", "edf_artifact", "gandiva_artifact", "tiresia
 
 
 def mean_efficiency(result: RunResult) -> float | None:
-    """Cluster efficiency, the mean over the first 100 hours."""
+    """Return the mean cluster efficiency over the first 100 hours."""
     value: float | None = result.summary["mean_cluster_efficiency_first_100_hours"]
     return value
 
 
 def peak_efficiency(result: RunResult) -> float | None:
-    """The highest cluster efficiency of the run."""
+    """Return the highest cluster efficiency of the run."""
     return float(result.facts["peak_cluster_efficiency"])
 
 
 def makespan_hours(result: RunResult) -> float | None:
-    """First submission to last completion, in hours."""
+    """Return the hours from first submission to last completion."""
     seconds: float | None = result.summary["makespan_seconds"]
     return seconds / 3600.0 if seconds is not None else None
 
@@ -47,12 +47,12 @@ METRICS: dict[str, tuple[Callable[[RunResult], float | None], bool]] = {
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy; nothing of these jobs is left to chance."""
+    """Return a run of every policy; these jobs involve no random draw."""
     return specs_of(BASE, WHO)
 
 
 def report(context: Context) -> FigureReport:
-    """Four metrics, efficiency over time, and the two ratios that the paper gives."""
+    """Report four metrics, efficiency over time, and the two ratios that the paper gives."""
     rows = [
         row
         for metric, (value, shares) in METRICS.items()

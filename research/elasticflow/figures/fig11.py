@@ -19,22 +19,22 @@ WHO = contenders((*BASELINES, ELASTICFLOW))
 SHORT_SHARES = (10, 30, 50, 70, 90)
 FURTHER_DRAWS = (1, 2)
 MOSTLY_DEADLINES = 50
-"""Up to this share ElasticFlow is to be best; beyond it few jobs with deadlines are left, and EDF may win."""
+"""Up to this share ElasticFlow must be best; beyond it few jobs have deadlines, and EDF may win."""
 
 
 def base(share: int) -> ElasticFlowSpec:
-    """200 jobs, one in 900 s, on 64 GPUs, a share of them (in percent) without deadline."""
+    """Return 200 jobs, one in 900 s, on 64 GPUs, a share of them (in percent) without deadline."""
     trace = f"{NAME}:jobs=200,mean_interarrival_seconds=900,best_effort_share={share / 100:g}"
     return ElasticFlowSpec("", trace, 8, 8, 240.0)
 
 
 def shares(full: bool) -> tuple[int, ...]:
-    """The shares of the short or the full version, in percent."""
+    """Return the shares of the short or the full version, in percent."""
     return SHARES if full else SHORT_SHARES
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy at every share; in the full version for three draws."""
+    """Return a run of every policy at every share; in the full version for three draws."""
     return [
         replace(spec, deadline_draw=draw)
         for share in shares(full)
@@ -44,8 +44,8 @@ def runs(full: bool) -> Sequence[ElasticFlowSpec]:
 
 
 def gain_over_gandiva(gandiva: RunResult | None) -> Value:
-    """Mean completion time of best-effort jobs: Gandiva's (as published) over the policy's; more is
-    better."""
+    """Return a function for Gandiva's mean completion time of best-effort jobs (as published) over the
+    policy's; more is better."""
 
     def gain(result: RunResult) -> float | None:
         own = result.summary["best_effort_mean_jct_seconds"]
@@ -56,7 +56,7 @@ def gain_over_gandiva(gandiva: RunResult | None) -> Value:
 
 
 def report(context: Context) -> FigureReport:
-    """Both parts over the share of best effort."""
+    """Report both parts over the share of best effort."""
     shown, further = shares(context.full), FURTHER_DRAWS if context.full else ()
     on_time_rows: list[PolicyRow] = []
     gain_rows: list[PolicyRow] = []

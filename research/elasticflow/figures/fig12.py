@@ -1,5 +1,4 @@
-"""Figure 12: measurements on hardware. No simulation can reproduce them; what the simulator assumes stands
-beside them."""
+"""Figure 12: measurements on hardware, which no simulation reproduces, beside the simulator's assumptions."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ GPUS_AFTER = {"1->2 GPU": 2, "2->1 GPU": 1, "8->16 GPU": 16, "16->8 GPU": 8, "mi
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """None: nothing here is simulated."""
+    """Return no run: nothing here is simulated."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """The published times, and the pause model that all simulations here charge."""
+    """Report the published times, and the pause model of all simulations here."""
     published = context.published
     scaling = [
         (series, place, value)

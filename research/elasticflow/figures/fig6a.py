@@ -1,4 +1,4 @@
-"""Figure 6(a): 25 jobs on 32 GPUs of the testbed, by a stand-in, for the trace was never published."""
+"""Figure 6(a): 25 jobs on 32 GPUs of the testbed, with stand-in jobs because the trace is not published."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ WHO = contenders(name for name in SERIES if name != "Pollux")
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy on the stand-in."""
+    """Return a run of every policy on the stand-in."""
     return specs_of(BASE, WHO)
 
 
 def report(context: Context) -> FigureReport:
-    """The bars, each to be read with the reason why the jobs are others."""
+    """Report the bars, with the reason why the jobs differ."""
     rows = compared(context, "6a", PLACE, BASE, contenders(SERIES), missing={"pollux": NO_POLLUX})
     rows = explained(rows, context)
     return FigureReport(

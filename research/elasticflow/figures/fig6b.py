@@ -28,12 +28,12 @@ DRAWN = ("elasticflow", "punctual", "edf_artifact", "tiresias", "themis", "chron
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy, and ElasticFlow without pauses."""
+    """Return a run of every policy, and of ElasticFlow without pauses."""
     return [*specs_of(BASE, WHO), WITHOUT_PAUSES]
 
 
 def report(context: Context) -> FigureReport:
-    """Bars, allocation over time, and what the specification asks of this trace."""
+    """Report bars, allocation over time, and the specification's checks of this trace."""
     rows = explained(compared(context, "6b", PLACE, BASE, WHO), context)
     results = {name: context.get(replace(BASE, policy=name)) for name in DRAWN}
     shown = {name: result for name, result in results.items() if result is not None}
@@ -104,7 +104,7 @@ def _checks(context: Context, rows: Sequence[PolicyRow]) -> list[Check]:
 
 
 def met(row: PolicyRow | None) -> float | None:
-    """Jobs on time of a row, None where it was not run."""
+    """Return the jobs on time of a row, None if it was not run."""
     return float(row.result.met) if row is not None and row.result is not None else None
 
 

@@ -18,12 +18,12 @@ WHO = contenders((*BASELINES, "Pollux", ELASTICFLOW))
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy on the trace."""
+    """Return a run of every policy on the trace."""
     return specs_of(BASE, WHO)
 
 
 def report(context: Context) -> FigureReport:
-    """The bars; this deterministic trace is the best end-to-end check of the baselines."""
+    """Report the bars; this deterministic trace is the best end-to-end check of the baselines."""
     rows = explained(compared(context, "8a", PLACE, BASE, WHO), context)
     return FigureReport(
         name=FIGURE.name,

@@ -19,13 +19,13 @@ CLUSTERS = tuple(f"cluster{number:02d}" for number in range(1, 11))
 PHILLY = "philly"
 FILES = {**{name: name for name in CLUSTERS}, PHILLY: "philly_103959"}
 SHORT = ("cluster01", "cluster06", "cluster10", PHILLY)
-"""A light, a heavy and a middling cluster and Philly: minutes. The full version takes all eleven."""
+"""A light, a heavy and a medium cluster, and Philly: minutes. The full version has all eleven."""
 
 WHO = contenders((*BASELINES, ELASTICFLOW))
 
 
 def base(place: str) -> ElasticFlowSpec:
-    """The workload and cluster of one trace, as its authors simulate it."""
+    """Return the workload and cluster of one trace, as its authors simulate it."""
     known = PUBLIC_TRACES[FILES[place]]
     if known.servers is None or known.gpus_per_server is None or known.slot_seconds is None:
         raise ValueError(f"no published cluster is known for trace {known.name}")
@@ -33,12 +33,12 @@ def base(place: str) -> ElasticFlowSpec:
 
 
 def places(full: bool) -> tuple[str, ...]:
-    """The traces of the short or the full version."""
+    """Return the traces of the short or the full version."""
     return (*CLUSTERS, PHILLY) if full else SHORT
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy on every trace, and once more where the stated cluster cannot be the published one."""
+    """Return a run of every policy on every trace, and another where the stated cluster is implausible."""
     specs = [spec for place in places(full) for spec in specs_of(base(place), WHO)]
     for (_, place), (servers, gpus) in LIKELY_CLUSTER.items():
         other = replace(base(place), servers=servers, gpus_per_server=gpus)
@@ -47,7 +47,7 @@ def runs(full: bool) -> Sequence[ElasticFlowSpec]:
 
 
 def report(context: Context) -> FigureReport:
-    """All cells, and both means of ElasticFlow's advantage."""
+    """Report all cells, and both means of ElasticFlow's advantage."""
     shown = places(context.full)
     rows = [row for place in shown for row in compared(context, "8b", place, base(place), WHO)]
     rows = explained(rows, context)
@@ -79,7 +79,7 @@ def report(context: Context) -> FigureReport:
 
 
 def means(context: Context, rows: Sequence[PolicyRow], shown: Sequence[str]) -> Table:
-    """Both means for every baseline: published and ours over the traces that were run, and the paper's over
+    """Return both means for every baseline: published and ours over the traces run, and the paper's over
     ten."""
     values: list[dict[str, Any]] = []
     for series in BASELINES:

@@ -18,7 +18,7 @@ WHO = contenders(SERIES)
 SERVERS = (8, 16, 32)
 FURTHER_DRAWS = (1, 2)
 POINTS = 0.07
-"""EDF with elastic scaling is to come so close to ElasticFlow on the largest cluster."""
+"""EDF with elastic scaling must be this close to ElasticFlow on the largest cluster."""
 
 LADDERS = {
     "as published": ("edf_artifact", "edf_admission_artifact", "edf_elastic", "elasticflow"),
@@ -27,18 +27,18 @@ LADDERS = {
 
 
 def base(servers: int) -> ElasticFlowSpec:
-    """1,000 jobs, one in 1,500 s, on so many servers of eight GPUs."""
+    """Return 1,000 jobs, one in 1,500 s, on ``servers`` servers of eight GPUs."""
     return ElasticFlowSpec("", f"{NAME}:jobs=1000", servers, 8, 240.0)
 
 
 def draws(full: bool) -> tuple[int, ...]:
-    """Draws of deadlines beyond the first, for the spread: the published generator draws them without a
+    """Return further draws of deadlines, for the spread: the published generator draws them without a
     seed."""
     return FURTHER_DRAWS if full else ()
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """Every policy on every cluster, in the full version for three draws of deadlines."""
+    """Return a run of every policy on every cluster, in the full version for three draws of deadlines."""
     return [
         replace(spec, deadline_draw=draw)
         for servers in SERVERS
@@ -48,12 +48,12 @@ def runs(full: bool) -> Sequence[ElasticFlowSpec]:
 
 
 def place(servers: int) -> str:
-    """The place on the horizontal axis."""
+    """Return the place on the horizontal axis."""
     return f"{servers * 8} GPUs"
 
 
 def report(context: Context) -> FigureReport:
-    """Bars by cluster, and the shape that the figure is about."""
+    """Report bars by cluster, and the checks on the figure's shape."""
     rows = [
         row
         for servers in SERVERS

@@ -1,4 +1,4 @@
-"""The worked examples V1 to V27: those that need no test harness are computed here, the rest are tests that
+"""The worked examples V1 to V27: those that need no test harness are computed here; for the rest their tests
 are named."""
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ RATIOS = {"EDF": 7.65, "Gandiva": 3.17, "Tiresias": 1.46, "Themis": 1.71, "Chron
 
 
 def runs(full: bool) -> Sequence[ElasticFlowSpec]:
-    """None: the examples take no time and are computed where they are reported."""
+    """Return no run: the examples take no time and are computed in the report."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Examples computed, and where every one is tested."""
+    """Report the computed examples, and the test of every one."""
     ordered = sorted(TESTED_BY, key=lambda name: int(name[1:]))
     return FigureReport(
         name=FIGURE.name,
@@ -70,13 +70,13 @@ def report(context: Context) -> FigureReport:
 
 
 Example = tuple[float, float, float, Mapping[int, float]]
-"""When submitted, iterations, deadline, curve."""
+"""Submission time, iterations, deadline, curve."""
 
 
 def simulated(
     policy: str, gpus: int, jobs: Sequence[Example], admission: AdmissionRule = AdmissionRule.PER_JOB
 ) -> str:
-    """On time of submitted after simulating hand-made jobs with unit slots and no pauses."""
+    """Simulate hand-made jobs with unit slots and no pauses; return "on time of submitted"."""
     settings = SimulationSettings(
         policy=policy, pools=(PoolSize(KIND, 1, gpus),), slot_seconds=1.0, pauses=Pauses.NONE,
         admission=admission
@@ -156,7 +156,7 @@ def _pauses() -> Check:
 
 
 def _table_and_trace() -> list[Check]:
-    """V7 and V25 need the public files."""
+    """Check V7 and V25, which need the public files."""
     linear = "V7, VGG16 with batch 256 on eight A100: share of linear"
     row = "V25, iterations and tightness of a row of cluster06"
     try:
