@@ -15,8 +15,8 @@ MOST_STEPS = 600
 
 
 def result_of(outcome: RunOutcome, bounds: dict[str, int]) -> RunResult:
-    """Return the stored part of an outcome. ``bounds``: upper bounds on jobs on time for all policies, by name
-    (``slo_jobs_possible_alone``, ``slo_jobs_possible_as_requested``).
+    """Return the stored part of an outcome. ``bounds``: upper bounds on jobs on time under any policy,
+    by name (``slo_jobs_possible_alone``, ``slo_jobs_possible_as_requested``).
 
     ``facts``: these, and ``peak_cluster_efficiency``. ``series``: ``hours`` since the run began, and at these
     times ``gpus_used``, ``cluster_efficiency``, ``jobs_running``, ``submitted``, ``admitted`` and

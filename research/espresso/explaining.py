@@ -1,4 +1,4 @@
-"""Why values of ours are not the published ones. A cause is stated once, with the figures of a row."""
+"""Why our values differ from the published ones. Each cause is stated once, with the numbers of a row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from research.rows import Explanation
 
 
 def rounded(text: str) -> Explanation:
-    """The text rounds."""
+    """The text gives rounded values."""
     return Explanation("The text rounds", "It tells scaling factors with two digits, and their ratios.", text)
 
 
 def one_bandwidth(text: str) -> Explanation:
-    """One fitted bandwidth for all."""
+    """One fitted bandwidth applies to all models."""
     return Explanation(
         "One bandwidth cannot fit compressed and uncompressed traffic",
         "The effective bandwidth is fitted to FP32's scaling. Software overhead of each tensor is not "
@@ -22,7 +22,7 @@ def one_bandwidth(text: str) -> Explanation:
 
 
 def processors(text: str) -> Explanation:
-    """The rate of processors."""
+    """The processors' rate is unknown."""
     return Explanation(
         "The processors' rate is not published",
         "Codecs on processors are told as 8 to 40 Gbps by model. Ours encode and decode 16 Gbps each, and "
@@ -32,7 +32,7 @@ def processors(text: str) -> Explanation:
 
 
 def other_machine(text: str) -> Explanation:
-    """Times of another program on another machine."""
+    """The times are of another program on another machine."""
     return Explanation(
         "Another program on another machine",
         "Times are wall-clock times of the published Python on its machine, and of compiled code on this "
@@ -43,7 +43,7 @@ def other_machine(text: str) -> Explanation:
 
 
 def other_tensors(text: str) -> Explanation:
-    """BERT's heads."""
+    """BERT's heads differ."""
     return Explanation(
         "The public profile is without heads",
         "The table counts 207 tensors of BERT, the public profile has 199: neither pooler nor pretraining "
@@ -53,7 +53,7 @@ def other_tensors(text: str) -> Explanation:
 
 
 def other_selection(text: str) -> Explanation:
-    """Which tensors are compressed depends on what is not published."""
+    """The choice of compressed tensors depends on unpublished inputs."""
     return Explanation(
         "Selections depend on times that are not published",
         "Bandwidths, and codec times by size, are known as constants alone; the published plans come from "

@@ -1,4 +1,4 @@
-"""The published evaluation in numbers: workloads, platforms, codecs; and what had to be fitted (4.6)."""
+"""The published evaluation in numbers: workloads, platforms, codecs, and fitted values (4.6)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ GPUS_PER_SERVER = 8
 SERVERS = (1, 2, 4, 8)
 NVLINK, PCIE = "NVLink, 100 Gbps", "PCIe, 25 Gbps"
 BETWEEN_GBPS = {NVLINK: 20.0, PCIE: 20.0}
-"""Effective rates between servers where none was fitted: the artifact's default."""
+"""Effective rates between servers if none was fitted: the artifact's default."""
 WITHIN_BYTES_PER_SECOND = {NVLINK: 50e9, PCIE: 2.5e9}
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model with what it is published with.
+    """A model with its published setting.
 
     Attributes:
         one_gpu_seconds: an iteration on one GPU, read off the bars for 8 GPUs (fitted).
         between_gbps: effective bandwidth between servers, so that FP32 has the published scaling (fitted).
-        cpu_gbps: of FP32 input that a server's processors encode in a second, or decode.
+        cpu_gbps: FP32 input that a server's processors encode, or decode, per second.
     """
 
     model: str
@@ -54,18 +54,18 @@ WORKLOADS: dict[str, Workload] = {
         Workload("ResNet101", "dgc", PCIE, 0.19, 64.0),
     )
 }
-"""As the throughput figure has them."""
+"""The workloads of the throughput figure."""
 
 
 def model_of(workload: Workload) -> ModelProfile:
-    """Its tensors, with what an iteration on one GPU takes beside the backward pass."""
+    """Return its tensors, with the time of an iteration on one GPU besides the backward pass."""
     measured = measured_model(workload.model)
     return replace(measured, other_seconds=workload.one_gpu_seconds - measured.backward_seconds)
 
 
 def question(workload: Workload, servers: int, *, flat: bool = False) -> Question:
-    """The question of a workload on so many servers. ``flat``: whether all GPUs may exchange at once, which
-    none of the published systems does."""
+    """Return the question of a workload on ``servers`` servers. ``flat``: whether all GPUs may exchange at
+    once, which none of the published systems does."""
     codecs = {
         Device.GPU: gpu_codec(workload.codec),
         Device.CPU: cpu_codec(workload.codec, workload.cpu_gbps * 1e9),

@@ -13,7 +13,7 @@ from research.paper import Paper
 
 
 def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check]:
-    """What should hold over all runs: no selection is faster than what bounds it."""
+    """Check over all runs that no selection is faster than its bound."""
     found = [
         result.summary for spec, result in context.results.by_spec.items() if isinstance(spec, SelectionSpec)
     ]

@@ -25,8 +25,8 @@ _SELECTION = {
     "GPT2": (148, 99, 34, 18),
     "LSTM": (10, 1, 5, 1),
 }
-#: Of published plans on four machines: untouched tensors, those compressed on GPUs and on processors. The 1
-#: and 5 tensors that are cast to FP16 count as untouched: no codec of ours compresses them.
+#: Published plans on four machines: untouched tensors, those compressed on GPUs, and on processors. The 1 and
+#: 5 tensors that are cast to FP16 count as untouched, since none of our codecs compresses them.
 _PLAN_SHAPES = {
     "BERT-base": (126, 14, 59),
     "GPT2": (98, 19, 31),
@@ -77,5 +77,5 @@ for _name, _counts in _PLAN_SHAPES.items():
 
 
 def published() -> Published:
-    """All published values."""
+    """Return all published values."""
     return Published(VALUES, SOURCE)

@@ -1,4 +1,4 @@
-"""What is kept of a run: iteration times of each system, and what the selection chose and took."""
+"""The stored part of a run: iteration times of each system, and the cost and choices of the selection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ESPRESSO, ESPRESSO_PAPER, UPPER_BOUND, LEAST = "Espresso", "Espresso, one pass",
 
 
 def result_of(question: Question, variants: bool) -> RunResult:
-    """``summary``: seconds of an iteration by system. ``facts``: what the selection took and chose."""
+    """Return ``summary``: iteration seconds by system, and ``facts``: cost and choices of the selection."""
     engine = question.engine
     seconds = {each.name: engine.seconds(each.choose(question)) for each in BASELINES}
     selection = select(question)
@@ -37,7 +37,7 @@ def result_of(question: Question, variants: bool) -> RunResult:
 
 
 def _facts(question: Question) -> dict[str, float | int]:
-    """Of the published algorithms, which are compiled by now: seconds, evaluations and candidates."""
+    """Return seconds, evaluations and candidates of the published algorithms, which are compiled by now."""
     engine, start = question.engine, uncompressed(question)
     candidates = question.candidates(question.columns_on(Device.GPU, uncompressed=False))
     began, before = perf_counter(), engine.evaluations

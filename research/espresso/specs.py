@@ -17,10 +17,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SelectionSpec:
-    """One workload of the throughput figure on so many servers of 8 GPUs.
+    """One workload of the throughput figure on a number of servers of 8 GPUs.
 
-    ``codec``, ``platform``: in place of its own; on another platform links have that platform's rates.
-    ``flat``: with flat schemes, too. ``variants``: with each restriction of the ablation as well.
+    ``codec``, ``platform``: override the workload's own; on another platform links have its rates.
+    ``flat``: allow flat schemes too. ``variants``: add each restriction of the ablation.
     """
 
     workload: str
@@ -40,11 +40,11 @@ class SelectionSpec:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Runs share nothing."""
+        """Constant: runs share nothing."""
         return self.workload, self.codec, self.platform, self.servers, self.flat, self.variants
 
     def used(self) -> model.Workload:
-        """The workload with what is asked in place of its own."""
+        """The workload with the overrides applied."""
         own = model.WORKLOADS[self.workload]
         changed = replace(own, codec=self.codec or own.codec)
         if not self.platform or self.platform == own.platform:
@@ -52,7 +52,7 @@ class SelectionSpec:
         return replace(changed, platform=self.platform, between_gbps=model.BETWEEN_GBPS[self.platform])
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         used = self.used()
         return (
             f"timeline of communication/espresso, {self.name}; {used.between_gbps:g} Gbps between servers "
@@ -61,11 +61,11 @@ class SelectionSpec:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal settings and program."""
+        """Return the result's key: equal for equal settings and program."""
         determined = {
             "format": FORMAT,
             "spec": self.as_json(),
@@ -74,5 +74,5 @@ class SelectionSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end."""
+        """Run to the end."""
         return results.result_of(model.question(self.used(), self.servers, flat=self.flat), self.variants)

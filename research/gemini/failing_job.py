@@ -1,9 +1,9 @@
 """A job of many machines under random failures: the recovery's life cycle and recovery points on a virtual
 clock.
 
-Machines fail at a Poisson rate. Every failure runs through the phases of `recovery.life_cycle`; every
-source is chosen by `points`; which machines keep whose state is `recovery.placement`'s answer.
-Times are the published ones.
+Machines fail at a Poisson rate. Every failure runs through the phases of `recovery.life_cycle`; `points`
+chooses every source; `recovery.placement` decides which machines keep which state. Times are the published
+ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from research.gemini.points.sources import Tier, choose_sources
 from research.gemini.points.versions import KeptState, Slot
 
 SECONDS_PER_DAY = 86_400.0
-#: No phase of the published times comes near its bound.
+#: No phase reaches its bound with the published times.
 BOUNDS = RecoveryBounds(
     freeze_seconds=3600.0, prepare_seconds=3600.0, load_seconds=7200.0, start_seconds=3600.0
 )
@@ -37,11 +37,11 @@ BOUNDS = RecoveryBounds(
 
 @dataclass(frozen=True, slots=True)
 class JobUnderFailures:
-    """What is simulated. ``hardware_share``: of failures that take a machine's memory along.
+    """Settings of the job. ``hardware_share``: share of failures that lose a machine's memory.
 
-    ``in_memory``: whether there are recovery points in memory beside the durable ones.
-    ``standby``: whether a spare server is there at once; otherwise one comes after ``replacement_seconds``.
-    Times are in seconds.
+    ``in_memory``: whether there are recovery points in memory besides the durable ones.
+    ``standby``: whether a spare server is available at once; otherwise one comes after
+    ``replacement_seconds``. Times are in seconds.
     """
 
     machines: int
@@ -63,7 +63,7 @@ class JobUnderFailures:
 
 @dataclass
 class FailureRecord:
-    """What happened. ``lost_iterations``: for each recovery, whole iterations that had been completed."""
+    """Results. ``lost_iterations``: for each recovery, the whole iterations that must be repeated."""
 
     productive_seconds: float = 0.0
     seconds: float = 0.0
@@ -75,7 +75,7 @@ class FailureRecord:
 
     @property
     def effective_share(self) -> float:
-        """Share of the time whose training was kept."""
+        """Share of the time whose training progress was kept."""
         return self.productive_seconds / self.seconds if self.seconds else 1.0
 
 
@@ -101,7 +101,7 @@ class FailingJob:
         self._next_failure = self._gap()
 
     def run(self) -> FailureRecord:
-        """Train and recover until the time is up."""
+        """Train and recover until the end."""
         while self._now < self._end:
             self._train_until(min(self._next_failure, self._end))
             if self._now < self._end:
@@ -115,7 +115,7 @@ class FailingJob:
         return float(self._rng.exponential(1.0 / rate)) if rate > 0.0 else inf
 
     def _strikes(self) -> frozenset[int]:
-        """The machine that fails now, if the failure takes one."""
+        """Record a failure and return the machine that it takes, if any."""
         self.record.failures += 1
         machine = int(self._rng.integers(self.job.machines))
         hardware = float(self._rng.random()) < self.job.hardware_share
@@ -129,7 +129,7 @@ class FailingJob:
     def _train_until(self, at: float) -> None:
         iterations = int((at - self._now) / self.job.iteration_seconds)
         if iterations:
-            # Version v is sent while v + 1 is computed, and all holders have received it then.
+            # Version v is sent during iteration v + 1; at its end all holders have received it.
             self._reached += iterations
             self._kept_version = self._reached - 1
             self._own_alone.clear()
@@ -137,11 +137,11 @@ class FailingJob:
         self._now = at
 
     def _store_durably(self, at: float) -> None:
-        """Durable states come at fixed times, so long as the job is there to be stored."""
+        """Store durable states that were due at fixed times before ``at``."""
         due = int((at - self._durable_at) / self.job.durable_period_seconds)
         if due > 0:
             self._durable_at += due * self.job.durable_period_seconds
-            # It is the state of the time at which it was begun to be written.
+            # A durable state is that of the time at which its writing began.
             since = at - self._durable_at + self.job.durable_load_seconds
             behind = int(since / self.job.iteration_seconds)
             self._durable = max(self._durable, self._reached - 1 - behind)
@@ -157,7 +157,7 @@ class FailingJob:
         )
         while facts.phase is not RecoveryPhase.RUNNING:
             if self._next_failure <= self._now:
-                # A failure of processes finds none that train.
+                # During a recovery no process trains, so only failures of machines matter.
                 facts = replace(facts, newly_failed=facts.newly_failed | self._strikes())
             due = next_steps(facts, BOUNDS, self._now)
             if not due:
@@ -169,7 +169,7 @@ class FailingJob:
         self._reached = self._kept_version = self._chosen
 
     def _carry_out(self, facts: RecoveryFacts, step: RecoveryInstruction) -> RecoveryFacts:
-        """The facts after an instruction."""
+        """Carry out an instruction and return the facts after it."""
         job = self.job
         if isinstance(step, MoveTo):
             return replace(facts, phase=step.phase, phase_since=self._now)
@@ -192,21 +192,21 @@ class FailingJob:
         )  # fmt: skip
 
     def _wait(self, facts: RecoveryFacts) -> RecoveryFacts:
-        """Nothing is due: time passes until the next report."""
+        """Let time pass until the next report, since no step is due."""
         if facts.phase is RecoveryPhase.STARTING:
-            # Published times count it into the warm-up, which comes last.
+            # Published times include starting in the warm-up, which comes last.
             return replace(facts, started=frozenset(range(facts.ranks)))
         if facts.phase is RecoveryPhase.LOADING:
             self._now += self._load_seconds
-            # Newcomers have their own state; what they keep for others comes with the next iteration.
+            # Newcomers have their own state; copies for others come with the next iteration.
             self._own_alone |= self._empty
             self._empty.clear()
             return replace(facts, loaded=tuple((rank, self._chosen) for rank in range(facts.ranks)))
-        # A lost server has stopped itself by the time at which its failure is noticed.
+        # A lost server has stopped itself before its failure is detected.
         return replace(facts, fenced=facts.failed)
 
     def _choose(self) -> None:
-        """The version and its sources, from what is in memory now."""
+        """Choose the version and its sources from what is in memory now."""
         slots = Slot(self._kept_version, True), Slot(self._kept_version + 1, False)
         kept = [
             KeptState(owner, holder, slots)

@@ -1,7 +1,7 @@
-"""What copies of recovery points were measured to cost, as `benchmarks/checkpoint_traffic.py` has left it.
+"""Measured costs of copies of recovery points, from the results of `benchmarks/checkpoint_traffic.py`.
 
-Measured on emulated links at a small scale, where the published values are of 16 servers: these are shown
-beside the model's rows, never as one of them.
+They were measured on emulated links at a small scale, while the published values are of 16 servers: they are
+shown beside the model's rows, never as one of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("measured.json")
 
 
 def measured(file: Path = FILE) -> Mapping[str, Any]:
-    """The results by setting; none where nothing was measured. Raises ValueError where the file is none."""
+    """Return the results by setting; empty if nothing was measured. Raises ValueError for another file."""
     if not file.exists():
         return {}
     found = json.loads(file.read_text())
@@ -28,7 +28,7 @@ def measured(file: Path = FILE) -> Mapping[str, Any]:
 
 
 def measured_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
-    """One row for each setting and way to send copies; nothing where nothing was measured."""
+    """Return a table with one row per setting and way to send copies; none if nothing was measured."""
     return (_table(found),) if found else ()
 
 
@@ -73,7 +73,7 @@ def _table(found: Mapping[str, Any]) -> Table:
 
 
 def _network_alone(result: Mapping[str, Any]) -> float | None:
-    """By which share iterations are longer while copies are on their way, as the runtime reported it last."""
+    """Return the share by which iterations are longer during copies, as the runtime reported it last."""
     plan = result.get("plan") or {}
     without, copying = plan.get("without_seconds"), plan.get("with_seconds")
     return copying / without - 1.0 if without and copying is not None else None

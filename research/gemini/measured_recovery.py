@@ -1,6 +1,6 @@
-"""What a lost server was measured to cost, as `benchmarks/long/recovery_time.py` has left it.
+"""Measured cost of a lost server, from the results of `benchmarks/long/recovery_time.py`.
 
-Measured on four emulated servers, where the published values are of 16 machines with 128 GPUs: these are
+It was measured on four emulated servers, while the published values are of 16 machines with 128 GPUs: it is
 shown beside the model's rows, never as one of them.
 """
 
@@ -21,10 +21,10 @@ HOW_OFTEN = ("checkpoint", "period")
 
 
 def measured_recovery(file: Path = FILE) -> Mapping[str, Any]:
-    """Setting and losses by the way the state is kept; nothing where nothing was measured.
+    """Return setting and losses by the way the state is kept; empty if nothing was measured.
 
     Raises:
-        ValueError: the file is none of the benchmark's.
+        ValueError: the file is not the benchmark's.
     """
     if not file.exists():
         return {}
@@ -35,7 +35,7 @@ def measured_recovery(file: Path = FILE) -> Mapping[str, Any]:
 
 
 def recovery_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
-    """The phases of a lost server, in memory and in storage, and how many times as short they are."""
+    """Return tables of a lost server's phases, in memory and in storage, and their ratios."""
     text = (
         f"Medians of {{losses}} lost servers of four, one of which dies with its workers and its store; "
         f"{_setting(found)} Wasted time is loading and lost work; detection, the fence and the start of "
@@ -45,7 +45,7 @@ def recovery_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
 
 
 def frequency_tables(found: Mapping[str, Any]) -> tuple[Table, ...]:
-    """How long a checkpoint takes and from one to the next, in memory and in storage."""
+    """Return tables of checkpoint times and periods, in memory and in storage."""
     text = f"Jobs of the same runs as under recovery time; {_setting(found)}"
     return _tables(found, "Measured: a checkpoint, and from one to the next", text, HOW_OFTEN)
 

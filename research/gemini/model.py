@@ -1,4 +1,4 @@
-"""The published evaluation in numbers: clusters, models, and the times that were measured there (4.1)."""
+"""The published evaluation in numbers: clusters, models, and measured times (4.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTES_PER_PARAMETER = 12
 REACHED = 0.85
 #: Durable storage, shared by all machines: 20 Gbps.
 STORAGE_BYTES_PER_SECOND = 20e9 / 8
-#: Host memory to which received chunks are copied, on machines with links of 400 Gbps.
+#: Rate of copying received chunks to host memory, on machines with links of 400 Gbps.
 COPY_BYTES_PER_SECOND = 400e9 / 8
 DURABLE_PERIOD_SECONDS = 3 * 3600.0
 
@@ -33,7 +33,7 @@ FAILURES_A_DAY = 0.015
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A model in training: parameters, machines, the rate of their links, and seconds for an iteration."""
+    """A model in training: parameters, machines, their links' rate, and seconds of an iteration."""
 
     name: str
     parameters: float
@@ -43,42 +43,41 @@ class TrainedModel:
 
     @property
     def state_bytes(self) -> float:
-        """The whole state: weights and both moments of Adam."""
+        """Bytes of the whole state: weights and both moments of Adam."""
         return BYTES_PER_PARAMETER * self.parameters
 
     @property
     def machine_bytes(self) -> float:
-        """The state of one machine."""
+        """Bytes of one machine's state."""
         return self.state_bytes / self.machines
 
     def link(self, reached: float = REACHED) -> Link:
-        """What one machine sends over."""
+        """Return one machine's link."""
         return Link(reached * self.link_gbps * 1e9 / 8)
 
     @property
     def storage_seconds(self) -> float:
-        """To write or read the whole state in durable storage."""
+        """Seconds to write or read the whole state in durable storage."""
         return self.state_bytes / STORAGE_BYTES_PER_SECOND
 
     def memory_seconds(self, replicas: int = 2, reached: float = REACHED) -> float:
-        """To send one machine's state to its peers, back to back, through sub-buffers."""
+        """Return the seconds to send one machine's state to its peers, back to back, through sub-buffers."""
         link = self.link(reached)
         plan = partition((0.0,), round(self.machine_bytes), replicas, link, DEFAULT_BUFFERS)
         return transmit([chunk.size for chunk in plan.chunks], link, COPY_BYTES_PER_SECOND, 4).network_seconds
 
 
 def gpt2_100b(machines: int = 16, link_gbps: float = 400.0) -> TrainedModel:
-    """GPT-2 100B as measured on 16 machines; the state on others grows with them, as in the notebook that
-    draws the figures."""
+    """Return GPT-2 100B as measured on 16 machines; with others the state grows in proportion, as in the
+    notebook that draws the figures."""
     return TrainedModel("GPT-2 100B", 1e11 * machines / 16, machines, link_gbps, 62.0)
 
 
 def high_frequency(model: TrainedModel, *, stalls: bool) -> tuple[int, Checkpointing]:
-    """HighFreq: a checkpoint to storage as soon as the last one is written. Iterations between two, and its
-    times.
+    """Return HighFreq, a checkpoint to storage as soon as the last one is written: the iterations between
+    two, and its times.
 
-    ``stalls``: training waits while the state is serialized, as it was measured; 9.05 iterations, which the
-    text calls 9.
+    ``stalls``: training waits during serialization, as measured; 9.05 iterations, which the text calls 9.
     """
     seconds = model.storage_seconds + (SERIALIZATION_SECONDS if stalls else 0.0)
     every = (
@@ -91,17 +90,17 @@ def high_frequency(model: TrainedModel, *, stalls: bool) -> tuple[int, Checkpoin
 
 
 def strawman(model: TrainedModel) -> Checkpointing:
-    """A checkpoint to storage every three hours."""
+    """Return a checkpoint to storage every three hours."""
     return Checkpointing(model.storage_seconds, DURABLE_PERIOD_SECONDS, model.storage_seconds)
 
 
 def gemini(model: TrainedModel, retrieval_seconds: float = 0.0) -> Checkpointing:
-    """A recovery point in memory each iteration."""
+    """Return a recovery point in memory in each iteration."""
     return in_memory(model.iteration_seconds, 1, retrieval_seconds)
 
 
 def failure_cost(*, hardware: bool, lost_work_seconds: float = 0.0) -> FailureCost:
-    """One failure as measured: two replicas are serialized, and training warms up again."""
+    """Return the cost of one failure as measured: serialization of two replicas, and the warm-up."""
     return FailureCost(
         fence_seconds=DETECTION_SECONDS,
         resources_seconds=REPLACEMENT_SECONDS if hardware else 0.0,
@@ -111,7 +110,7 @@ def failure_cost(*, hardware: bool, lost_work_seconds: float = 0.0) -> FailureCo
 
 
 def notebook_cost(minutes: float) -> FailureCost:
-    """What the notebook that draws the scaling figures charges for a failure."""
+    """Return the cost of a failure in the notebook that draws the scaling figures."""
     return FailureCost(0.0, 0.0, minutes * MINUTE_SECONDS, 0.0)
 
 

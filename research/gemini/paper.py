@@ -12,7 +12,7 @@ from research.paper import Paper
 
 
 def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check]:
-    """What should hold over all runs: nobody recovered a mixture, so what was lost is told by one number."""
+    """Check over all runs that at most one iteration is lost while memory suffices."""
     protected = [
         result
         for spec, result in context.results.by_spec.items()

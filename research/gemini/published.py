@@ -38,5 +38,5 @@ VALUES: dict[tuple[str, str, str], float] = {
 
 
 def published() -> Published:
-    """All published values."""
+    """Return all published values."""
     return Published(VALUES, SOURCE)

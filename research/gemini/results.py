@@ -1,4 +1,4 @@
-"""What is kept of a run: how a job fared under random failures, or promises under a few."""
+"""The stored part of a run: results of a job under random failures, or of promises under a few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulation.outcome import RunOutcome
 
 
 def result_of(job: JobUnderFailures, seed: int) -> RunResult:
-    """Run, and keep the share of time that was useful, failures, recoveries by tier, and what was lost.
+    """Run, and return the useful share of time, failures, recoveries by tier, and losses.
 
     ``series``: ``downtime_seconds`` and ``lost_iterations`` of every recovery.
     """
@@ -33,7 +33,7 @@ def result_of(job: JobUnderFailures, seed: int) -> RunResult:
 
 
 def of_promises(outcome: RunOutcome, slack_seconds: float) -> RunResult:
-    """The summary of a simulation, what each promise kept for failures, and from where jobs recovered."""
+    """Return the summary of a simulation, each promise's slack for failures, and sources of recoveries."""
     return RunResult(
         summary=short_summary(outcome),
         facts={

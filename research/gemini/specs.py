@@ -20,18 +20,18 @@ from simulation.engine.run import Progress, Simulation
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 
 FORMAT = 1
-#: Promises are simulated on this synthetic workload and cluster.
+#: Synthetic workload and cluster of the runs on promises.
 TRACE, POLICY, SERVERS, GPUS_PER_SERVER = "elasticflow", "elasticflow", 8, 8
-#: Mean time between the losses of one run: so short that a second one often finds the first unrepaired.
+#: Mean time between losses: so short that a second one often finds the first unrepaired.
 MINUTES_APART = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class FailureSpec:
-    """GPT-2 100B's times on so many machines, each of which fails 0.015 times a day.
+    """GPT-2 100B's times on a number of machines, each of which fails 0.015 times a day.
 
     ``in_memory``: Gemini with two replicas; otherwise a durable state every three hours (Strawman).
-    ``hardware_share``: of failures that take a machine along. ``standby``: whether spare servers are there.
+    ``hardware_share``: share of failures that lose a machine. ``standby``: whether there are spare servers.
     """
 
     machines: int
@@ -52,7 +52,7 @@ class FailureSpec:
         return self.machines, self.in_memory, self.hardware_share, self.standby, self.seed
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         late = f"a server after {model.REPLACEMENT_SECONDS:g} s"
         return (
             f"simulated, {self.name}; {self.days:g} days; seed {self.seed}; "
@@ -61,11 +61,11 @@ class FailureSpec:
         )
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal settings and program."""
+        """Return the result's key: equal for equal settings and program."""
         determined = {
             "format": FORMAT,
             "spec": self.as_json(),
@@ -74,7 +74,7 @@ class FailureSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def job(self) -> JobUnderFailures:
-        """The job with the published times."""
+        """Return the job with the published times."""
         return JobUnderFailures(
             machines=self.machines,
             replicas=2,
@@ -89,21 +89,21 @@ class FailureSpec:
             warm_up_seconds=model.WARM_UP_SECONDS,
             replacement_seconds=model.REPLACEMENT_SECONDS,
             memory_load_seconds=model.RETRIEVAL_SECONDS,
-            # The notebook's storage grows with the cluster: a state takes as long as on 16 machines.
+            # The notebook's storage grows with the cluster, so a state takes as long as on 16 machines.
             durable_load_seconds=model.gpt2_100b().storage_seconds,
             durable_period_seconds=model.DURABLE_PERIOD_SECONDS,
         )
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end."""
+        """Run to the end."""
         return results.result_of(self.job(), self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class PromiseSpec:
-    """Promises admitted with a reserve of servers, as many of which are lost, one soon after the other.
+    """Promises admitted with a reserve of servers, of which as many are lost in quick succession.
 
-    ``in_memory``: recovery from ``replicas`` copies in memory, and promises that count on it.
+    ``in_memory``: recovery from ``replicas`` copies in memory, which promises count on.
     """
 
     reserve: int
@@ -123,18 +123,18 @@ class PromiseSpec:
         return 0, False, 0.0, False, self.seed, self.reserve, self.in_memory, self.replicas
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         return (
             f"simulated, policy {POLICY}; workload {TRACE}; {SERVERS} x {GPUS_PER_SERVER} GPUs; slot 60 s; "
             f"pauses measured; {self.name}; {self.reserve} servers lost by seed {self.seed}"
         )
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal settings and program."""
+        """Return the result's key: equal for equal settings and program."""
         determined = {
             "format": FORMAT,
             "spec": self.as_json(),
@@ -145,7 +145,7 @@ class PromiseSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end. Raises KeyboardInterrupt where it was ended early."""
+        """Run to the end. Raises KeyboardInterrupt if it was ended early."""
         workload = load_workload(TRACE, allow_paths=False)
         settings = SimulationSettings(
             policy=POLICY,
@@ -165,7 +165,7 @@ class PromiseSpec:
         return results.of_promises(outcome, slack)
 
     def losses(self, last_submission: float) -> list[Happening]:
-        """As many losses of different servers as the reserve has, minutes apart, and their return."""
+        """Return losses of as many different servers as the reserve has, minutes apart, and their return."""
         rng = np.random.default_rng(self.seed)
         at = last_submission * float(rng.uniform(0.2, 0.8))
         happenings = []

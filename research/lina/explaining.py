@@ -26,7 +26,7 @@ def measured_above_theory(text: str) -> Explanation:
 
 
 def rounded(text: str) -> Explanation:
-    """The text rounds."""
+    """The text gives rounded values."""
     return Explanation("The text contradicts its tables", "Its tables give the other value.", text)
 
 

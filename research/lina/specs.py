@@ -101,23 +101,23 @@ class RoutingSpec:
         return list(WAYS) if self.kind is Kind.FITTED else [EVEN, LINA]
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         return (
             f"{self.batches} batches of {BATCH_TOKENS} drawn tokens through {LAYERS} layers, profile of "
             f"{PROFILED_TOKENS:,} tokens, {self.name}"
         )
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal settings and program."""
+        """Return the result's key: equal for equal settings and program."""
         determined = {"format": FORMAT, "spec": self.as_json(), "code": modules_digest(__name__)}
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """Return the times of all batches over the ideal one by way, and what estimates were like."""
+        """Return the times of all batches over the ideal one by way, and the accuracy of estimates."""
         model = MODELS[self.kind]
         experts = (model.experts,) * LAYERS
         routing = Routing(RoutingModel(**{**asdict(model), "layers": LAYERS, "seed": self.seed}))

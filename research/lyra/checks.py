@@ -1,4 +1,4 @@
-"""What must hold between schemes, and bands for their values (spec 4.9)."""
+"""Checks between schemes, and bands for their values (spec 4.9)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MUST, SHOULD = "Must hold", "Should hold"
 
 
 def must_hold(context: Context) -> list[Check]:
-    """Orders between schemes; the first four with intervals that exclude equality."""
+    """Check orders between schemes; the first four with intervals that exclude equality."""
     return [
         _less(context, "basic", "baseline", WAITING, "queuing time"),
         _less(context, "basic", "baseline", JCT, "JCT"),
@@ -28,7 +28,7 @@ def must_hold(context: Context) -> list[Check]:
 
 
 def bands(context: Context) -> list[Check]:
-    """Ratios to the baseline within their bands, and usage, where the baseline waits about as published."""
+    """Check ratios to the baseline, and usage, against bands, where the baseline waits about as published."""
     checks = [
         _band(context, scheme, name, metric, low, high)
         for scheme, name, metric, low, high in (
@@ -58,12 +58,12 @@ def _banded(context: Context, scheme: Scheme) -> list[LyraSpec]:
 
 
 def specs_for(context: Context, scheme: Scheme) -> list[LyraSpec]:
-    """A scheme's runs, one a seed."""
+    """Return a scheme's runs, one per seed."""
     return [scheme.spec(size_of(context.full), seed) for seed in SEEDS]
 
 
 def pairs(context: Context, over: str, under: str) -> list[tuple[RunResult, RunResult]]:
-    """Results of two schemes, seed by seed; the first is the one whose values stand above."""
+    """Return results of two schemes, seed by seed; the first one's values are the numerators."""
     first, second = (
         specs_for(context, BASELINE if name == "baseline" else SCHEMES[name]) for name in (over, under)
     )
@@ -71,7 +71,7 @@ def pairs(context: Context, over: str, under: str) -> list[tuple[RunResult, RunR
 
 
 def finished(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
-    """Every submitted job finished, in every run (spec 6 item 26)."""
+    """Check that every submitted job finished in every run (spec 6 item 26)."""
     name = "Every submitted job finishes, in every run"
     left = {
         spec.described(): int(result.facts["unfinished"])

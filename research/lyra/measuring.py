@@ -14,17 +14,17 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 WAITING, JCT = "waiting_seconds", "jct_seconds"
 FIRST_WAITING = "first_waiting_seconds"
-"""Until the first start: time without GPUs after a preemption does not count (A14)."""
+"""Waiting until the first start: time without GPUs after a preemption does not count (A14)."""
 DRAWS = 1000
 BLOCK_SECONDS = 6 * 3600.0
-"""Jobs that are submitted close to each other wait for the same reason, so whole quarters of days are
-drawn."""
+"""Block length of the bootstrap: jobs submitted close together wait for the same reason, so whole quarters of
+days are drawn."""
 LOW, HIGH = 2.5, 97.5
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio over all seeds, its 95 % interval, and the ratio of each seed."""
+    """A ratio over all seeds, its 95 % interval, and each seed's ratio."""
 
     value: float
     low: float
@@ -33,7 +33,7 @@ class Ratio:
 
     @property
     def above_one(self) -> bool:
-        """Whether the interval excludes equality, on the side of more than one."""
+        """Whether the interval is entirely above 1."""
         return self.low > 1.0
 
     def __str__(self) -> str:
@@ -41,20 +41,20 @@ class Ratio:
 
 
 def column(result: RunResult, name: str) -> FloatArray:
-    """One value a job."""
+    """Return one value per job."""
     return np.array(result.series[name], dtype=np.float64)
 
 
 def pairs_of(
     results: Results, over: Sequence[LyraSpec], under: Sequence[LyraSpec]
 ) -> list[tuple[RunResult, RunResult]]:
-    """Results of both sides, seed by seed; nothing where one of them is missing."""
+    """Return results of both sides, seed by seed; empty if one of them is missing."""
     found = [(results.get(one), results.get(other)) for one, other in zip(over, under, strict=True)]
     return [(one, other) for one, other in found if one is not None and other is not None]
 
 
 def mean_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str, draws: int = DRAWS) -> Ratio | None:
-    """Mean of the first over mean of the second, over the jobs of all seeds. None without any pair.
+    """Return the first's mean over the second's, over the jobs of all seeds; None without any pair.
 
     The interval is a bootstrap over blocks of submissions, the same blocks on both sides.
     """
@@ -77,7 +77,7 @@ def mean_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str, draws: i
 
 
 def percentile_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str, share: float) -> float | None:
-    """The same of a percentile, the middle one of all seeds."""
+    """Return the ratio of a percentile, the median over all seeds."""
     if not pairs:
         return None
     ratios = [
@@ -90,7 +90,7 @@ def percentile_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str, sh
 
 
 def count_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str) -> Ratio | None:
-    """Ratio of a count in the summaries; the interval is from the lowest to the highest seed."""
+    """Return the ratio of a count in the summaries; the interval is from the lowest to the highest seed."""
     if not pairs:
         return None
     by_seed = tuple(
@@ -106,14 +106,14 @@ def count_ratio(pairs: Sequence[tuple[RunResult, RunResult]], name: str) -> Rati
 def mean_over_seeds(
     results: Results, specs: Sequence[LyraSpec], value: Callable[[RunResult], float | None]
 ) -> float | None:
-    """The mean of a value over the seeds that were run."""
+    """Return the mean of a value over the available seeds."""
     found = [value(result) for spec in specs if (result := results.get(spec)) is not None]
     known = [one for one in found if one is not None]
     return float(np.mean(known)) if known else None
 
 
 def of_rows(result: RunResult, name: str, rows: IntArray) -> FloatArray:
-    """A column of some jobs."""
+    """Return a column of some jobs."""
     return column(result, name)[rows]
 
 

@@ -15,7 +15,7 @@ PAPER = Paper(
     short="an eighth of the cluster",
     full="the whole cluster",
     figures=FIGURES,
-    # Its published values stand in the figures' own tables.
+    # Its published values are in the figures' own tables.
     published=lambda: Published({}, SOURCE),
     checks=finished,
 )

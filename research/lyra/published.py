@@ -1,8 +1,7 @@
-"""What Lyra's evaluation published, as facts with their place, and what of it cannot be had together (spec
-4.5 to 4.8).
+"""Published values of Lyra's evaluation with their places, and contradictions among them (spec 4.5 to 4.8).
 
-Seconds and shares are those of the tables; ratios are the baseline's value over the scheme's. None is a cell
-that was left empty.
+Seconds and shares are those of the tables; ratios are the baseline's value over the scheme's. None is an
+empty cell.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ TABLE_36 = {
 #: Table 3.7: jobs on servers on loan; mean, median and 95th percentile ratios of queuing time and JCT.
 TABLE_37 = (4.09, 4.68, 3.22, 1.68, 1.55, 1.68)
 
-#: Table 3.8: queuing time and JCT in seconds at 50, 75, 95 and 99 %; the rows of AFS and Pollux as Table 3.5
-#: has them (4.8 item 5).
+#: Table 3.8: queuing time and JCT in seconds at 50, 75, 95 and 99 %; the rows of AFS and Pollux are named as
+#: in Table 3.5 (4.8 item 5).
 TABLE_38: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "baseline": ((55, 1892, 8357, 14_323), (791, 29_163, 82_933, 376_513)),
     "gandiva": ((49, 1764, 6632, 11_806), (755, 27_244, 80_567, 323_626)),
@@ -88,15 +87,15 @@ TABLE_310: dict[str, Reduction] = {
 }
 
 PERCENTILE_SHARES = (0.5, 0.75, 0.95, 0.99)
-"""Shares at which `TABLE_38` has percentiles."""
+"""Shares of the percentiles in `TABLE_38`."""
 
 
 def mean_of_last_hundredth(mean: float, percentiles: Sequence[int]) -> tuple[float, float]:
-    """Least and greatest mean of the last hundredth of the values that a mean and its percentiles allow, in
-    their unit.
+    """Return the least and greatest mean of the last hundredth of the values that a mean and its percentiles
+    allow, in their unit.
 
-    Rigorous: below the 99th percentile each value lies between the percentiles around it, wherever that may
-    be, and is not negative. ``percentiles``: at `PERCENTILE_SHARES`.
+    The bounds are rigorous: below the 99th percentile each value is between its neighbouring percentiles and
+    not negative. ``percentiles``: at `PERCENTILE_SHARES`.
     """
     widths = np.diff((0.0, *PERCENTILE_SHARES))
     highest = float(widths @ np.array(percentiles))
@@ -143,4 +142,4 @@ NOT_TO_CHASE: dict[str, str] = {
         "more work than the baseline's 72 %, over the same fifteen days."
     ),
 }
-"""Figures that contradict each other in the source, by a name (spec 4.8; the last two are ours)."""
+"""Values that contradict each other in the source, by name (spec 4.8; the last two are our findings)."""

@@ -1,4 +1,4 @@
-"""What is kept of a run of Lyra's evaluation: its summary, and what every job waited and took."""
+"""The stored part of a run of Lyra's evaluation: its summary, and all waiting and completion times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HOUR_SECONDS = 3600.0
 
 
 def result_of(outcome: RunOutcome, *, inference_servers: int, usage: FloatArray) -> RunResult:
-    """What is kept of an outcome. ``usage``: of the inference cluster every five minutes, which counts where
-    nothing was lent too.
+    """Return the stored part of an outcome. ``usage``: of the inference cluster every five minutes, used even
+    without loans.
 
     ``series``: ``submitted_seconds``, ``waiting_seconds``, ``first_waiting_seconds`` (until its first start)
     and ``jct_seconds`` by job, ``borrowers`` (rows of jobs seen on servers on loan), ``usage_by_hour``
@@ -50,7 +50,7 @@ def result_of(outcome: RunOutcome, *, inference_servers: int, usage: FloatArray)
 
 
 def overall_usage(outcome: RunOutcome, inference_servers: int, usage: FloatArray) -> FloatArray:
-    """Share of the GPUs of both clusters in use in each hour until the last submission, requests included."""
+    """Return both clusters' share of GPUs in use in each hour until the last submission, with requests."""
     cluster, jobs = outcome.cluster, outcome.jobs
     hours = int(jobs.submitted_at.max(initial=0.0) // HOUR_SECONDS)
     if not hours or not cluster.time.size:
@@ -68,7 +68,7 @@ def overall_usage(outcome: RunOutcome, inference_servers: int, usage: FloatArray
 
 
 def on_loan_usage_by_day(outcome: RunOutcome) -> list[float]:
-    """Share of the GPUs on loan in use, of each whole day in which jobs arrive (Figure 3.11)."""
+    """Return the share of GPUs on loan in use on each whole day in which jobs arrive (Figure 3.11)."""
     loans = outcome.loans
     if loans is None:
         return []

@@ -1,4 +1,4 @@
-"""The schemes of Table 3.5 by name, and the clusters they are run on (spec 2.12, 4.1, 4.5)."""
+"""The schemes of Table 3.5 by name, and their clusters (spec 2.12, 4.1, 4.5)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FULL = Size(443, 520, "lyra")
 CALIBRATED = Size(55, 65, "lyra_scaled")
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=147")
 """1.4 times the profile's own rate, at which the baseline waits as published: at that rate an eighth of the
-cluster has room for nearly every job under every other scheme, and their order cannot be told."""
+cluster fits nearly all jobs under every other scheme, so that the schemes cannot be ordered."""
 SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One row: what it is called, and what it runs."""
+    """One row: its label and its settings."""
 
     name: str
     label: str
@@ -30,7 +30,7 @@ class Scheme:
     reclaim: ReclaimMethod = ReclaimMethod.LYRA
 
     def spec(self, size: Size, seed: int = 0) -> LyraSpec:
-        """Its run on clusters of a size."""
+        """Return its run on clusters of a size."""
         return LyraSpec(
             self.policy, size, seed, self.scenario, loaning=self.loaning, scaling=self.scaling,
             reclaim=self.reclaim
@@ -64,28 +64,28 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 POLLUX = Scheme("pollux", "Scaling, Pollux", "lyra_pollux", scaling=True)
-"""Apart: its genetic search takes too long for whole traces and whole clusters."""
+"""Separate: its genetic search is too slow for whole traces and clusters."""
 
 
 def size_of(full: bool) -> Size:
-    """The published clusters, or an eighth of them."""
+    """Return the published clusters, or an eighth of them."""
     return FULL if full else SCALED
 
 
 def banded_size(full: bool) -> Size:
-    """Where the baseline waits about as published, so that values can be held against bands."""
+    """Return the size with which the baseline waits about as published, so that bands apply."""
     return FULL if full else CALIBRATED
 
 
 def specs_of(names: Sequence[str], full: bool, size: Size | None = None) -> list[LyraSpec]:
-    """The runs of the baseline and of some schemes, three seeds."""
+    """Return the runs of the baseline and of some schemes, three seeds."""
     size = size or size_of(full)
     chosen = [BASELINE, *(SCHEMES[name] for name in names)]
     return [scheme.spec(size, seed) for scheme in chosen for seed in SEEDS]
 
 
 def baseline_of(spec: LyraSpec) -> LyraSpec:
-    """The baseline on the same jobs."""
+    """Return the baseline on the same jobs."""
     return replace(
         spec, policy=BASELINE.policy, scenario=Scenario.BASIC, loaning=False, scaling=False,
         reclaim=ReclaimMethod.LYRA,

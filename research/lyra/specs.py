@@ -1,4 +1,4 @@
-"""One run of Lyra's evaluation: what determines its result, and how it is made."""
+"""One run of Lyra's evaluation: its identity, and how it is made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Override = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A training and an inference cluster, and the workload for them."""
+    """A training and an inference cluster, and their workload."""
 
     servers: int
     inference_servers: int
@@ -55,10 +55,9 @@ class LyraSpec:
     """One policy in one scenario on one pair of clusters.
 
     ``rules``, ``two_phase`` and ``lending``: fields of `ScenarioRules`, `TwoPhaseOptions` and `Lending` that
-    differ from the scenario's, with their values (a truth value as 0 or 1). ``days``: which days of the
-    trace, in which order, make up the jobs; none is the whole trace. ``slot_seconds``: the scheduler's
-    period. ``large_jobs``: share of the training cluster that one job of a hundred asks for; 0 leaves jobs as
-    they are.
+    differ from the scenario's, with their values (booleans as 0 or 1). ``days``: the days of the trace, in
+    order, that make up the jobs; empty is the whole trace. ``slot_seconds``: the scheduler's period.
+    ``large_jobs``: share of the training cluster that one job of a hundred asks for; 0 leaves jobs unchanged.
     """
 
     policy: str
@@ -93,7 +92,7 @@ class LyraSpec:
         return self.trace, self.seed
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         loans = f"on, {self.reclaim.value}" if self.loaning else "off"
         parts = [
             f"simulated, policy {self.policy}", f"workload {self.trace}", f"seed {self.seed}",
@@ -112,12 +111,12 @@ class LyraSpec:
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal jobs, settings and program. Raises TraceError for a trace
-        that is missing."""
+        """Return the result's key: equal for equal jobs, settings and program. Raises TraceError for a
+        missing trace."""
         usage = read_usage(self.usage, seed=self.seed) if self.loaning else None
         determined = {
             "format": FORMAT,
@@ -129,15 +128,14 @@ class LyraSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
-        trace."""
+        """Run to the end. Raises KeyboardInterrupt if it was ended early, TraceError for a missing trace."""
         outcome = simulated(workload_of(self), settings_of(self), progress)
         usage = read_usage(self.usage, seed=self.seed).usage
         return results.result_of(outcome, inference_servers=self.size.inference_servers, usage=usage)
 
 
 def settings_of(spec: LyraSpec) -> SimulationSettings:
-    """What the simulator is run with."""
+    """Return the settings of the simulator."""
     rules = replace(RULES[spec.scenario], **values_of(spec.rules, ScenarioRules))
     lending = None
     if spec.loaning:
@@ -161,13 +159,13 @@ def settings_of(spec: LyraSpec) -> SimulationSettings:
 
 
 def values_of(overrides: tuple[Override, ...], dataclass_type: type) -> dict[str, Any]:
-    """Numbers as the fields have them: truth values, counts, shares."""
+    """Convert numbers to the fields' types: booleans, counts, shares."""
     told = {one.name: one for one in options_of(dataclass_type).values()}
     return {name: told[name].read(value) for name, value in overrides}
 
 
 def workload_of(spec: LyraSpec) -> Workload:
-    """The jobs of a run. Raises TraceError where the trace is missing or unreadable."""
+    """Return the jobs of a run. Raises TraceError if the trace is missing or unreadable."""
     workload = _loaded(spec.trace, spec.seed, spec.size.gpus)
     if spec.large_jobs:
         servers = max(1, round(spec.large_jobs * spec.size.servers))
@@ -183,9 +181,8 @@ def _loaded(trace: str, seed: int, gpus: int) -> Workload:
 
 
 def fitted(workload: Workload, load: float, gpus: int, days: float = DAYS) -> Workload:
-    """The first jobs of a public trace, those of a minute and more that fit the cluster, which ask for
-    ``load`` of its GPUs over ``days``: submissions are brought nearer to each other, or farther apart, for
-    that (spec 4.3)."""
+    """Return the first jobs of a public trace, of a minute or more and that fit the cluster, which ask for
+    ``load`` of its GPUs over ``days``; the times between submissions are scaled for that (spec 4.3)."""
     kept = (workload.requested_seconds >= SHORTEST_SECONDS) & (workload.requested_gpus <= gpus)
     workload = workload.take(np.flatnonzero(kept))
     work = np.cumsum(workload.requested_gpus * workload.requested_seconds)
@@ -198,7 +195,7 @@ def fitted(workload: Workload, load: float, gpus: int, days: float = DAYS) -> Wo
 
 
 def resampled(workload: Workload, days: tuple[int, ...]) -> Workload:
-    """The trace made of some of its days, one behind the other; a day may come again (spec 4.2)."""
+    """Return the trace made of some of its days in sequence, possibly with repetition (spec 4.2)."""
     day = (workload.submitted_at // DAY_SECONDS).astype(np.int64)
     rows = [np.flatnonzero(day == one) for one in days]
     shift = [

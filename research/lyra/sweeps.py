@@ -1,4 +1,4 @@
-"""A figure whose horizontal axis is one setting: series of runs, each held against the baseline on the same
+"""Figures whose horizontal axis is one setting: series of runs, each compared with the baseline on the same
 jobs."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SYMBOLS = ("circle", "diamond", "square")
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One place of a series: its runs, one a seed. ``published``: reductions of queuing time and JCT, and
+    """One place of a series: its runs, one per seed. ``published``: reductions of queuing time and JCT, and
     preemptions per job."""
 
     series: str
@@ -31,18 +31,17 @@ class SweepPoint:
 
     @property
     def compared_with(self) -> tuple[LyraSpec, ...]:
-        """The runs that stand above in its ratios: the baseline on the same jobs, unless others were
-        given."""
+        """Return the runs that are the numerators of its ratios: by default the baseline on the same jobs."""
         return self.against or tuple(baseline_of(spec) for spec in self.specs)
 
 
 @dataclass(frozen=True)
 class MeasuredPoint:
-    """What came of a point; None where runs are missing, and for the last two where nothing was lent.
+    """Results of a point; None if runs are missing, and the last two also without loans.
 
-    ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per job
-    submitted. ``on_loan``: share of the GPUs on loan in use. ``shrinking``: share of the servers asked back
-    that shrinking jobs made free.
+    ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per submitted
+    job. ``on_loan``: share of the GPUs on loan in use. ``shrinking``: share of the reclaimed servers that
+    were freed by shrinking jobs.
     """
 
     point: SweepPoint
@@ -59,7 +58,7 @@ def point(
     seeds: Sequence[int] = (0,),
     published: tuple[float | None, float | None, float | None] = (None, None, None), **changed: object,
 ) -> SweepPoint:  # fmt: skip
-    """A scheme of Table 3.5 with other rules or settings."""
+    """Return a scheme of Table 3.5 with other rules or settings."""
     specs = tuple(
         replace(SCHEMES[scheme].spec(size_of(full), seed), rules=rules, **changed)  # type: ignore[arg-type]
         for seed in seeds
@@ -68,7 +67,7 @@ def point(
 
 
 def measured(context: Context, one: SweepPoint) -> MeasuredPoint:
-    """Ratios of a point to what it is compared with; only when all of its runs are there, since seeds
+    """Return ratios of a point to its reference, only if all of its runs are available, since seeds
     differ."""
     pairs = pairs_of(context.results, one.compared_with, one.specs)
     if len(pairs) < len(one.specs):
@@ -88,12 +87,12 @@ Verdicts = Callable[[Sequence[MeasuredPoint]], Sequence[Check]]
 
 
 def no_verdicts(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
-    """Nothing is asked."""
+    """Return no checks."""
     return ()
 
 
 def no_tables(context: Context) -> Sequence[Table]:
-    """Nothing above the table of points."""
+    """Return no tables above the table of points."""
     return ()
 
 
@@ -109,7 +108,7 @@ def sweep(
     needs_traces: bool = False,
     more: Callable[[Context], Sequence[Table]] = no_tables,
 ) -> FigureDefinition:
-    """A figure made of such points; ``more`` gives tables that stand above its own."""
+    """Return a figure made of such points; ``more`` returns tables placed above its own."""
 
     def runs(full: bool) -> Sequence[LyraSpec]:
         return list(dict.fromkeys(spec for one in points(full) for spec in (*one.specs, *one.compared_with)))
@@ -178,7 +177,7 @@ def _drawings(name: str, axis: str, rows: Sequence[MeasuredPoint]) -> tuple[Draw
             ]
             figure.add_trace(_line(number, each, known, joined=all(map(_is_number, places))))
         figure.update_xaxes(title_text=axis, type="category")
-        # Reductions of queuing time go from one to hundreds, and a ratio of 2 is as far from 1 as a half.
+        # Reductions of queuing time go from one to hundreds, and 2 is as far from 1 as a half.
         figure.update_yaxes(
             title_text=f"reduction of {label}",
             type="log" if key == "queuing" else "linear",
@@ -191,7 +190,7 @@ def _drawings(name: str, axis: str, rows: Sequence[MeasuredPoint]) -> tuple[Draw
 
 
 def _line(number: int, name: str, known: Sequence[tuple[str, Ratio]], *, joined: bool) -> go.Scatter:
-    """One series; its points are joined where places are numbers, since other places have no order."""
+    """Draw one series; points are joined if places are numbers, since other places have no order."""
     colour = PALETTE[number % len(PALETTE)]
     return go.Scatter(
         x=[x for x, _ in known], y=[ratio.value for _, ratio in known], name=name,
@@ -210,5 +209,5 @@ def _is_number(text: str) -> bool:
 
 
 def find(rows: Sequence[MeasuredPoint], series: str, x: str) -> MeasuredPoint | None:
-    """The row of a series at a place."""
+    """Return the row of a series at a place."""
     return next((one for one in rows if (one.point.series, one.point.x) == (series, x)), None)

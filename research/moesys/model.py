@@ -120,7 +120,7 @@ def exchange_gain(servers: int, rates: LinkRates, pair_bytes: float = 1e6) -> fl
 
 @cache
 def spine_with_gain(gain: float) -> float:
-    """Return the spine over leaf at which four servers gain so much, by halving."""
+    """Return the spine over leaf at which four servers have this gain, by bisection."""
     low, high = 0.2, 1.5
     for _ in range(50):
         middle = (low + high) / 2

@@ -11,8 +11,8 @@ from research.paper import Paper
 
 
 def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check]:
-    """Check that fitted laws are near what they are fitted to. The all-to-all, whose spine is rounded, has
-    checks of its own."""
+    """Check that fitted laws are near the values they are fitted to. The all-to-all, with its rounded spine,
+    has its own checks."""
     errors = [
         abs(row.ours / row.published - 1.0)
         for report in reports

@@ -79,5 +79,5 @@ VALUES = _values()
 
 
 def published() -> Published:
-    """All published values."""
+    """Return all published values."""
     return Published(VALUES, SOURCE)

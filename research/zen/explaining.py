@@ -1,4 +1,4 @@
-"""Why values of ours are not the published ones. A cause is stated once, with the figures of a row."""
+"""Why our values differ from the published ones. Each cause is stated once, with the numbers of a row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from research.rows import Explanation
 
 
 def rounded(text: str) -> Explanation:
-    """The text rounds."""
+    """The text gives rounded values."""
     return Explanation("The text rounds", "It tells values such as 'around 150 ms' or 'beyond 40'.", text)
 
 
 def ideal_hashing(text: str) -> Explanation:
-    """Losses of one hash."""
+    """The losses of one hash are ideal ones."""
     return Explanation(
         "Published losses are not those of an ideal hash",
         "With λ indices for each slot one ideal hash loses 1 - (1 - exp(-λ)) / λ, which is about λ / 2. The "
@@ -21,7 +21,7 @@ def ideal_hashing(text: str) -> Explanation:
 
 
 def lockstep(text: str) -> Explanation:
-    """Collisions by rounds."""
+    """Collisions are counted by rounds."""
     return Explanation(
         "Collisions depend on the load and on how slots are claimed",
         "The text does not tell the load at which four functions leave less than one in a hundred. At its "
@@ -31,7 +31,7 @@ def lockstep(text: str) -> Explanation:
 
 
 def constant_work(text: str) -> Explanation:
-    """What the model of a round leaves out."""
+    """The model of a round leaves constant work out."""
     return Explanation(
         "The model charges bytes and 2 ms alone",
         "A worker's own part (hashing, summing, gathering) and the exchange within machines grow with the "
@@ -41,7 +41,7 @@ def constant_work(text: str) -> Explanation:
 
 
 def one_skew(text: str) -> Explanation:
-    """One skew for all."""
+    """One skew applies to all models."""
     return Explanation(
         "One skew and one width for all models",
         "The skewness of LSTM over 128 parts is the only one in the text; blocks of OmniReduce are taken to "
@@ -51,7 +51,7 @@ def one_skew(text: str) -> Explanation:
 
 
 def densities(text: str) -> Explanation:
-    """Densities between the end points."""
+    """Densities between the end points are interpolated."""
     return Explanation(
         "Densities by number of GPUs are not published",
         "A power law stands for them, through one end point or one speedup for each model. What the two "
@@ -61,7 +61,7 @@ def densities(text: str) -> Explanation:
 
 
 def least_overlap(text: str) -> Explanation:
-    """Rows drawn by Zipf's law."""
+    """Rows are drawn by Zipf's law."""
     return Explanation(
         "Rows drawn by a law",
         "Vocabularies and rows touched are those of the models; which rows, a Zipf law says.",

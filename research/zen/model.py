@@ -1,6 +1,6 @@
-"""The published evaluation in numbers: models, testbeds, and what an iteration takes there (4.1 and 4.3).
+"""The published evaluation in numbers: models, testbeds, and times of an iteration there (4.1 and 4.3).
 
-What the paper does not tell is fitted to one published ratio each, and marked so wherever it is shown.
+Values that the paper does not give are each fitted to one published ratio, and marked so where shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from communication.zen.schemes import Exchange, Scheme, lower_bound_bytes, recei
 MACHINES, GPUS = 16, 8
 #: Share of the line rate that collectives reach; with it an all-reduce of DeepFM takes the text's 150 ms.
 EFFICIENCY = 0.86
-#: Extraction after hashing on an A100, of whatever sparse scheme.
+#: Extraction after hashing on an A100, for every sparse scheme.
 HASH_SECONDS = 0.002
-#: Skewness of LSTM's embedding over 128 parts, taken for all models.
+#: Skewness of LSTM's embedding over 128 parts, used for all models.
 SKEW = skew_from(128, 70.0)
-#: How much faster an A100 computes than a V100: assumed, nothing is published. It matters where a model's
-#: computing was fitted on the other testbed.
+#: How many times as fast an A100 computes as a V100: assumed, since nothing is published. It is used if a
+#: model's computing was fitted on the other testbed.
 A100_OVER_V100 = 2.5
 V100, A100 = "25 Gbps, V100", "100 Gbps, A100"
 BYTES_PER_SECOND = {V100: 25e9 / 8, A100: 100e9 / 8}
@@ -33,7 +33,7 @@ class TrainedModel:
     """A model of Table 3.1.
 
     Attributes:
-        mlp, embedding: parameters. batch: of a GPU. density: of the embedding's gradient on one GPU.
+        mlp, embedding: parameters. batch: samples of a GPU. density: of the embedding's gradient on one GPU.
     """
 
     name: str
@@ -50,10 +50,10 @@ NMT = TrainedModel("NMT", "IWSLT 2014 De-En", 31e6, 112e6, 64, 0.0247)
 BERT = TrainedModel("BERT", "SQuAD v1.1", 86e6, 23e6, 4, 0.0106)
 MODELS = {model.name: model for model in (LSTM, DEEPFM, NMT, BERT)}
 
-#: Published speedups that are used up by fitting: of Zen on embeddings at 25 Gbps, and end to end.
+#: Published speedups used for fitting: of Zen on embeddings at 25 Gbps, and end to end.
 FITTED_EMBEDDING = {"LSTM": 6.77, "DeepFM": 2.10}
 FITTED_TRAINING = {"LSTM": (V100, 3.1), "BERT": (V100, 1.13), "DeepFM": (A100, 1.46), "NMT": (A100, 1.45)}
-#: End points of densification, of which one is published and one follows from Figure 3.7.
+#: End points of densification: one is published, one follows from Figure 3.7.
 END_POINTS = {"BERT": 0.408, "NMT": 0.64 - NMT.density}
 SCHEMES = (
     Scheme.AGSPARSE, Scheme.SPARCML, Scheme.SPARSE_PS, Scheme.OMNIREDUCE, Scheme.BALANCED_COO, Scheme.ZEN,
@@ -64,9 +64,9 @@ BASELINES = SCHEMES[:4]
 def exchange(
     model: TrainedModel, machines: int = MACHINES, beta: float | None = None, gpus: int = GPUS
 ) -> Exchange:
-    """The embedding's exchange among machines, each with the dense sum of its own GPUs.
+    """Return the embedding's exchange among machines, each with the dense sum of its own GPUs.
 
-    Indices are of elements and formats those of the paper: COO to the servers, hash bitmaps back.
+    Indices are of elements and formats are the paper's: COO to the servers, hash bitmaps back.
     """
     law = Densification(model.density, fitted_beta(model.name) if beta is None else beta)
     return Exchange(machines, VALUE_BYTES * model.embedding, law, gpus, SKEW, pull_format=Format.HASH_BITMAP)
@@ -74,7 +74,7 @@ def exchange(
 
 @cache
 def fitted_beta(name: str) -> float:
-    """Beta of a model: by its end point, or where none is published by Zen's speedup on its embedding."""
+    """Return beta of a model: by its end point if published, else by Zen's speedup on its embedding."""
     model = MODELS[name]
     if name in END_POINTS:
         return beta_between(model.density, MACHINES * GPUS, END_POINTS[name])
@@ -82,7 +82,7 @@ def fitted_beta(name: str) -> float:
     def excess(beta: float) -> float:
         return embedding_speedup(model, Scheme.ZEN, beta=beta) - FITTED_EMBEDDING[name]
 
-    # The denser sums get, the smaller the speedup.
+    # The denser the sums, the smaller the speedup.
     return _root(lambda beta: -excess(beta), 0.3, 0.95)
 
 
@@ -93,37 +93,37 @@ def embedding_seconds(
     machines: int = MACHINES,
     beta: float | None = None,
 ) -> float:
-    """To synchronise the embedding: its bytes over the usable line rate, and hashing or extraction."""
+    """Return the seconds to synchronise the embedding: bytes over usable line rate, and hashing."""
     asked = exchange(model, machines, beta)
     if scheme is Scheme.OMNIREDUCE:
-        # Blocks are taken to lie within rows, whose values are non-zero together: the best for it.
+        # Blocks are assumed to be within rows, whose values are non-zero together: the best case for it.
         asked = replace(asked, width=BLOCK_VALUES)
     operations = 0.0 if scheme is Scheme.DENSE or machines == 1 else HASH_SECONDS
     return received_bytes(scheme, asked) / _rate(testbed) + operations
 
 
 def lower_bound_seconds(model: TrainedModel, testbed: str, machines: int) -> float:
-    """What nobody can be faster than: the sum of all others, without indices."""
+    """Return a lower bound for every scheme: the sum of all others, without indices."""
     return lower_bound_bytes(exchange(model, machines)) / _rate(testbed)
 
 
 def mlp_seconds(model: TrainedModel, testbed: str, machines: int) -> float:
-    """To all-reduce the dense part."""
+    """Return the seconds to all-reduce the dense part."""
     return all_reduce_bytes(machines, VALUE_BYTES * model.mlp) / _rate(testbed)
 
 
 def embedding_speedup(
     model: TrainedModel, scheme: Scheme, machines: int = MACHINES, beta: float | None = None
 ) -> float:
-    """Over all-reduce, at 25 Gbps."""
+    """Return the embedding's speedup over all-reduce at 25 Gbps."""
     dense = embedding_seconds(model, Scheme.DENSE, V100, machines, beta)
     return dense / embedding_seconds(model, scheme, V100, machines, beta)
 
 
 @cache
 def compute_seconds(name: str, testbed: str) -> float:
-    """c: what an iteration takes beside exposed communication, fitted to one published end-to-end ratio. On
-    the other testbed the same computing, so many times faster or slower."""
+    """Return c, the time of an iteration besides exposed communication, fitted to one published end-to-end
+    ratio; on the other testbed it is scaled by the GPUs' speeds."""
     model = MODELS[name]
     fitted, ratio = FITTED_TRAINING[name]
     rest = mlp_seconds(model, fitted, MACHINES)
@@ -138,7 +138,7 @@ def compute_seconds(name: str, testbed: str) -> float:
 def iteration_seconds(
     model: TrainedModel, scheme: Scheme | None, testbed: str, machines: int = MACHINES
 ) -> float:
-    """One iteration; ``scheme`` None: with the lower bound in the exchange's place."""
+    """Return the seconds of one iteration; ``scheme`` None: with the lower bound as the exchange."""
     embedding = (
         lower_bound_seconds(model, testbed, machines)
         if scheme is None
@@ -148,12 +148,12 @@ def iteration_seconds(
 
 
 def throughput(model: TrainedModel, scheme: Scheme | None, testbed: str, machines: int = MACHINES) -> float:
-    """Samples a second on all GPUs."""
+    """Return samples a second on all GPUs."""
     return machines * GPUS * model.batch / iteration_seconds(model, scheme, testbed, machines)
 
 
 def training_speedup(model: TrainedModel, over: Scheme, testbed: str, machines: int = MACHINES) -> float:
-    """Of Zen over another scheme, end to end."""
+    """Return the end-to-end speedup of Zen over another scheme."""
     return iteration_seconds(model, over, testbed, machines) / iteration_seconds(
         model, Scheme.ZEN, testbed, machines
     )
@@ -164,7 +164,7 @@ def _rate(testbed: str) -> float:
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function is 0. Raises ValueError where it is not between the two."""
+    """Return the root of a rising function. Raises ValueError if it is not between ``low`` and ``high``."""
     if rising(low) > 0.0 or rising(high) < 0.0:
         raise ValueError(f"nothing between {low} and {high} fits")
     for _ in range(60):

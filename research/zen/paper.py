@@ -11,7 +11,7 @@ from research.zen.published import published
 
 
 def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check]:
-    """What should hold over all figures: values that were fitted are few beside those that were not."""
+    """Check over all figures that few values were fitted compared with those that were not."""
     rows = [row for report in reports for row in report.rows if row.published is not None]
     fitted = sum(not row.by_published_rules for row in rows)
     return [

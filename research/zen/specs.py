@@ -1,4 +1,4 @@
-"""The run of Zen's evaluation that is more than formulas: training while gradients are lost (Figure 3.14)."""
+"""The only simulated run of Zen's evaluation: training while gradients are lost (Figure 3.14)."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class TrainingSpec:
         return self.seed, self.scheme, self.memory, self.steps
 
     def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
+        """Return the origin of this run's numbers, in one line."""
         return (
             f"{two_towers.WORKERS} workers train a two-tower model on synthetic clicks in memory, "
             f"{self.name}; {self.steps} steps; seed {self.seed}"
         )
 
     def as_json(self) -> dict[str, object]:
-        """The fields as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal settings and program."""
+        """Return the result's key: equal for equal settings and program."""
         determined = {
             "format": FORMAT,
             "spec": self.as_json(),
@@ -58,7 +58,7 @@ class TrainingSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end: the loss after each step, and the share of gradients that was lost."""
+        """Run to the end: the loss after each step, and the share of gradients that was lost."""
         trained = two_towers.train(self.scheme, self.memory, self.steps, self.seed)
         return RunResult(
             summary={"loss": trained.losses[-1]},

@@ -1,7 +1,7 @@
-"""A small recommender trained by four workers in memory: what gradients that a hash loses cost its loss.
+"""A small recommender trained by four workers in memory: the effect of gradients lost by a hash on its loss.
 
-Two embedding tables, for users and items, and clicks drawn from hidden tables of the same shape. Each worker
-has its own batch; the sum of their gradients comes from an exchange that is exact, or loses what collides.
+It has two embedding tables, for users and items, and clicks drawn from hidden tables of the same shape. Each
+worker has its own batch; the sum of their gradients comes from an exchange that is exact or loses collisions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EVALUATED = 4096
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a training.
+    """Result of a training.
 
     Attributes:
-        losses: of the same held-out clicks, after each step.
-        lost_share: of non-zeros that a worker wanted to send.
+        losses: on the same held-out clicks, after each step.
+        lost_share: share of the non-zeros to send that were lost.
     """
 
     losses: list[float]
@@ -36,7 +36,7 @@ class Trained:
 
 
 def train(scheme: str, memory: float, steps: int, seed: int) -> Trained:
-    """Train with a scheme: `dense`, `zen`, or `strawman` with so many slots for each non-zero.
+    """Train with a scheme: `dense`, `zen`, or `strawman` with ``memory`` slots for each non-zero.
 
     Raises ValueError for another scheme.
     """
@@ -60,7 +60,7 @@ def train(scheme: str, memory: float, steps: int, seed: int) -> Trained:
 
 
 def _what_is_left(gradient: Values, memory: float, family: HashFamily) -> Values:
-    """The gradient without what collided."""
+    """Return the gradient without collided values."""
     indices = nonzero_indices(gradient)
     slots = max(1, round(memory * len(indices) / WORKERS))
     left: Values = np.zeros_like(gradient)
@@ -70,7 +70,7 @@ def _what_is_left(gradient: Values, memory: float, family: HashFamily) -> Values
 
 
 def _summed(gradients: list[Values]) -> Values:
-    """In the order of workers, as servers add up."""
+    """Return the sum in the order of workers, as servers add up."""
     total = gradients[0].copy()
     for gradient in gradients[1:]:
         total += gradient
@@ -81,7 +81,7 @@ Batch = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
 class _Clicks:
-    """Clicks of users on items, both drawn by a Zipf law; both tables lie in one flat tensor."""
+    """Clicks of users on items, both drawn by a Zipf law; both tables are in one flat tensor."""
 
     def __init__(self, seed: int) -> None:
         self.elements = (USERS + ITEMS) * COLUMNS
@@ -91,7 +91,7 @@ class _Clicks:
         self._chances = [_zipf(USERS), _zipf(ITEMS)]
 
     def batch(self, step: int, worker: int, size: int) -> Batch:
-        """Users, items, and whether they clicked."""
+        """Return users, items, and whether they clicked."""
         rng = np.random.default_rng((self._seed, step, worker))
         users, items = (rng.choice(len(chances), size, p=chances) for chances in self._chances)
         score = np.einsum("ij,ij->i", self._users[users], self._items[items])
@@ -99,7 +99,7 @@ class _Clicks:
         return users, items, clicked.astype(np.float32)
 
     def gradient(self, weights: Values, batch: Batch) -> Values:
-        """Of the mean loss of a batch; zero but in the rows that it touches."""
+        """Return the gradient of a batch's mean loss; zero except in the rows that it touches."""
         users, items, clicked = batch
         mine, theirs = self._tables(weights)
         score = np.einsum("ij,ij->i", mine[users], theirs[items])
@@ -111,7 +111,7 @@ class _Clicks:
         return gradient
 
     def loss(self, weights: Values, batch: Batch) -> float:
-        """Mean cross-entropy."""
+        """Return the mean cross-entropy."""
         users, items, clicked = batch
         mine, theirs = self._tables(weights)
         score = np.einsum("ij,ij->i", mine[users], theirs[items]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Espresso with one dimension of its choice taken away (Figure 4.15)."""
+"""Espresso with one dimension of its choice removed (Figure 4.15)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MODEL = "VGG16"
 CODECS = ("dgc", "ef-signsgd")
 RESTRICTED = ("Myopic", *(each.name for each in VARIANTS))
 GATHERED, SHUFFLED, TWICE = "Inter Allgather", "Inter Alltoall", "Alltoall+Alltoall"
-#: Greedy passes end elsewhere from other options.
+#: Tolerance: greedy passes over other options may end at slightly better strategies.
 NOISE = 1.01
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """VGG16 on 64 GPUs with both codecs on both platforms."""
+    """Return runs of VGG16 on 64 GPUs with both codecs on both platforms."""
     return [
         SelectionSpec(MODEL, codec=codec, platform=platform, variants=True)
         for codec in CODECS
@@ -30,7 +30,7 @@ def runs(full: bool) -> Sequence[SelectionSpec]:
 
 
 def report(context: Context) -> FigureReport:
-    """Throughput of each variant, and which of them comes before which."""
+    """Report the throughput of each variant, and their order."""
     found = {spec: context.get(spec) for spec in runs(context.full)}
     rows = []
     for spec, result in found.items():
@@ -81,7 +81,7 @@ def _preferences(context: Context) -> list[Check]:
 
 
 def _worth(context: Context) -> Check:
-    """The text has DGC prefer Inter Allgather. Here both are as good with it."""
+    """Check Inter Allgather, which the text prefers for DGC; here both are equally good with it."""
     ratios = []
     for codec in CODECS:
         result = context.get(SelectionSpec(MODEL, codec=codec, platform=model.NVLINK, variants=True))

@@ -1,4 +1,4 @@
-"""The decision tree's size, and what the text computes by hand."""
+"""The decision tree's size, and the text's own computations."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ ALL, ON_GPUS = {0: 9, 1: 236, 2: 1152, 3: 1920, 4: 1024}, {0: 9, 1: 59, 2: 72, 3
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """None: the tree is derived."""
+    """Return no run: the tree is derived."""
     return ()
 
 
 def communication_share(scaling: float) -> float:
-    """Of an iteration, what is not computing: throughput of n workers over n times that of one is the share
-    that is."""
+    """Return the share of an iteration that is not computing, given the scaling factor: throughput of n
+    workers over n times that of one."""
     return 1.0 - scaling
 
 
 def report(context: Context) -> FigureReport:
-    """Counts of options, and the text's own arithmetic."""
+    """Report counts of options, and the text's own arithmetic."""
     every, gpus = Counter(map(compressions, options())), Counter(map(compressions, gpu_options()))
     return FigureReport(
         name=FIGURE.name,

@@ -1,4 +1,4 @@
-"""What selections look like: published plans, tensors before bubbles, other codecs (4.4 and 4.6)."""
+"""Properties of selections: published plans, tensors before bubbles, other codecs (4.4 and 4.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from research.figure import Check, Context, FigureDefinition, FigureReport, Tabl
 from research.model_rows import ModelRow, row
 
 NAME, BUBBLES, OTHERS = "plans", "bubbles", "other codecs"
-#: As the published plans have them: servers, and the series by what is kept of a run.
+#: Servers of the published plans, and each series by the stored facts of a run.
 SERVERS = 4
 SERIES = {
     "Untouched": "untouched",
@@ -35,12 +35,12 @@ ELEMENTS = tuple(1 << power for power in range(12, 29, 4))
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """Selections on 32 GPUs, LSTM on the other platform, and two workloads with other codecs."""
+    """Return selections on 32 GPUs, LSTM on the other platform, and two workloads with other codecs."""
     return [*(SelectionSpec(name, SERVERS) for name in PUBLISHED), LSTM_ON_NVLINK, *OTHER_CODECS.values()]
 
 
 def report(context: Context) -> FigureReport:
-    """Counts of tensors by what is done to them, and what the text says of bubbles, sizes and codecs."""
+    """Report counts of tensors by treatment, and the text's statements on bubbles, sizes and codecs."""
     gains = _gains_by_size()
     return FigureReport(
         name=FIGURE.name,
@@ -109,7 +109,7 @@ def _codec_rows(context: Context) -> list[ModelRow]:
 
 
 def _gains_by_size() -> list[float]:
-    """Of tensors by themselves: what compressing on a GPU takes, over FP32."""
+    """Return, for single tensors, the time with compression on a GPU over that of FP32."""
     sizes = np.array(ELEMENTS)
     tensors = ModelProfile.unnamed("sizes", sizes, np.zeros(len(sizes)))
     asked = model.question(model.WORKLOADS["UGATIT"], 8)

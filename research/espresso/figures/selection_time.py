@@ -1,4 +1,4 @@
-"""How long the selection takes, and how many tensors it may offload (Tables 4.3 and 4.4)."""
+"""Time of the selection, and the number of tensors that it may offload (Tables 4.3 and 4.4)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_SECONDS = 3.0
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """Every workload on 64 GPUs."""
+    """Return a run of every workload on 64 GPUs."""
     return [SelectionSpec(name) for name in model.WORKLOADS]
 
 
 def report(context: Context) -> FigureReport:
-    """Times of both algorithms beside the published ones, and what each has tried."""
+    """Report times of both algorithms beside the published ones, and how much each has tried."""
     rows: list[ModelRow] = []
     table = []
     slowest = 0.0

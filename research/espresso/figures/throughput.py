@@ -1,4 +1,4 @@
-"""Throughput at 64 GPUs over FP32, and how it grows from 8 GPUs on (Figures 4.12 and 4.13)."""
+"""Throughput at 64 GPUs over FP32, and its growth from 8 GPUs on (Figures 4.12 and 4.13)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ NAME = "throughput"
 FP32 = "FP32"
 SYSTEMS = ("BytePS-Compress", "HiTopKComm", "HiPress", ESPRESSO)
 BASELINE_NAMES = ("FP32", "BytePS-Compress", "HiTopKComm", "HiPress", "Myopic")
-#: Of Espresso's own ratio.
+#: Relative band around Espresso's own ratio.
 BAND = 0.20
-#: FP32's scaling was fitted; ResNet101 falls short with links that cost nothing but latency.
+#: Models whose FP32 scaling was fitted; ResNet101 falls short even with links that cost only latency.
 FITTED_SCALING = ("BERT-base", "GPT2", "LSTM", "ResNet101")
 Found = Mapping[SelectionSpec, RunResult | None]
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """Every workload on 8 to 64 GPUs, and with flat schemes on 64."""
+    """Return runs of every workload on 8 to 64 GPUs, and with flat schemes on 64."""
     of_each = [SelectionSpec(name, servers) for name in model.WORKLOADS for servers in model.SERVERS]
     return [*of_each, *(SelectionSpec(name, flat=True) for name in model.WORKLOADS)]
 
 
 def report(context: Context) -> FigureReport:
-    """Ratios beside the published ones, and what must hold between systems at every size."""
+    """Report ratios beside the published ones, and checks between systems at every size."""
     found = {spec: context.get(spec) for spec in runs(context.full)}
     return FigureReport(
         name=FIGURE.name,
@@ -56,7 +56,7 @@ def report(context: Context) -> FigureReport:
 
 
 def over_fp32(result: RunResult, system: str) -> float:
-    """Throughput of a system over that of FP32."""
+    """Return the throughput of a system over that of FP32."""
     return float(result.summary[FP32] / result.summary[system])
 
 
@@ -160,7 +160,7 @@ def _checks(context: Context, found: Found) -> list[Check]:
 
 
 def _signs(made: Mapping[SelectionSpec, RunResult]) -> list[Check]:
-    """Which systems are slower than FP32."""
+    """Check which systems are slower than FP32."""
     checks = []
     for system, names in (("BytePS-Compress", ("UGATIT", "VGG16", "LSTM")), ("HiTopKComm", ("ResNet101",))):
         results = [made[SelectionSpec(name)] for name in names if SelectionSpec(name) in made]
@@ -176,7 +176,8 @@ def _signs(made: Mapping[SelectionSpec, RunResult]) -> list[Check]:
 
 
 def _grows(found: Found) -> Check:
-    """ResNet101 apart: with links of 64 Gbps its exchanges within servers decide, on any number of them."""
+    """Check growth, except for ResNet101: with links of 64 Gbps its exchanges within servers dominate on any
+    number of them."""
     told = []
     met: bool | None = True
     for name in model.WORKLOADS:

@@ -1,4 +1,4 @@
-"""The distance from the upper bound, where compression takes no time (Section 4.6.3)."""
+"""The distance from the upper bound, at which compression takes no time (Section 4.6.3)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PUBLISHED = ("GPT2", "UGATIT", "BERT-base")
 
 
 def runs(full: bool) -> Sequence[SelectionSpec]:
-    """Every workload on 64 GPUs."""
+    """Return a run of every workload on 64 GPUs."""
     return [SelectionSpec(name) for name in model.WORKLOADS]
 
 
 def distance(result: RunResult, bound: str = UPPER_BOUND) -> float:
-    """By how much throughput is below that of the bound."""
+    """Return by how much throughput is below that of the bound."""
     return 1.0 - float(result.summary[bound] / result.summary[ESPRESSO])
 
 
 def report(context: Context) -> FigureReport:
-    """Distances, and the bound by which requests are refused."""
+    """Report distances, and the bound by which requests are declined."""
     rows, table, checks = [], [], []
     for name, workload in model.WORKLOADS.items():
         spec = SelectionSpec(name)

@@ -1,4 +1,4 @@
-"""Figures of Gemini's evaluation that can be reproduced. One is a file in this folder and a name here."""
+"""Figures of Gemini's evaluation that can be reproduced. Each is a file in this folder and a name here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effective training time: the share of time that is useful, by the published formula and simulated."""
+"""Effective training time: the useful share of time, by the published formula and simulated."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Found = Mapping[FailureSpec, RunResult | None]
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """Gemini and Strawman on each number of machines; Gemini with failures of machines alone, too."""
+    """Return runs of Gemini and Strawman by number of machines, and of Gemini with only machine failures."""
     days = FULL_DAYS if full else SHORT_DAYS
     both = [FailureSpec(count, in_memory, days=days) for count in MACHINES for in_memory in (True, False)]
     return [*both, FailureSpec(LARGE, hardware_share=1.0, standby=False, days=days)]
 
 
 def report(context: Context) -> FigureReport:
-    """Shares by machines, published, by formula and simulated."""
+    """Report shares by machines, published, by formula and simulated."""
     mine = {spec: context.get(spec) for spec in runs(context.full)}
     return FigureReport(
         name=FIGURE.name,

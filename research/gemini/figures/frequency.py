@@ -18,12 +18,12 @@ EXTENSIONS = (0.0, 0.1, 0.5, 1.0, 2.4)
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Frequencies, checkpoint times by machines and links, and what a point may cost."""
+    """Report frequencies, checkpoint times by machines and links, and the cost that a point may have."""
     by_link = {link: [reduction(machines, link) for machines in MACHINES] for link in LINKS}
     expected = [0.85 * link * machines / 20 for link in LINKS for machines in MACHINES]
     computed = [value for values in by_link.values() for value in values]
@@ -55,7 +55,7 @@ def report(context: Context) -> FigureReport:
 
 
 def reduction(machines: int, link_gbps: float) -> float:
-    """Time of a checkpoint to storage over that to a peer's memory."""
+    """Return the time of a checkpoint to storage over that to a peer's memory."""
     trained = model.gpt2_100b(machines, link_gbps)
     return trained.storage_seconds / trained.memory_seconds()
 

@@ -1,4 +1,4 @@
-"""Idle spans: the profile of stamped iterations, and a plan made from it, held against every iteration."""
+"""Idle spans: the profile of stamped iterations, and a plan made from it, checked on every iteration."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LINK = Link(0.85 * 50e9 / 8, STARTUP_SECONDS)
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: stamps are drawn by seed."""
+    """Return no run: stamps are drawn by seed."""
     return ()
 
 
 def stamped(seed: int = 0) -> list[StampedIteration]:
-    """Iterations whose gaps vary; those of the warm-up are longer."""
+    """Return iterations with varying gaps; those of the warm-up are longer."""
     rng = np.random.default_rng(seed)
     found = []
     at = 0.0
@@ -50,12 +50,12 @@ def stamped(seed: int = 0) -> list[StampedIteration]:
 
 
 def report(context: Context) -> FigureReport:
-    """The profile, the plan, and by how much plans from mean gaps overrun."""
+    """Report the profile, the plan, and the overrun of plans from mean gaps."""
     kept = stamped()[WARM_UP:]
     profile = idle_profile(stamped(), threshold_seconds(STARTUP_SECONDS), WARM_UP)
     least = [span.seconds for span in profile.spans]
     plan = _plan(least, 0.8)
-    # Used whole, so that nothing but the choice of the length decides.
+    # Spans are used whole, so that only the choice of their length matters.
     overrun = _overruns(profile, _plan(least, 1.0), kept)
     overrun_by_mean = _overruns(
         profile, _plan([fmean(_gap(one, span.place) for one in kept) for span in profile.spans], 1.0), kept

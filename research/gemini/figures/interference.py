@@ -1,4 +1,4 @@
-"""Interference: how much longer an iteration becomes under each way to send a checkpoint."""
+"""Interference: the slow-down of an iteration under each way to send a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NAME = "interference"
 LINK_40B = Link(100e9 / 8 / GPUS_PER_MACHINE)
 BYTES_40B = 30_000_000_000 // GPUS_PER_MACHINE
 LONGEST_SPAN_SECONDS = 1.6
-#: Memory that the text says the largest gap's buffer exceeds.
+#: Free GPU memory, which the largest gap's buffer exceeds according to the text.
 FREE_GPU_BYTES = 2_000_000_000
 BLOCKING_PUBLISHED, WITHOUT_PIPELINE_PUBLISHED = 0.101, 0.035
-#: Spans beside the longest, in parts of each other. Any list will do, which the table shows.
+#: Relative lengths of the spans besides the longest. The result is the same for all, as the table shows.
 SHAPES: dict[str, tuple[float, ...]] = {
     "four equal": (1.0, 1.0, 1.0, 1.0),
     "growing": (1.0, 2.0, 3.0, 4.0),
@@ -34,17 +34,17 @@ Outcomes = Mapping[TrafficMode, ModeOutcome]
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: iterations are computed."""
+    """Return no run: iterations are computed."""
     return ()
 
 
 def gpt2_40b(shape: Sequence[float]) -> IterationTraffic:
-    """One GPU's iteration, calibrated: its length from what blocking costs, its idle time from what no
-    pipeline costs; the longest span is published."""
+    """Return one GPU's iteration, calibrated: its length by the cost of blocking, its idle time by the cost
+    without a pipeline; the longest span is published."""
     network = BYTES_40B / LINK_40B.bytes_per_second
     iteration = network / BLOCKING_PUBLISHED
     usable = 2 * network - WITHOUT_PIPELINE_PUBLISHED * iteration
-    # The longest comes first. Of all spans but the last a share may be used.
+    # The longest comes first. Of each span but the last, only a share may be used.
     rest = usable - USABLE_SHARE * LONGEST_SPAN_SECONDS
     one = rest / (USABLE_SHARE * sum(shape[:-1]) + shape[-1])
     return IterationTraffic(
@@ -59,7 +59,7 @@ def gpt2_40b(shape: Sequence[float]) -> IterationTraffic:
 
 
 def gpt2_100b_traffic(idle_seconds: float) -> IterationTraffic:
-    """One GPU's iteration of GPT-2 100B on p4d with so much idle time, none of it in the last span."""
+    """Return one GPU's iteration of GPT-2 100B on p4d with this idle time, none of it in the last span."""
     trained = gpt2_100b()
     return IterationTraffic(
         iteration_seconds=trained.iteration_seconds,
@@ -73,7 +73,7 @@ def gpt2_100b_traffic(idle_seconds: float) -> IterationTraffic:
 
 
 def report(context: Context) -> FigureReport:
-    """Modes of GPT-2 40B, and whether GPT-2 100B is left alone."""
+    """Report the modes of GPT-2 40B, and whether GPT-2 100B is unaffected."""
     shapes = {name: {one.mode: one for one in compare(gpt2_40b(shape))} for name, shape in SHAPES.items()}
     found = shapes["four equal"]
     naive, gemini = found[TrafficMode.NAIVE], found[TrafficMode.GEMINI]
@@ -132,7 +132,7 @@ def _rows(context: Context, found: Outcomes) -> list[ModelRow]:
 
 
 def _idle_needed() -> Check:
-    """How much idle time an iteration needs, by halving."""
+    """Find the idle time that an iteration needs, by bisection."""
     low, high = 0.0, 10.0
     while high - low > 1e-3:
         middle = (low + high) / 2

@@ -1,5 +1,4 @@
-"""Recovery probability: mixed placement beside the ring, exact, by corollary and by the published
-estimate."""
+"""Recovery probability: mixed placement beside the ring, exact, by corollary and by the paper's estimate."""
 
 from __future__ import annotations
 
@@ -35,12 +34,12 @@ DRAWN = range(4, 129)
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: everything here is counted."""
+    """Return no run: everything is counted."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Probabilities, and the brute force that they are held against."""
+    """Report probabilities, and their check by brute force."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,

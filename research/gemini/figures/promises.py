@@ -1,6 +1,6 @@
-"""Promises: how many are admitted with a failure reserve, with and without recovery points in memory.
+"""Promises admitted with a failure reserve, with and without recovery points in memory.
 
-The paper has no promises: what is shown is what its recovery is worth to this platform's.
+The paper has no promises: this shows the value of its recovery for this platform's.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from research.store import RunResult
 
 NAME = "promises"
 SHORT_SEEDS, FULL_SEEDS = 1, 5
-#: Reserve, whether in memory, replicas.
+#: Reserve, whether recovery is from memory, replicas.
 CASES = ((0, False, 2), (1, False, 2), (1, True, 2), (2, False, 2), (2, True, 2), (2, True, 3))
 
 
 def runs(full: bool) -> Sequence[PromiseSpec]:
-    """Each case with each draw of lost servers."""
+    """Return a run of each case with each draw of lost servers."""
     seeds = range(FULL_SEEDS if full else SHORT_SEEDS)
     return [PromiseSpec(*case, seed) for case in CASES for seed in seeds]
 
 
 def report(context: Context) -> FigureReport:
-    """Promises admitted and kept, by reserve and tier."""
+    """Report promises admitted and kept, by reserve and tier."""
     found = {
         case: [
             result

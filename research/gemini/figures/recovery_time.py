@@ -20,20 +20,20 @@ GPT2, MT_NLG = "GPT-2 100B", "MT-NLG, 6.4 TB"
 WASTED = "recovery/costs/wasted_time.py: t_ckpt + 1 / (2 f) + t_rtvl"
 PHASES = "recovery/costs/failures.py: 15 s, replacement, twice 81 s, and 240 s"
 MT_NLG_BYTES = 6.4e12
-#: Published constants of the detection: a heartbeat's period, a poll's, and polls without a heartbeat.
+#: Published constants of detection: periods of heartbeats and polls, and polls without a heartbeat.
 HEARTBEAT_SECONDS, POLL_SECONDS, POLLS = 3.0, 5.0, 3
 HOST_MEMORY_GB, STATE_GB = 1152, 75
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: everything here is computed."""
+    """Return no run: everything is computed."""
     return ()
 
 
 def detection_seconds() -> tuple[float, float, float]:
-    """Least, mean and greatest time from a failure until three polls found no new heartbeat.
+    """Return the least, mean and greatest time from a failure until three polls found no new heartbeat.
 
-    The last heartbeat lies up to a period before the failure, and is seen by a poll up to a period after it.
+    The last heartbeat is up to a period before the failure, and a poll sees it up to a period later.
     """
     waited = POLLS * POLL_SECONDS
     mean = waited + POLL_SECONDS / 2 - HEARTBEAT_SECONDS / 2
@@ -41,7 +41,7 @@ def detection_seconds() -> tuple[float, float, float]:
 
 
 def report(context: Context) -> FigureReport:
-    """Published times beside ours; the phases of a failure; spare servers and replicas."""
+    """Report published times beside ours, the phases of a failure, spare servers and replicas."""
     trained = model.gpt2_100b()
     least, mean, most = detection_seconds()
     return FigureReport(
@@ -178,7 +178,7 @@ def _ratio_check(trained: model.TrainedModel) -> Check:
 
 
 def _memory_check() -> Check:
-    """2 · m · C on each machine: 300 of 1152 GB."""
+    """Check 2 · m · C on each machine: 300 of 1152 GB."""
     machine = Machine("p4d", HOST_MEMORY_GB * 10**9, STATE_GB * 10**9)
     granted = max(protect([machine] * 16, 2).memory_bytes) / 1e9
     short = protect([replace(machine, free_memory_bytes=250 * 10**9)] * 16, 2)

@@ -1,4 +1,4 @@
-"""Sources of a recovery: who loads from whom, by the losses that the specification works out by hand."""
+"""Sources of a recovery: who loads from whom, for the losses that the specification works out by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from research.gemini.points.versions import KeptState, Slot, protected_groups, r
 from research.gemini.specs import FailureSpec
 
 NAME = "sources"
-#: Machines, replicas, lost machines from 1 on, and what is loaded from a peer; None for durable storage.
+#: Machines, replicas, lost machines from 1 on, and the peer that each loads from; None for durable storage.
 BY_HAND: tuple[tuple[int, int, frozenset[int], dict[int, int] | None], ...] = (
     (4, 2, frozenset({2, 4}), {2: 1, 4: 3}),
     (4, 2, frozenset({1, 2}), None),
@@ -24,12 +24,12 @@ REACHED, VERSION, DURABLE = 310, 309, 200
 
 
 def runs(full: bool) -> Sequence[FailureSpec]:
-    """None: everything here is chosen once."""
+    """Return no run: each choice is made once."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """The choice of sources for each of these losses, and what is lost if a machine goes."""
+    """Report the choice of sources for each of these losses, and the loss if a machine fails."""
     found = [_case(*one) for one in BY_HAND]
     placement = place(5, 2)
     pairs = [{one, other} for one in range(5) for other in range(one)]

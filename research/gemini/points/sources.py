@@ -1,8 +1,8 @@
-"""From whom each machine loads its state after a failure (Gemini, specification 2.10).
+"""Sources from which each machine loads its state after a failure (Gemini, specification 2.10).
 
 Case 1: every state has a living holder, so survivors load their own and newcomers that of a peer. Case 2:
-some state is gone from memory, so all machines load the last durable state, however new their own copies
-are: a mixture of iterations is no state.
+some state is lost from memory, so all machines load the last durable state, even with newer copies of their
+own: a mixture of iterations is no state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from research.gemini.points.versions import KeptState, recoverable_version
 
 
 class Tier(StrEnum):
-    """Where a state is loaded from, best first."""
+    """Places to load a state from, best first."""
 
     LOCAL = "local memory"
     PEER = "a peer's memory"
@@ -26,8 +26,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateSource:
-    """Where one machine loads its state from. ``holder``: the machine in whose memory it is; None for
-    durable."""
+    """Source of one machine's state. ``holder``: the machine in whose memory it is; None for durable."""
 
     owner: int
     tier: Tier
@@ -36,8 +35,8 @@ class StateSource:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySources:
-    """The version from which training goes on, and each machine's source. ``version`` is None where there is
-    no state at all: training begins anew."""
+    """The version from which training continues, and each machine's source. ``version`` is None without any
+    state: training begins anew."""
 
     version: int | None
     sources: tuple[StateSource, ...]
@@ -52,11 +51,11 @@ class RecoverySources:
 def choose_sources(
     placement: Placement, kept: Sequence[KeptState], lost: Collection[int], durable: int | None
 ) -> RecoverySources:
-    """The newest version that all machines can load, and from where.
+    """Return the newest version that all machines can load, and its sources.
 
-    ``lost``: machines whose memory is gone. ``durable``: the newest durable version, None for none. A
-    newcomer takes the place of a lost machine and loads from the holder that serves fewest others, then
-    from the nearest in the order of replicas.
+    ``lost``: machines whose memory is lost. ``durable``: the newest durable version, None for none. A
+    newcomer replaces a lost machine and loads from the holder that serves fewest others, then from the
+    nearest in the order of replicas.
     """
     owners = placement.machines
     version = recoverable_version(kept, owners, lost)
@@ -73,7 +72,7 @@ def choose_sources(
             continue
         where = placement.holders[owner]
         able = [holder for holder in where if holder not in lost and (owner, holder) in there]
-        # A holder outside the placement has a copy from before the last rescale; it serves as well.
+        # A holder outside the placement has a copy from before the last rescale, which serves as well.
         able = able or [holder for who, holder in sorted(there) if who == owner and holder not in lost]
         holder = min(able, key=lambda one: (serving[one], able.index(one)))
         serving[holder] += 1
@@ -83,7 +82,7 @@ def choose_sources(
 
 @dataclass(frozen=True, slots=True)
 class MissingCopy:
-    """A copy of an owner's state that its holder is to have and has not."""
+    """A copy of an owner's state that its holder should have and lacks."""
 
     owner: int
     holder: int
@@ -92,7 +91,7 @@ class MissingCopy:
 def copies_to_restore(
     placement: Placement, kept: Sequence[KeptState], version: int, lost: Collection[int]
 ) -> tuple[MissingCopy, ...]:
-    """Copies that are sent again in the background before a job is fully protected, in order of holders."""
+    """Return the copies to send again in the background until a job is fully protected, by holder."""
     there = {
         (one.owner, one.holder)
         for one in kept
@@ -110,8 +109,8 @@ def copies_to_restore(
 def lost_if_gone(
     placement: Placement, kept: Sequence[KeptState], reached: int, durable: int | None
 ) -> tuple[int, ...]:
-    """Iterations that would be lost if each machine died now, by machine; ``reached`` is the job's present
-    iteration."""
+    """Return the iterations that would be lost if each machine failed now, by machine; ``reached`` is the
+    job's present iteration."""
     return tuple(
         reached - (choose_sources(placement, kept, {machine}, durable).version or 0)
         for machine in range(placement.machines)

@@ -1,7 +1,7 @@
 """Versions of a job's state in the slots of its machines (Gemini, specification 2.8).
 
 Version v is the state after iteration v. Each machine has two slots for each state that it keeps: one for the
-last complete version and one for the version that is being received.
+last complete version and one for the version being received.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from recovery.placement.strategies import Placement
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One slot. ``version``: what is in it, None for nothing. ``complete``: whether all of it has arrived and
-    its digest was right."""
+    """One slot. ``version``: its content, None for empty. ``complete``: whether all of it has arrived with
+    the right digest."""
 
     version: int | None = None
     complete: bool = False
@@ -23,20 +23,20 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """What one machine keeps of one owner's state. An owner is a machine of the job, as a position."""
+    """One machine's copies of one owner's state. An owner is a machine of the job, by position."""
 
     owner: int
     holder: int
     slots: tuple[Slot, Slot] = (Slot(), Slot())
 
     def complete_versions(self) -> frozenset[int]:
-        """Versions that are wholly there."""
+        """Return the versions that are complete."""
         return frozenset(slot.version for slot in self.slots if slot.complete and slot.version is not None)
 
 
 def recoverable_version(kept: Iterable[KeptState], owners: int, lost: Collection[int] = ()) -> int | None:
-    """The newest version of which every owner's state is complete on a machine that is not lost; None for
-    none."""
+    """Return the newest version of which every owner's state is complete on a machine that is not lost, or
+    None."""
     found: list[set[int]] = [set() for _ in range(owners)]
     for one in kept:
         if one.holder not in lost:
@@ -48,8 +48,8 @@ def recoverable_version(kept: Iterable[KeptState], owners: int, lost: Collection
 def protected_groups(
     placement: Placement, kept: Sequence[KeptState], version: int, lost: Collection[int] = ()
 ) -> tuple[str, ...]:
-    """``full``, ``degraded`` or ``none`` for each group: whether each member's state of ``version`` is on all
-    of its machines, on some, or whether some member's is nowhere."""
+    """Return ``full``, ``degraded`` or ``none`` for each group: whether each member's state of ``version`` is
+    on all of its machines, on some, or some member's is nowhere."""
     alive = {
         (one.owner, one.holder)
         for one in kept

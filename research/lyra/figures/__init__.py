@@ -1,4 +1,4 @@
-"""Figures of Lyra's evaluation that can be reproduced. One is a file in this folder, or a line in
+"""Figures of Lyra's evaluation that can be reproduced. Each is a file in this folder, or a line in
 `sensitivity.py`, and a name here."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the functions that the scheduler calls
-(spec 3)."""
+"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the scheduler's own functions (spec
+3)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from scheduling.core.lyra.reclaiming.choosing import ReclaimQuestion, choose_ser
 from scheduling.core.lyra.reclaiming.methods import ReclaimMethod
 
 LAYOUT = {"a": {1: 8, 2: 8}, "b": {3: 8}, "c": {4: 8, 5: 2}, "d": {5: 2, 6: 8}}
-"""Figure 3.5: GPUs of each job on each server of eight, as far as the text tells."""
+"""Figure 3.5: GPUs of each job on each server of eight, as far as the text gives them."""
 FEWEST = {1: 1, 2: 1, 3: 2, 4: 3, 5: 3, 6: 4}
 VALUES = {0: 0.0, 1: 20.0, 2: 50.0, 3: 70.0, 4: 80.0, 5: 86.0, 6: 90.0}
 """Figure 3.6: the best total for each number of GPUs."""
 
 
 def runs(full: bool) -> Sequence[LyraSpec]:
-    """None: nothing here is simulated."""
+    """Return no run: nothing here is simulated."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """The examples beside what the paper says of them."""
+    """Report the examples beside the paper's values."""
     reclaims = [
         (count, _preempted(count, ReclaimMethod.LYRA), _preempted(count, ReclaimMethod.OPTIMAL))
         for count in FEWEST
@@ -93,8 +93,8 @@ def _preempted(servers: int, method: ReclaimMethod) -> int:
 
 
 def _best_total(gpus: int) -> float:
-    """Job A needs two GPUs a worker and saves 50 s with one more; job B one, and saves 20, 30, 36 and 40
-    s."""
+    """Return the best total of the example: job A needs two GPUs a worker and saves 50 s with one more; job
+    B needs one and saves 20, 30, 36 and 40 s."""
     groups = ItemGroups(
         np.array([0, 1, 5]),
         np.array([2, 1, 2, 3, 4]),

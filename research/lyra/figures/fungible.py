@@ -23,7 +23,7 @@ def _points(full: bool) -> Sequence[SweepPoint]:
     for x, rules in RULES.items():
         for name in NAMES:
             told = TABLE_35[name]
-            # In Ideal every job is elastic and fungible, whatever is assumed for the others.
+            # In Ideal every job is elastic and fungible, whatever the assumptions.
             chosen = () if name == "ideal" else rules
             published = (told.queuing_mean, told.jct_mean, told.preemptions)
             points.append(point(name, full, x, rules=chosen, seeds=SEEDS, published=published))

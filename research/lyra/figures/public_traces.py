@@ -1,5 +1,5 @@
-"""The orders of Table 3.5 on jobs of public traces (spec 4.3): other jobs than the published ones, so orders
-count, not levels."""
+"""The orders of Table 3.5 on jobs of public traces (spec 4.3): the jobs differ from the published ones, so
+only orders are compared."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _points(full: bool) -> Sequence[SweepPoint]:
 
 
 def _orders(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
-    """The orders of Table 3.5 that are asked of synthetic jobs (spec 4.9), of each trace; the first of each
-    is to be the better one."""
+    """Check the orders of Table 3.5 that must hold for synthetic jobs (spec 4.9), on each trace; the first of
+    each must be the better one."""
     checks = []
     for trace in TRACES:
         for kind, better, worse in (

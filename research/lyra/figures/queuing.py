@@ -1,10 +1,10 @@
-"""What the published queuing times pin: a queue whose head may be passed, and a hundredth of the jobs that
-waits whatever is done.
+"""Implications of the published queuing times: a queue whose head may be passed, and a hundredth of the jobs
+that waits under every scheme.
 
-Published percentiles and the mean of 3,072 s of the baseline need the last hundredth to wait for 32,700 s on
-average at the least, and for 103,300 s under scaling alone (Tables 3.5 and 3.8). Behind a strictly first-come
-queue everybody waits who comes within hours of such a job, so the baseline was hardly one; and while the
-percentiles fall two- to threefold with Lyra, its last hundredth still waits for more than a day.
+By published percentiles and the mean of 3,072 s, the baseline's last hundredth must wait for at least 32,700
+s on average, and for 103,300 s under scaling alone (Tables 3.5 and 3.8). In a strictly first-come queue every
+job submitted within hours of such a job waits, so the baseline was hardly one. While the percentiles fall
+two- to threefold with Lyra, its last hundredth still waits for more than a day.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from research.lyra.sweeps import MeasuredPoint, SweepPoint, find, sweep
 from research.store import RunResult
 
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=185")
-"""A ninth more than the profile's own rate: with it the baseline that may be passed has 72 % of the GPUs in
-use."""
+"""A ninth above the profile's rate: with it the baseline whose head may be passed uses 72 % of the GPUs."""
 LARGE = (0.0, 0.5, 0.65, 0.8)
 NAMES = ("sjf", "loaning", "scaling", "basic", "ideal")
 BASE = SCHEMES["backfill"]
@@ -58,7 +57,7 @@ def _points(full: bool) -> Sequence[SweepPoint]:
 
 
 def _waits(result: RunResult) -> list[float]:
-    """Mean, percentiles, mean of the last hundredth, and usage."""
+    """Return mean, percentiles, mean of the last hundredth, and usage."""
     waiting = np.sort(column(result, WAITING))
     last = float(waiting[int(0.99 * waiting.size) :].mean())
     percentiles = [float(value) for value in np.percentile(waiting, (50, 75, 95, 99))]

@@ -1,11 +1,11 @@
 """A second setting, in which all of Basic is within its bands: a quiet inference cluster, elastic jobs on
-loan, a queue that may be passed.
+loan, a queue whose head may be passed.
 
-Each part follows from something published. 52 % of all GPUs in use with 72 % of the training cluster's mean
-35 % in inference (Table 3.5); servers on loan that are 92 % in use and half of all reclaims met by shrinking
-mean elastic jobs there (A12); the queuing times mean a hundredth of jobs that waits under every scheme,
-behind which others pass (`queuing.py`). Together they are a setting that was looked for: no evidence that the
-published runs were made in it.
+Each part follows from something published. 52 % of all GPUs in use with 72 % of the training cluster imply 35
+% in inference (Table 3.5). Servers on loan that are 92 % in use, and half of all reclaims met by shrinking,
+imply elastic jobs there (A12). The queuing times imply a hundredth of jobs that waits under every scheme and
+is passed by others (`queuing.py`). The setting was searched for: it is no evidence that the published runs
+used it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from research.lyra.specs import LyraSpec
 from research.lyra.sweeps import MeasuredPoint, SweepPoint, find, sweep
 from research.store import RunResult
 
-#: The spec's day, lowered so that its mean is 0.35; its peak stays 2.2 times its trough.
+#: The spec's day, lowered to a mean of 0.35; its peak remains 2.2 times its trough.
 USAGE = "daily:trough=0.226,swing=0.269"
 NAMES = ("basic", "ideal", "loaning", "scaling")
 
 
 def _specs(scheme: Scheme, full: bool) -> tuple[LyraSpec, ...]:
-    # In Ideal every job is elastic and fungible, whatever is assumed for the others.
+    # In Ideal every job is elastic and fungible, whatever the assumptions.
     rules = () if scheme.name == "ideal" else ALL_FUNGIBLE_ARE_ELASTIC
     size = FULL if full else SCALED
     return tuple(

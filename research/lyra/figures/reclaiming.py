@@ -1,4 +1,4 @@
-"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, how full these are, and what reclaims cost (spec
+"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, usage of these, and the cost of reclaims (spec
 2.4.5, 4.6)."""
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MEASURES = (("mean", None), ("50 %", 50.0), ("95 %", 95.0))
 
 
 def runs(full: bool) -> Sequence[LyraSpec]:
-    """Loaning by every method, three seeds."""
+    """Return runs of loaning by every method, three seeds."""
     return specs_of(METHODS, full)
 
 
 def report(context: Context) -> FigureReport:
-    """What lending did for the jobs that used it, and what taking back cost."""
+    """Report the effect of lending on the jobs that used it, and the cost of reclaims."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,

@@ -1,4 +1,4 @@
-"""Figures 3.8, 3.9, 3.13 to 3.16, Tables 3.6 and 3.9, and what hangs on the assumptions that the paper leaves
+"""Figures 3.8, 3.9, 3.13 to 3.16, Tables 3.6 and 3.9, and the effect of assumptions that the paper leaves
 open (spec 2.13)."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIXING = (0.1, 0.3, 0.5, 0.7, 0.9)
 CHECKPOINTS = (0.0, 0.2, 0.4, 0.6, 0.8)
 DENSITIES = (1.0, 1.2, 1.4)
 ALL_FUNGIBLE_ARE_ELASTIC = (("fungible_share", 0.0), ("fungible_share_of_elastic", 0.58))
-"""21 % of the load as published, but all of it of elastic jobs, which do 36 % of the work: these prefer
+"""21 % of the load as published, but all of it from elastic jobs, which do 36 % of the work and prefer
 servers on loan (A12)."""
 GROUPED, APART = "grouped", "naive"
 
@@ -172,7 +172,7 @@ def _assumptions(full: bool) -> Sequence[SweepPoint]:
 
 
 def _busier(full: bool) -> Sequence[SweepPoint]:
-    """The same jobs, submitted faster."""
+    """Return points with the same jobs, submitted faster."""
     usual = size_of(full)
     profile = usual.trace.partition(":")[0]
     mean = PROFILES[profile].shape().mean_interarrival_seconds
@@ -187,7 +187,7 @@ def _busier(full: bool) -> Sequence[SweepPoint]:
 
 
 def _pollux(full: bool) -> Sequence[SweepPoint]:
-    """A quarter of the scaled trace, whatever the version: the search is slow."""
+    """Return points on a quarter of the scaled trace, in both versions, because the search is slow."""
     size = replace(SCALED, trace=f"{SCALED.trace},jobs=1500")
     told = {"pollux": (1.10, 1.14, None), "scaling": (1.35, 1.38, None), "tuned": (1.50, 1.62, None)}
     chosen = (POLLUX, *(SCHEMES[name] for name in ("scaling", "tuned", "afs", "gandiva")))
@@ -199,7 +199,7 @@ def _pollux(full: bool) -> Sequence[SweepPoint]:
 
 
 def _bootstrapped(full: bool) -> Sequence[SweepPoint]:
-    """Ten days each, drawn from the fifteen with repetition; the same days for both scenarios."""
+    """Return points of ten days each, drawn from the fifteen with repetition, equal for both scenarios."""
     traces = 10 if full else 4
     days = [
         tuple(np.random.default_rng([31, number]).integers(0, 15, 10).tolist()) for number in range(traces)

@@ -1,5 +1,5 @@
-"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and what must hold between them (spec
-4.5, 4.9)."""
+"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and checks between schemes (spec 4.5,
+4.9)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DRAWN = ("basic", "ideal")
 
 
 def runs(full: bool) -> Sequence[LyraSpec]:
-    """Every scheme, three seeds."""
+    """Return runs of every scheme, three seeds."""
     banded = specs_of(BANDED, full, banded_size(full))
     return list(dict.fromkeys((*specs_of(tuple(SCHEMES), full), *banded)))
 
 
 def report(context: Context) -> FigureReport:
-    """Published reductions beside ours."""
+    """Report published reductions beside ours."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,

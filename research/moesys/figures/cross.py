@@ -1,4 +1,4 @@
-"""Each part alone over the same baseline (Table 5), as far as bytes tell."""
+"""Each part alone over the same baseline (Table 5), as far as bytes determine it."""
 
 from __future__ import annotations
 

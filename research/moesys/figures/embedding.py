@@ -20,7 +20,7 @@ def runs(full: bool) -> Sequence[RunSpec]:
 
 
 def report(context: Context) -> FigureReport:
-    """Report what is no more sent, updated and kept, of the published step and memory."""
+    """Report what is no longer sent, updated and kept, of the published step and memory."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,

@@ -19,7 +19,7 @@ from research.runs import RunSpec
 
 NAME = "inference"
 SECTIONS = (2, 4, 8, 12)
-#: Of a layer.
+#: Compute times of a layer.
 COMPUTE_MILLISECONDS = (4, 6, 8, 10, 11, 12, 13)
 LAYERS = model.RING_SHAPE.layers
 

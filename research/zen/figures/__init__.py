@@ -1,4 +1,4 @@
-"""Figures of Zen's evaluation that can be reproduced. One is a file in this folder and a name here."""
+"""Figures of Zen's evaluation that can be reproduced. Each is a file in this folder and a name here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lost gradients cost: training with Zen, all-reduce and the strawman (Figure 3.14)."""
+"""The cost of lost gradients: training with Zen, all-reduce and the strawman (Figure 3.14)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = Mapping[TrainingSpec, RunResult]
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """Dense, Zen, and the strawman with each memory."""
+    """Return runs of dense, Zen, and the strawman with each memory."""
     return _specs(full)
 
 
@@ -33,7 +33,7 @@ def _specs(full: bool) -> list[TrainingSpec]:
 
 
 def report(context: Context) -> FigureReport:
-    """Loss curves by scheme."""
+    """Report loss curves by scheme."""
     asked = {spec: context.get(spec) for spec in _specs(context.full)}
     found = {spec: result for spec, result in asked.items() if result is not None}
     return FigureReport(
@@ -54,7 +54,7 @@ def report(context: Context) -> FigureReport:
 
 
 def _behind(found: Found, spec: TrainingSpec) -> float | None:
-    """How much higher its loss is than dense's, on average over the second half of the steps."""
+    """Return by how much the loss is above dense's, on average over the second half of the steps."""
     dense = found.get(TrainingSpec("dense", 0.0, spec.steps, spec.seed))
     mine = found.get(spec)
     if dense is None or mine is None:

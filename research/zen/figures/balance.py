@@ -28,12 +28,12 @@ ITERATIONS, TOPICS = 12, 8
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: gradients are drawn by seed."""
+    """Return no run: gradients are drawn by seed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Imbalances by servers, and what is to be expected of the published tensors."""
+    """Report imbalances by servers, and those expected for the published tensors."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -58,7 +58,7 @@ def _drawn() -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], ...]:
 
 @cache
 def imbalances(servers: int) -> tuple[float, float, float, float]:
-    """Push and Pull of contiguous parts, Push and Pull of hashed ones."""
+    """Return imbalances of Push and Pull for contiguous parts, then for hashed ones."""
     family = drawn_family("figure 3.15")
     contiguous, hashed = [], []
     touched = np.zeros(TABLE.rows, bool)
@@ -78,8 +78,8 @@ def imbalances(servers: int) -> tuple[float, float, float, float]:
 
 @cache
 def cut_imbalances() -> tuple[float, ...]:
-    """Push of 16 parts by cut points of an earlier iteration, where each iteration's batch is of some topic:
-    rows near each other are touched together."""
+    """Return imbalances of Push with 16 parts cut by an earlier iteration, if each batch has a topic whose
+    rows are near each other."""
     rng = np.random.default_rng(0)
     rows, touched = 20_000, 494
     cuts, found = None, []

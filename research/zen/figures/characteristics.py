@@ -22,8 +22,8 @@ NAME = "characteristics"
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 PAIRS, ITERATIONS = 8, 8
-#: Vocabularies of the text models: parameters of the embedding over the width of a row. A column stands for
-#: all of a row. Words follow Zipf's law; a batch of a large vocabulary is taken to be a little more uneven.
+#: Vocabularies of the text models: parameters of the embedding over the width of a row. A column represents a
+#: whole row. Words follow Zipf's law; a batch of a large vocabulary is assumed to be slightly more uneven.
 TABLES = {
     "BERT": SyntheticTable(30_522, 1, 324, exponent=1.0),
     "NMT": SyntheticTable(20_000, 1, 494, exponent=1.2),
@@ -32,12 +32,12 @@ TABLES = {
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: rows are drawn by seed."""
+    """Return no run: rows are drawn by seed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """The published models, and tables drawn with their sizes and densities."""
+    """Report the published models, and tables drawn with their sizes and densities."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -58,14 +58,14 @@ def report(context: Context) -> FigureReport:
 
 @cache
 def union_densities(name: str) -> dict[int, float]:
-    """Density of the sum of workers of a drawn table, by their number."""
+    """Return the density of the sum over workers of a drawn table, by number of workers."""
     law = TABLES[name].measured_densification(WORKERS[1:])
     return {workers: law.after(workers) for workers in WORKERS}
 
 
 @cache
 def skews(name: str) -> dict[int, float]:
-    """Skewness of one worker of a drawn table, by parts."""
+    """Return the skewness of one worker of a drawn table, by parts."""
     table = TABLES[name]
     indices = table.indices(0)
     return {parts: skewness(indices, table.elements, parts) for parts in PARTS}
@@ -73,7 +73,7 @@ def skews(name: str) -> dict[int, float]:
 
 @cache
 def overlaps(name: str) -> tuple[float, ...]:
-    """Overlaps of pairs of workers over iterations."""
+    """Return the overlaps of pairs of workers over iterations."""
     table = TABLES[name]
     found = []
     for iteration in range(ITERATIONS if table.rows < 100_000 else 2):

@@ -18,17 +18,17 @@ from simulation.reports.style import PALETTE, Drawing, base_figure
 NAME = "embeddings"
 MACHINES = (2, 4, 8, 16)
 BETAS = (0.6, 0.65, 0.7, 0.75, 0.8)
-#: Speedup with COO alone, and what the hash bitmap adds, as published.
+#: Published: speedup with COO alone, and what the hash bitmap adds.
 BREAKDOWN = {"LSTM": (4.97, 0.36), "BERT": (2.39, 0.26)}
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: the planner's formulas."""
+    """Return no run: these are the planner's formulas."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Speedups over all-reduce by model and scheme."""
+    """Report speedups over all-reduce by model and scheme."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -48,17 +48,17 @@ def report(context: Context) -> FigureReport:
 
 
 def coo_speedup(name: str) -> float:
-    """Zen with COO both ways."""
+    """Return the speedup of Zen with COO both ways."""
     return model.embedding_speedup(model.MODELS[name], Scheme.BALANCED_COO)
 
 
 def zen_speedup(name: str) -> float:
-    """Zen."""
+    """Return the speedup of Zen."""
     return model.embedding_speedup(model.MODELS[name], Scheme.ZEN)
 
 
 def over_rivals(rivals: Sequence[Scheme], machines: Sequence[int] = (model.MACHINES,)) -> float:
-    """Most that Zen gains over a rival's exchange of an embedding, over all models."""
+    """Return Zen's largest gain over rivals' exchanges of an embedding, over all models."""
     return max(
         model.embedding_seconds(each, rival, model.V100, count)
         / model.embedding_seconds(each, Scheme.ZEN, model.V100, count)
@@ -137,7 +137,7 @@ def _sensitivity() -> Table:
 
 
 def _breakdown() -> Table:
-    """What both speedups imply together: their difference is the pull's index bytes alone."""
+    """Show what both speedups imply together: they differ only by the pull's index bytes."""
     rows = []
     for name, (coo, gain) in BREAKDOWN.items():
         pulled = implied_pull_density(coo, gain)
@@ -153,7 +153,7 @@ def _breakdown() -> Table:
 
 
 def implied_pull_density(coo: float, gain: float) -> float:
-    """The density with which hash bitmaps add ``gain`` to a speedup over all-reduce."""
+    """Return the density with which hash bitmaps add ``gain`` to a speedup over all-reduce."""
     return 2.0 * (1.0 / coo - 1.0 / (coo * (1.0 + gain))) + 1.0 / 32.0
 
 

@@ -20,12 +20,12 @@ DEEPFM_MB = 856.0
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: arithmetic."""
+    """Return no run: this is arithmetic."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Sizes over the dense tensor with 16 servers."""
+    """Report sizes over the dense tensor with 16 servers."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,

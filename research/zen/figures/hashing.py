@@ -1,4 +1,4 @@
-"""Hierarchical hashing: what one hash loses (Figure 3.8), collisions and work by memory and rounds (3.16)."""
+"""Hierarchical hashing: losses of one hash (Figure 3.8), collisions and work by memory and rounds (3.16)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PARTS = 16
 ELEMENTS, NONZEROS = 20_000_000, 560_000
 FUNCTIONS = (1, 2, 3, 4, 5)
 SHARES = (1.0, 2.0, 4.0)
-#: What a serial write costs in scanned slots. It is not published; with the second the order of memories is
-#: the published one.
+#: Cost of a serial write in scanned slots, which is not published; with the second value the order of
+#: memories is the published one.
 SERIAL_COSTS = (10.0, 30.0, 100.0)
 LOADS = (0.2, 0.1, 0.05, 0.025)
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: indices are drawn by seed."""
+    """Return no run: indices are drawn by seed."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """What one hash loses, and what is left to serial memory."""
+    """Report the losses of one hash, and what is left to serial memory."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -55,8 +55,7 @@ def report(context: Context) -> FigureReport:
 
 @dataclass(frozen=True)
 class Hashed:
-    """Work of one hierarchical hashing: hash evaluations, slots that are scanned, indices that wrote
-    serially."""
+    """Work of one hierarchical hashing: hash evaluations, scanned slots, and serially written indices."""
 
     evaluations: int
     slots: int
@@ -68,13 +67,13 @@ class Hashed:
         return self.serial / NONZEROS
 
     def cost(self, serial_cost: float) -> float:
-        """Work in scanned slots for each non-zero."""
+        """Return the work in scanned slots for each non-zero."""
         return (self.slots + serial_cost * self.serial + self.evaluations) / NONZEROS
 
 
 @cache
 def hashed(functions: int, share: float) -> Hashed:
-    """Hash the sample with so many second-level functions and so much parallel memory."""
+    """Hash the sample with this many second-level functions and this share of parallel memory."""
     memory = memory_for(NONZEROS, PARTS, share)
     table = hierarchical_hash(sample(), PARTS, memory, drawn_family("sample", functions))
     left, evaluations = NONZEROS, NONZEROS
@@ -86,14 +85,14 @@ def hashed(functions: int, share: float) -> Hashed:
 
 @cache
 def sample() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The indices that are hashed, drawn evenly: a hash does not see where they lie."""
+    """Return the indices to hash, drawn uniformly: a hash ignores their places."""
     drawn = np.random.default_rng(0).choice(ELEMENTS, NONZEROS, replace=False, shuffle=False)
     return np.sort(drawn).astype(np.int64) + 1
 
 
 @cache
 def measured_loss(load: float) -> float:
-    """Share of the sample that one hash into flat memory loses."""
+    """Return the share of the sample that one hash into flat memory loses."""
     kept = one_hash(sample(), PARTS, round(NONZEROS / load / PARTS), drawn_family("strawman", 0))
     return 1.0 - sum(map(len, kept)) / NONZEROS
 

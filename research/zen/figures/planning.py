@@ -1,4 +1,4 @@
-"""The planner's choices, and the throughput curve that admission would see: beyond the paper."""
+"""The planner's choices, and the throughput curve that admission would use: beyond the paper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulation.reports.style import PALETTE, Drawing, base_figure
 
 NAME = "planning"
 MACHINES = (1, 2, 4, 8, 16)
-#: Machines, density, beta, what should win.
+#: Machines, density, beta, expected winner.
 POINTS = (
     (2, 0.0247, 0.66267, Scheme.AGSPARSE),
     (4, 0.0247, 0.66267, Scheme.ZEN),
@@ -39,12 +39,12 @@ NVLINK_BYTES_PER_SECOND = 150e9
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: the planner itself."""
+    """Return no run: this is the planner itself."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Which scheme wins where, and curves over machines with plans and with all-reduces."""
+    """Report the winning schemes, and curves over machines with plans and with all-reduces."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -64,7 +64,7 @@ def report(context: Context) -> FigureReport:
 
 @cache
 def choice(machines: int, density: float, beta: float) -> TensorChoice:
-    """The scheme for 112 million elements on machines with one GPU each, 25 Gbps."""
+    """Return the scheme for 112 million elements on machines with one GPU each, 25 Gbps."""
     profile = SparsityProfile("embedding", 112_000_000, 1, Densification(density, beta))
     return choose_scheme(profile, PlacementShape(machines, 1), _links(model.V100))
 
@@ -76,7 +76,7 @@ def _links(testbed: str) -> LinkProfile:
 
 @cache
 def curve(name: str, testbed: str) -> tuple[CurvePoint, ...]:
-    """Throughput over machines of 8 GPUs; all of computing comes before the embedding's gradient."""
+    """Return throughput over machines of 8 GPUs; all computing precedes the embedding's gradient."""
     each = model.MODELS[name]
     elements = np.array([each.mlp, each.embedding]).astype(np.int64)
     seconds = model.compute_seconds(name, testbed)

@@ -22,12 +22,12 @@ SHOWN = (*model.SCHEMES, Scheme.SPARSE_PS_TREE)
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: formulas."""
+    """Return no run: these are formulas."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Costs over dense by GPUs, one GPU a machine, as the figure has it."""
+    """Report costs over dense by GPUs, with one GPU a machine, as in the figure."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -47,7 +47,7 @@ def report(context: Context) -> FigureReport:
 
 
 def over_dense(scheme: Scheme, gpus: int, name: str = "NMT") -> float:
-    """Cost of a scheme over a dense all-reduce."""
+    """Return the cost of a scheme over a dense all-reduce."""
     asked = _exchange(scheme, gpus, name)
     return received_bytes(scheme, asked) / received_bytes(Scheme.DENSE, asked)
 

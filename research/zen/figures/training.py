@@ -37,12 +37,12 @@ CLAIMS = (
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """None: the planner's formulas."""
+    """Return no run: these are the planner's formulas."""
     return ()
 
 
 def report(context: Context) -> FigureReport:
-    """Samples a second by machines, and the ratios of the text."""
+    """Report samples a second by machines, and the ratios of the text."""
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
@@ -84,7 +84,7 @@ def _rows(context: Context) -> list[ModelRow]:
 
 
 def most_over_state_of_the_art() -> tuple[float, str]:
-    """The largest gain over SparCML or OmniReduce, and where it is found."""
+    """Return the largest gain over SparCML or OmniReduce, and where it occurs."""
     return max(
         (
             model.training_speedup(each, rival, testbed, machines),
