@@ -82,7 +82,7 @@ class Training:
         self._order = torch.empty(0)
 
     def step(self, *, collates: bool = False) -> None:
-        """Train on the next batch; `collates`: of samples, as a loader does."""
+        """Train on the next batch; `collates`: build it from samples, as a loader does."""
         began = time.process_time()
         self.model.train()
         place = self.steps * BATCH % len(self.words)
@@ -99,7 +99,7 @@ class Training:
         self.steps += 1
 
     def look(self) -> None:
-        """Note counts and the held-out loss."""
+        """Record counts and the held-out loss."""
         for layer, counts in enumerate(routing_counts(self.model).values()):
             self.tokens[layer] += counts.tokens
             self.two_expert_tokens[layer] += counts.multi_expert_tokens
@@ -176,7 +176,7 @@ def show_schemes(by_seed: dict[int, dict[str, dict[str, Any]]]) -> None:
 
 @dataclass(frozen=True)
 class Watched(Adaptive):
-    """An adaptive gate that keeps which tokens got two experts."""
+    """An adaptive gate that records which tokens got two experts."""
 
     seen: list[Tensor] = field(default_factory=list)
 
@@ -242,14 +242,14 @@ def compare_runtime() -> float:
         ratios.append((plain.seconds - before) / runtime_seconds)
     synchronisation.close()
     dist.destroy_process_group()
-    # The first turn sets things up.
+    # The first turn includes setup.
     found = median(ratios[1:])
     print(f"throughput of the runtime over a plain loop's: {found:.3f} ({min(ratios[1:]):.3f} at worst)")
     return found
 
 
 def main() -> None:
-    """Run what was asked for and print it."""
+    """Run the selected parts and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="schemes,languages,runtime")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="of " + ", ".join(SCHEMES))

@@ -1,15 +1,14 @@
-"""How much of what could be promised each way of admission does promise, on instances small enough to know.
+"""Share of the possible promises that each way of admission makes, on instances small enough for an optimum.
 
     python -m benchmarks.admission_optimum [--instances 40] [--runs 10] [--seed 0] [--json OUT]
 
 First, newcomers at one instant on an empty server of 2 to 8 GPUs. The optimum is exact sequential admission:
-a newcomer is let in exactly when it and all who were let in before can be in time together (a 0/1 program,
-`tests/core/exact.py`). Shown are the newcomers that each method admits as a share of the optimum's, refusals
-that were not necessary given whom the method had let in before, and time per decision.
+a newcomer is admitted exactly if it and all admitted before can be in time together (a 0/1 program,
+`tests/core/exact.py`). Printed are the newcomers that each method admits as a share of the optimum's,
+refusals that were unnecessary given the method's earlier admissions, and time per decision.
 
-Then jobs that arrive over time, on one server of 8 GPUs in the simulator, each method living with what it
-admitted. The last method asks the exact program where the search finds nothing, on the jobs that are still
-there.
+Then jobs that arrive over time, on one server of 8 GPUs in the simulator, where each method keeps what it
+admitted. If the search finds nothing, the last method asks the exact program, on the jobs still present.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ Search = Callable[[Promises, int, SearchLimits], Plans | None]
 
 @dataclass(frozen=True)
 class Method:
-    """One way of admission: a variant of filling, limits of the search, and what is tried after it."""
+    """One way of admission: a variant of filling, limits of the search, and the fallback after it."""
 
     name: str
     fill: Fill = Fill.UNIFORM
@@ -68,7 +67,7 @@ class Method:
 
 
 def any_size(fillings: int) -> SearchLimits:
-    """A search for newcomers of whatever size."""
+    """Return a search for newcomers of any size."""
     return SearchLimits(everybody=True, most_fillings=fillings)
 
 
@@ -98,7 +97,7 @@ OVER_TIME = (
 
 
 class Oracle:
-    """Exact answers on subsets of one snapshot's newcomers, each asked once."""
+    """Exact answers on subsets of one snapshot's newcomers, each computed once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.gpus = snapshot.servers[0].gpus
@@ -108,7 +107,7 @@ class Oracle:
         self.undecided = 0
 
     def feasible(self, names: Sequence[str]) -> bool:
-        """Whether they can all be in time; what the limit on nodes leaves undecided counts as no."""
+        """Return whether they can all be in time; False if the limit on nodes leaves it undecided."""
         key = frozenset(names)
         if key not in self.known:
             began = time.perf_counter()
@@ -124,7 +123,7 @@ class Oracle:
         return self.known[key]
 
     def sequential(self) -> list[str]:
-        """Exact sequential admission in submission order."""
+        """Return exact sequential admission in submission order."""
         chosen: list[str] = []
         for name in self.jobs:
             if self.feasible([*chosen, name]):
@@ -133,7 +132,7 @@ class Oracle:
 
 
 def admitted_by(method: Method, snapshot: Snapshot) -> tuple[list[tuple[str, bool]], list[float]]:
-    """The method's verdicts in order, and wall seconds of each."""
+    """Return the method's verdicts in order, and wall seconds of each."""
     settings = PlannerSettings(slot_seconds=SLOT_SECONDS, fill=method.fill)
     problem = build_problem(replace(snapshot, settings=settings))
     admission = Planner(problem, search=method.limits).admission
@@ -147,7 +146,7 @@ def admitted_by(method: Method, snapshot: Snapshot) -> tuple[list[tuple[str, boo
 
 
 def at_one_instant(load: Load, pause: float, instances: int, seed: int) -> dict[str, Any]:
-    """All methods on the same instances of one load."""
+    """Run all methods on the same instances of one load."""
     admitted = {method.name: 0 for method in METHODS}
     needless = {method.name: 0 for method in METHODS}
     seconds: dict[str, list[float]] = {method.name: [] for method in METHODS}
@@ -211,7 +210,7 @@ class Measured(Punctual):
 
 @dataclass
 class LastResort:
-    """The search, and where it finds nothing the exact program on all promises and the newcomer."""
+    """The search, followed by the exact program on all promises and the newcomer if it finds nothing."""
 
     asked: int = 0
     found: int = 0
@@ -250,7 +249,7 @@ class LastResort:
 
 
 def _with_sizes(problem: Problem, plans: Plans, row: int, sizes: np.ndarray) -> Plans:
-    """The plans with one job's set to these GPUs per slot."""
+    """Return the plans with one job's set to these GPUs per slot."""
     ends = int(np.flatnonzero(sizes)[-1]) + 1
     changes = [number for number in range(ends) if number == 0 or sizes[number] != sizes[number - 1]]
     times = np.array([*changes, ends], dtype=np.float64) * problem.slot + problem.origin
@@ -260,7 +259,7 @@ def _with_sizes(problem: Problem, plans: Plans, row: int, sizes: np.ndarray) -> 
 
 @contextmanager
 def policy_of(method: Method) -> Iterator[tuple[str, LastResort]]:
-    """The method as a policy that the simulator knows by name meanwhile."""
+    """Register the method as a policy of the simulator within the context."""
     last_resort = LastResort()
     search: Search = last_resort if method.exact else lifted_search
     with (
@@ -271,8 +270,8 @@ def policy_of(method: Method) -> Iterator[tuple[str, LastResort]]:
 
 
 def random_workload(seed: int, load: Load) -> Workload:
-    """Jobs that arrive at random on 8 GPUs, together asking for the load's demand; each has a curve of its
-    own."""
+    """Return jobs that arrive at random on 8 GPUs and together ask for the load's demand; each has its own
+    curve."""
     rng = Random(seed)
     jobs: list[JobSnapshot] = [
         random_job(rng, f"job{number:02d}", GPUS, load.looseness, 0.0) for number in range(JOBS_OVER_TIME)
@@ -302,13 +301,13 @@ def random_workload(seed: int, load: Load) -> Workload:
 
 
 def deadlines_met(outcome: RunOutcome) -> int:
-    """Jobs that were completed in time."""
+    """Return the number of jobs completed in time."""
     done = np.array([end is JobEnd.COMPLETED for end in outcome.jobs.end])
     return int((done & (outcome.jobs.completed_at <= outcome.jobs.deadline_at + 1e-3)).sum())
 
 
 def over_time(load: Load, pauses: Pauses, runs: int, seed: int) -> dict[str, Any]:
-    """All methods on the same workloads."""
+    """Run all methods on the same workloads."""
     workloads = [random_workload(seed + number, load) for number in range(runs)]
     figures: dict[str, Any] = {}
     for method in OVER_TIME:
@@ -336,7 +335,7 @@ def over_time(load: Load, pauses: Pauses, runs: int, seed: int) -> dict[str, Any
 
 
 def print_instant(title: str, figures: dict[str, Any]) -> None:
-    """One load at one instant as a table."""
+    """Print one load at one instant as a table."""
     print(
         f"\n{title}: {figures['newcomers']} newcomers, exact admits {figures['optimum']}"
         f" ({figures['exact_ms_mean']:.0f} ms a question, at most {figures['exact_ms_max']:.0f};"
@@ -351,7 +350,7 @@ def print_instant(title: str, figures: dict[str, Any]) -> None:
 
 
 def print_over_time(title: str, figures: dict[str, Any]) -> None:
-    """One load over time as a table."""
+    """Print one load over time as a table."""
     print(f"\n{title}: {figures['jobs']} jobs")
     print(f"  {'method':34s}      met  promised  promised late  seconds")
     for name, row in figures["methods"].items():
@@ -369,7 +368,7 @@ def print_over_time(title: str, figures: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; returns the exit status."""
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     parser.add_argument("--instances", type=int, default=40, help="instances of each load at one instant")

@@ -1,15 +1,15 @@
-"""How far the greedy allocation of leftover GPUs is from the best one, where its optimality is not proved.
+"""Distance of the greedy allocation of leftover GPUs from the optimum, where its optimality is not proved.
 
     python -m benchmarks.allocation_optimum [--instances 400] [--seed 0] [--json OUT]
 
 ElasticFlow's Algorithm 2 is optimal for concave curves, single-GPU steps and deadlines that leave the rest to
 one GPU (the tests compare it with brute force there). Here levels are powers of two, curves are concave,
 random or measured, and deadlines bind. Every way to divide 4 GPUs among 2 or 3 jobs over up to 5 slots is
-tried; the best one needs the least GPU time in total among those that keep all deadlines and leave no GPU
-idle in the next slot that some job could use.
+tried; the best one needs the least GPU time in total among those that keep all deadlines and leave no usable
+GPU idle in the next slot.
 
 ``choice``: GPU time of the best continuation after the greedy sizes of the next slot, over the optimum; this
-is what counts, as everything later is planned again. ``plans``: GPU time of the greedy plans themselves,
+is what matters, since everything later is planned again. ``plans``: GPU time of the greedy plans themselves,
 forecasts included.
 """
 
@@ -54,7 +54,7 @@ Total = dict[tuple[tuple[int, ...], tuple[int, ...]], float]
 
 
 def concave_curve(rng: Random) -> ScalingCurve:
-    """Each further GPU gains less than the one before."""
+    """Return a curve on which each further GPU gains less than the one before."""
     gain, rate, rates = rng.uniform(0.5, 2.0), 0.0, {}
     for gpus in range(1, GPUS + 1):
         rate += gain
@@ -64,7 +64,7 @@ def concave_curve(rng: Random) -> ScalingCurve:
 
 
 def rising_curve(rng: Random) -> ScalingCurve:
-    """Each doubling gains a random factor, above 2 at times."""
+    """Return a curve on which each doubling gains a random factor, above 2 at times."""
     rate, rates = rng.uniform(0.5, 2.0), {}
     for gpus in LEVELS:
         rates[gpus] = rate
@@ -73,8 +73,8 @@ def rising_curve(rng: Random) -> ScalingCurve:
 
 
 def measured_curves() -> list[ScalingCurve]:
-    """The public measurements on up to 4 GPUs, per GPU type, model and batch; none where they are not at
-    hand."""
+    """Return the public measurements on up to 4 GPUs, per GPU type, model and batch; none if they are not on
+    this machine."""
     folder = traces_folder()
     if folder is None or not (folder / "elasticflow" / LONG_TABLE).is_file():
         return []
@@ -91,7 +91,7 @@ def measured_curves() -> list[ScalingCurve]:
 
 
 def random_snapshot(rng: Random, draw: DrawCurve, looseness: tuple[float, float]) -> Snapshot:
-    """Two or three newcomers on one server of 4 GPUs."""
+    """Return two or three newcomers on one server of 4 GPUs."""
     jobs = []
     for number in range(rng.randint(2, 3)):
         curve = draw(rng)
@@ -114,7 +114,7 @@ def random_snapshot(rng: Random, draw: DrawCurve, looseness: tuple[float, float]
 
 
 def greedy(snapshot: Snapshot) -> tuple[list[ExactJob], tuple[int, ...], float]:
-    """The promised jobs, their sizes in the next slot, and the GPU time of their plans."""
+    """Return the promised jobs, their sizes in the next slot, and the GPU time of their plans."""
     problem = build_problem(snapshot)
     admission = Planner(problem).admission
     admission.decide_newcomers()
@@ -131,7 +131,7 @@ def greedy(snapshot: Snapshot) -> tuple[list[ExactJob], tuple[int, ...], float]:
 
 
 def best_totals(jobs: Sequence[ExactJob]) -> dict[tuple[int, ...], float]:
-    """Least total GPU time by the jobs' sizes in the next slot, over all plans that keep all deadlines."""
+    """Return the least total GPU time by sizes in the next slot, over all plans that keep all deadlines."""
     slots = max(ceil(job.due - 1e-9) for job in jobs)
     totals: Total = {((), (0,) * slots): 0.0}
     for job in jobs:
@@ -152,7 +152,7 @@ def best_totals(jobs: Sequence[ExactJob]) -> dict[tuple[int, ...], float]:
 
 
 def plans_in_time(job: ExactJob, slots: int) -> list[tuple[tuple[int, ...], float]]:
-    """All plans of one job that keep its deadline and end with it, each with its GPU time to the exact
+    """Return all plans of one job that keep its deadline and end with it, each with its GPU time to the exact
     finish."""
     found = []
     for sizes in product((0, *job.levels), repeat=slots):
@@ -165,7 +165,7 @@ def plans_in_time(job: ExactJob, slots: int) -> list[tuple[tuple[int, ...], floa
 
 
 def _dominates(one: tuple[tuple[int, ...], float], other: tuple[tuple[int, ...], float]) -> bool:
-    """The same next slot, nowhere more GPUs, no more GPU time."""
+    """Return whether the next slot is equal, GPUs are nowhere more, and GPU time is no more."""
     return (
         one[0] != other[0]
         and one[0][0] == other[0][0]
@@ -175,7 +175,7 @@ def _dominates(one: tuple[tuple[int, ...], float], other: tuple[tuple[int, ...],
 
 
 def leaves_nothing(jobs: Sequence[ExactJob], first: tuple[int, ...]) -> bool:
-    """Whether no job could use GPUs that are idle in the next slot."""
+    """Return whether no job could use GPUs that are idle in the next slot."""
     left = GPUS - sum(first)
     return not any(
         size < level <= size + left for job, size in zip(jobs, first, strict=True) for level in job.levels
@@ -183,7 +183,7 @@ def leaves_nothing(jobs: Sequence[ExactJob], first: tuple[int, ...]) -> bool:
 
 
 def compare(draw: DrawCurve, looseness: tuple[float, float], instances: int, seed: int) -> dict[str, Any]:
-    """Greedy against the best over many instances of one class."""
+    """Compare the greedy allocation with the best over many instances of one class."""
     choice, plans = [], []
     idle = 0
     for number in range(instances):
@@ -210,7 +210,7 @@ def compare(draw: DrawCurve, looseness: tuple[float, float], instances: int, see
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     parser.add_argument("--instances", type=int, default=400, help="instances of each class")

@@ -1,8 +1,8 @@
-"""What recovery points in memory cost training, and how often there are any: against no points at all.
+"""Cost for training and frequency of recovery points in memory, against no points at all.
 
 Two emulated servers with one accelerator each train the example GPT; what both send really goes over the
 emulated links, and each server's in-memory store keeps a copy of the other's state. Ways to send the copies
-take turns (ABAB), so that a machine that is busy for a while is so for all of them.
+alternate (ABAB), so that a busy machine affects all of them.
 
 * `none`: no recovery points.
 * `gemini`: chunks in the idle times of the network, through sub-buffers.
@@ -10,11 +10,11 @@ take turns (ABAB), so that a machine that is busy for a while is so for all of t
 * `blocking`: training waits for the copies of each point.
 
 Setting `idle` leaves enough idle time for a point after each iteration; `narrow` does not. With `slow_copies`
-what is received takes as long to be copied as to come, and idle time carries both, one after the other; with
-`tight` it carries either. `--share` is an agent's `memory_point_share`: its default, or 1.0 for a point after
-each iteration that can carry it. `predicted` are the points of each iteration by the model of sub-buffers
-(`recovery/traffic/link.py`), without what writing costs. `--json` keeps the other settings that the file
-holds; `manage.py reproduce gemini` shows research/gemini/measured.json.
+copying received bytes takes as long as receiving them, and idle time must fit both in sequence; with `tight`
+it fits either. `--share` is an agent's `memory_point_share`: its default, or 1.0 for a point after each
+iteration that can carry it. `predicted` are the points per iteration by the model of sub-buffers
+(`recovery/traffic/link.py`), without the cost of writing. `--json` keeps other settings in the file;
+`manage.py reproduce gemini` shows research/gemini/measured.json.
 
     python -m benchmarks.checkpoint_traffic [--setting idle|narrow|slow_copies|tight] [--modes gemini ...]
                                             [--share 0.02] [--rounds 2] [--iterations 60] [--json OUT]
@@ -59,11 +59,11 @@ BATCH = 16
 LIMIT_BYTES = 256 << 20
 SECRET = "known to the two stores of this benchmark"
 DEFAULT_SHARE = Configuration.memory_point_share
-#: Before the iterations that count: warm-up and the profile of idle spans, with a little to spare.
+#: Iterations before those that count: warm-up and the profile of idle spans, with a small reserve.
 FIRST_ITERATIONS = 60
-#: The same where there is no profile to wait for.
+#: The same without a profile.
 WARM_ITERATIONS = 20
-#: The example, and when each of its iterations began.
+#: The example, extended by the time at which each iteration began.
 FUNCTION = """
 import time
 from pathlib import Path
@@ -85,12 +85,12 @@ class Setting:
 
     iteration_seconds: float
     network_bytes_per_second: float
-    #: From the device to its host, and from sub-buffers to memory.
+    #: Rate from the device to its host, and from sub-buffers to memory.
     copy_bytes_per_second: float = 4e9
 
     @property
     def device(self) -> Message:
-        """As workers are told it."""
+        """Return the device as workers receive it."""
         model = {"fixed_seconds": self.iteration_seconds, "seconds_per_sample": 0.0}
         fast = {"bytes_per_second": 4e9}
         links = {
@@ -106,15 +106,15 @@ class Setting:
 SETTINGS = {
     "idle": Setting(0.36, 20e6),
     "narrow": Setting(0.36, 2e6),
-    # As on the paper's V100 servers. A point's own copy from the device takes as long, whatever the way.
+    # As on the paper's V100 servers. A point's own copy from the device takes as long in every mode.
     "slow_copies": Setting(0.36, 20e6, copy_bytes_per_second=20e6),
     "tight": Setting(0.36, 4e6, copy_bytes_per_second=4e6),
 }
 
 
 def predicted_points(setting: Setting, mode: TrafficMode, size: int) -> float:
-    """How many points an iteration can have whose copies go in idle times alone, by the model. Nothing but
-    the computing before ranks agree on the next point is idle."""
+    """Return the points per iteration, by the model, if copies go in idle times alone. Only the computing
+    before ranks agree on the next point is idle."""
     buffers = SubBuffers() if mode is TrafficMode.GEMINI else SubBuffers(count=1)
     link = received_through(Link(setting.network_bytes_per_second), setting.copy_bytes_per_second, buffers)
     return 1.0 / ceil(link.seconds(size) / (USABLE_SHARE * setting.iteration_seconds))
@@ -134,11 +134,11 @@ class Store:
 
     @property
     def as_peer(self) -> Message:
-        """How others are told of it."""
+        """Return its description for other stores."""
         return {"server": str(self.number), "address": "127.0.0.1", "port": self.port}
 
     def serve(self, rank: int, box: Path, peer: Store) -> None:
-        """Serve a rank's worker, whose copies the peer keeps, and keep the copies of its rank."""
+        """Serve a rank's worker, whose copies the peer keeps, and keep copies of the peer's rank."""
         worker = {
             "key": "worker", "box": str(box), "user_id": None, "job": "local", "generation": 1, "rank": rank,
             "world_size": SERVERS, "limit_bytes": LIMIT_BYTES // 2,
@@ -174,7 +174,7 @@ class Store:
 def train(
     nursery: Nursery, setting: Setting, mode: TrafficMode, share: float, iterations: int
 ) -> dict[str, Any]:
-    """One run: the times of its iterations, how many points it made, and what its plan was."""
+    """Make one run; return the times of its iterations, its points and its plan."""
     first = WARM_ITERATIONS if mode in (TrafficMode.NONE, TrafficMode.BLOCKING) else FIRST_ITERATIONS
     assignment: Message = {
         "function": {"entry": "timed:Timed"},
@@ -230,7 +230,7 @@ def _began(box: Path) -> Path:
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each way against none: the median over rounds of how much longer its iterations are."""
+    """Compare each way with none: the median over rounds of the slow-down of iterations."""
     by_mode: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         by_mode.setdefault(run["mode"], []).append(run)
@@ -294,7 +294,7 @@ def main() -> None:
 
 
 def described(row: Mapping[str, Any]) -> str:
-    """A row in words."""
+    """Return a row in words."""
     text = f"{row['mode']:32} {row['iteration_seconds'] * 1000:7.1f} ms, {row['over_none']:+.2%}"
     if row["points_per_iteration"] is not None:
         text += f", {row['points_per_iteration']:.2f} points for each iteration"
@@ -304,13 +304,13 @@ def described(row: Mapping[str, Any]) -> str:
 
 
 def _machine() -> str:
-    """What it was measured on, and whether the runs came before whatever else the machine had to do."""
+    """Return the machine, its cores, and whether the runs had real-time priority."""
     ahead = os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
     return f"{platform.machine()}, {os.cpu_count()} cores" + (", real-time priority" if ahead else "")
 
 
 def _last_plan(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What the last run in idle times reported, without what names the event."""
+    """Return the last report of the last run in idle times, without the event's name."""
     plans = [run["plan"] for run in runs if run["plan"] and run["mode"] == TrafficMode.GEMINI.value]
     return None if not plans else {name: plans[-1][name] for name in plans[-1] if name not in ("id", "kind")}
 

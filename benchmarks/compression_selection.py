@@ -34,12 +34,12 @@ from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
 
 PUBLISHED_SECONDS = 0.179 + 0.030
-#: Strategies that are tried one by one; larger instances are drawn anew.
+#: Limit on strategies that are tried one by one; larger instances are drawn again.
 MOST_STRATEGIES = 150_000
 
 
 def resnet101() -> Question:
-    """On 64 GPUs as published, with all options on one device."""
+    """Return ResNet101 on 64 GPUs as published, with all options on one device."""
     latency = 150e-6
     links = LinkProfile(LinkRate(latency, 25e9 / 8), LinkRate(latency, 2.5e9))
     codecs = {Device.GPU: gpu_codec("dgc"), Device.CPU: cpu_codec("dgc")}
@@ -48,7 +48,7 @@ def resnet101() -> Question:
 
 
 def small(rng: np.random.Generator, tensors: int) -> Question:
-    """Random sizes, gaps and links. Of four tensors on GPUs alone: with processors there are too many
+    """Return random sizes, gaps and links. Four tensors are on GPUs alone: with processors there are too many
     strategies to try."""
     codec = str(rng.choice(["random-k", "dgc", "ef-signsgd", "onebit"]))
     links = LinkProfile(
@@ -68,7 +68,7 @@ def small(rng: np.random.Generator, tensors: int) -> Question:
 
 
 def optimum(question: Question) -> float | None:
-    """The shortest iteration of all strategies of undominated options; None where these are too many."""
+    """Return the shortest iteration over strategies of undominated options; None if there are too many."""
     by_size = question.candidates(question.columns_on(*Device))
     each = [by_size[row] for row in question.table.size_of]
     if np.prod([float(len(columns)) for columns in each]) > MOST_STRATEGIES:
@@ -77,14 +77,14 @@ def optimum(question: Question) -> float | None:
 
 
 def seconds_of(function: Callable[[], Any]) -> float:
-    """Processor time of a call."""
+    """Return the processor time of a call."""
     began = time.process_time()
     function()
     return time.process_time() - began
 
 
 def times(exact: bool) -> dict[str, float]:
-    """Of ResNet101, against the published time."""
+    """Return the times of ResNet101, against the published time."""
     question = resnet101()
     select(question)
     found = {
@@ -101,7 +101,7 @@ def times(exact: bool) -> dict[str, float]:
 
 
 def gaps(instances: int, seed: int) -> dict[str, dict[str, float]]:
-    """By tensors: instances, shares in which the optimum is found, and the worst ratio to it."""
+    """Return, by tensors, instances, shares in which the optimum is found, and the worst ratio to it."""
     rng = np.random.default_rng(seed)
     found = {}
     for tensors in (2, 3, 4):

@@ -1,4 +1,4 @@
-"""How long the decision core takes for one event and for a full replan, against jobs and GPUs.
+"""Time of the decision core for one event and for a full replan, against jobs and GPUs.
 
     python -m benchmarks.core_scaling [--json OUT] [--largest 2000] [--growth] [--repeat 3] [--seed 0]
 
@@ -8,8 +8,8 @@ a full replan right after an arrival and after a completion. Times are CPU time 
 on the machine; the ratios (growth from row to row against growth of jobs, event against replan) do not.
 
 With ``--growth`` jobs and GPUs then grow one at a time, from 100 to 10,000 jobs and from 128 to 131,072 GPUs,
-while the number of pieces of the capacity timeline is bounded: slots are half an hour long and no job ends
-later than some days from now. Shown is the exponent of each step: time grew as the size to that power.
+with a bounded number of pieces of the capacity timeline: slots are half an hour long and all jobs end within
+some days. Printed is the exponent of each step: time grew as the size to that power.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ GPUS_PER_SERVER = 8
 BEST_EFFORT_SHARE = 0.3
 SIZES = ((50, 512), (100, 1024), (300, 1024), (500, 4096), (1000, 8192), (2000, 16384))
 GROWING_JOBS = tuple((jobs, 131_072) for jobs in (120, 240, 480, 960, 1900, 3800, 7500, 12_000))
-"""Some end within the slot before the measurement: a sixth, so that the last row has about 10,000 active
+"""These include a sixth that ends within the slot before the measurement: the last row has about 10,000 active
 jobs."""
 GROWING_GPUS = tuple((400, 128 * 4**step) for step in range(6))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What jobs are like. ``minutes``: decimal logarithms of the shortest and the longest job's minutes on a
-    middle level.
+    """Distribution of jobs. ``minutes``: decimal logarithms of the shortest and the longest job's minutes on
+    a middle level.
 
-    ``bounded``: deadlines lie on slots, and jobs hold promises from the start instead of being decided one by
+    ``bounded``: deadlines are on slots, and jobs hold promises from the start instead of being decided one by
     one, which would take hours for 10,000.
     """
 
@@ -67,7 +67,7 @@ BOUNDED = Shape(1800.0, (2.0, 3.0), bounded=True)
 
 
 def random_job(rng: np.random.Generator, number: int, now: float, shape: Shape) -> JobSnapshot:
-    """A job of minutes to days; its curve rises with a random efficiency per doubling."""
+    """Return a job of minutes to days; its curve rises with a random efficiency per doubling."""
     efficiency = rng.uniform(0.6, 0.97)
     rate, rates = rng.uniform(1.0, 20.0), {}
     for doubling in range(int(rng.integers(3, 8))):
@@ -76,7 +76,7 @@ def random_job(rng: np.random.Generator, number: int, now: float, shape: Shape) 
     curve = curve_from_measurements(rates, pause_seconds=published_pause_seconds)
     alone_seconds = 60.0 * 10 ** rng.uniform(*shape.minutes)
     best_effort = rng.random() < BEST_EFFORT_SHARE
-    # Deadlines are set against the speed on a middle level, as users who need several GPUs would.
+    # Deadlines are relative to the speed on a middle level, as for users who need several GPUs.
     middle = float(curve.throughput[curve.levels.size // 2])
     deadline = now + alone_seconds * rng.uniform(0.5, 1.5) + 2 * shape.slot_seconds
     if shape.bounded:
@@ -94,7 +94,7 @@ def random_job(rng: np.random.Generator, number: int, now: float, shape: Shape) 
 
 
 def continued(snapshot: Snapshot, decision: Decision, seconds: float) -> Snapshot:
-    """The cluster ``seconds`` after a decision took effect, everybody having run as planned."""
+    """Return the cluster ``seconds`` after a decision took effect, with all jobs run as planned."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     pauses = {change.job_id: change.pause_seconds for change in decision.changes}
     jobs = []
@@ -129,7 +129,7 @@ def continued(snapshot: Snapshot, decision: Decision, seconds: float) -> Snapsho
 
 
 def steady_cluster(jobs: int, gpus: int, seed: int, shape: Shape) -> tuple[Snapshot, np.random.Generator]:
-    """A cluster on which about ``jobs`` jobs are active, a slot after a replan."""
+    """Return a cluster with about ``jobs`` active jobs, a slot after a replan."""
     rng = np.random.default_rng(seed)
     servers = tuple(
         ServerSnapshot(f"server-{number}", GPUS_PER_SERVER) for number in range(gpus // GPUS_PER_SERVER)
@@ -154,7 +154,7 @@ def steady_cluster(jobs: int, gpus: int, seed: int, shape: Shape) -> tuple[Snaps
 
 
 def timed(question: Callable[[], Any], repeat: int) -> tuple[float, Any]:
-    """Median CPU seconds, which other work on the machine disturbs less than wall time, and the last
+    """Return median CPU seconds, which other work on the machine disturbs less than wall time, and the last
     answer."""
     seconds, answer = [], None
     for _ in range(repeat):
@@ -165,13 +165,13 @@ def timed(question: Callable[[], Any], repeat: int) -> tuple[float, Any]:
 
 
 def timeline_pieces(decision: Decision) -> int:
-    """Times at which some plan changes: the most pieces that the capacity timeline can have."""
+    """Return the times at which some plan changes: the most pieces of the capacity timeline."""
     ends = [np.concatenate((plan.start, plan.end)) for plan in decision.plans.values()]
     return int(np.unique(np.concatenate(ends).round(3)).size)
 
 
 def measure(jobs: int, gpus: int, repeat: int, seed: int, shape: Shape = USUAL) -> dict[str, float]:
-    """All figures of one row."""
+    """Return all figures of one row."""
     snapshot, rng = steady_cluster(jobs, gpus, seed, shape)
     between = replace(snapshot, next_slot_at=snapshot.now + shape.slot_seconds / 2)
     easy = replace(random_job(rng, 10**6, snapshot.now, shape), service_class=ServiceClass.SLO)
@@ -211,17 +211,17 @@ GROWING = ("admit_ms", "tight_newcomer_ms", "offer_ms", "replan_arrival_ms")
 
 
 def cells_of(row: dict[str, float]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     return "  ".join(f"{row[name]:>{max(9, len(name))}.4g}" for name in COLUMNS)
 
 
 def print_heading(last: str) -> None:
-    """The table's heading."""
+    """Print the table's heading."""
     print("  ".join(f"{name:>{max(9, len(name))}}" for name in COLUMNS) + "   " + last)
 
 
 def usual_rows(largest: int, repeat: int, seed: int) -> list[dict[str, float]]:
-    """Jobs and GPUs growing together."""
+    """Return rows with jobs and GPUs growing together."""
     print_heading("growth of replan / of jobs")
     rows: list[dict[str, float]] = []
     for jobs, gpus in SIZES:
@@ -241,7 +241,7 @@ def usual_rows(largest: int, repeat: int, seed: int) -> list[dict[str, float]]:
 def growth_rows(
     sizes: tuple[tuple[int, int], ...], by: str, repeat: int, seed: int
 ) -> list[dict[str, float]]:
-    """One of jobs and GPUs growing, the timeline bounded; each row with the exponent of the step to it."""
+    """Return rows with jobs or GPUs growing, the timeline bounded, and each step's exponent."""
     print(f"\nOnly {by} grow, timeline bounded")
     print_heading("exponents of " + ", ".join(GROWING))
     rows: list[dict[str, float]] = []
@@ -264,7 +264,7 @@ def growth_rows(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; returns the exit status."""
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     parser.add_argument(

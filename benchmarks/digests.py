@@ -1,8 +1,8 @@
-"""What it costs to look at data and parameters, in percent of an iteration.
+"""Cost of checking data and parameters, in percent of an iteration.
 
-For some models on two ranks, or on a GPU alone: the look at what `train()` has changed of the parameters, in
-every iteration; the comparison of all parameters, every hundred iterations; and once for each generation,
-while it prepares, the digest of the data set's first samples.
+For some models on two ranks, or on a GPU alone: the check for parameters that `train()` has changed, in every
+iteration; the comparison of all parameters, every hundred iterations; and, once for each generation while it
+prepares, the digest of the data set's first samples.
 
     python -m benchmarks.digests [--rounds 20] [--ranks 2] [--device cpu]
 """
@@ -45,15 +45,15 @@ class Measured(TrainingFunction):
     shape: tuple[int, ...]
 
     def init_dataset(self) -> TensorDataset:
-        """As many samples as a few iterations need."""
+        """Return enough samples for a few iterations."""
         return TensorDataset(torch.randn(4 * BATCH, *self.shape))
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Plain steps, which are the shortest."""
+        """Return plain steps, which are the shortest."""
         return torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def train(self, batch: Any, model: nn.Module) -> torch.Tensor:
-        """Any loss of the output."""
+        """Return any loss of the output."""
         loss: torch.Tensor = model(batch[0]).square().mean()
         return loss
 
@@ -64,7 +64,7 @@ class Perceptron(Measured):
     shape = (256,)
 
     def init_model(self) -> nn.Module:
-        """Three layers."""
+        """Return three layers."""
         return nn.Sequential(
             nn.Linear(256, 384), nn.ReLU(), nn.Linear(384, 256), nn.ReLU(), nn.Linear(256, 10)
         )
@@ -76,7 +76,7 @@ class Transformer(Measured):
     shape, width, layers = (64, 384), 384, 6
 
     def init_model(self) -> nn.Module:
-        """An encoder."""
+        """Return an encoder."""
         layer = nn.TransformerEncoderLayer(self.width, 6, 4 * self.width, dropout=0.0, batch_first=True)
         return nn.TransformerEncoder(layer, self.layers, enable_nested_tensor=False)
 
@@ -95,7 +95,7 @@ MODELS: dict[str, type[Measured]] = {
 
 
 def seconds(work: Callable[[], object], rounds: int, device: torch.device) -> float:
-    """The median of some rounds, after one that does not count."""
+    """Return the median of some rounds, after one that does not count."""
     found = []
     for _ in range(rounds + 1):
         begun = time.perf_counter()
@@ -107,7 +107,7 @@ def seconds(work: Callable[[], object], rounds: int, device: torch.device) -> fl
 
 
 def measure(name: str, rounds: int, device: torch.device) -> None:
-    """Print one model's row; all ranks call this together."""
+    """Print one model's row. All ranks must call this together."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     function = MODELS[name]({})
     parts = build_parts(function, device, 0)
@@ -140,7 +140,7 @@ def measure(name: str, rounds: int, device: torch.device) -> None:
 
 
 def run_rank(rank: int, ranks: int, folder: str, rounds: int, kind: str) -> None:
-    """One rank measures all models."""
+    """Measure all models on one rank."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.FileStore(f"{folder}/store", ranks)

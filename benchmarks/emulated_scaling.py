@@ -1,9 +1,9 @@
-"""How emulated accelerators scale: the profiled curve on 1, 2, 4 and 8 of them, packed on one server and
+"""Scaling of emulated accelerators: the profiled curve on 1, 2, 4 and 8 of them, packed on one server and
 spread over two, against their computing alone.
 
-What the ranks exchange is really sent over the emulated links, so this says what synchronising costs on the
-declared devices, as long as the machine keeps the pace: a level whose measurement overran it by more than 5 %
-is marked as void.
+What the ranks exchange is really sent over the emulated links, so this is the cost of synchronising on the
+declared devices, provided that the machine keeps the pace: a level whose measurement overran it by more than
+5 % is marked as void.
 
     python -m benchmarks.emulated_scaling [--examples character_model ...] [--seconds 4] [--json OUT]
 """
@@ -30,13 +30,13 @@ LEVELS = [1, 2, 4, 8]
 BATCH = 64
 PLACES = {
     "packed": {"servers": [0] * 8, "racks": [0] * 8},
-    # Neighbours are never together, so that every level crosses the network.
+    # Neighbours are on different servers, so that every level crosses the network.
     "spread": {"servers": [0, 1] * 4, "racks": [0] * 8},
 }
 
 
 def measure(source: Path, places: Message, seconds: float) -> list[Message]:
-    """The levels of the curve as a profiling generation reports them."""
+    """Return the levels of the curve as a profiling generation reports them."""
     assignment: Message = {
         "function": {"entry": find_entry(source)},
         "hyperparameters": {"global_batch_size": BATCH},
@@ -58,7 +58,7 @@ def measure(source: Path, places: Message, seconds: float) -> list[Message]:
 
 
 def compare(levels: list[Message]) -> list[dict[str, Any]]:
-    """Each level's speed-up over one GPU, and its part of what computing alone would allow."""
+    """Return each level's speed-up over one GPU, and its share of what computing alone would allow."""
     model = DeviceModel.from_message(DEFAULT_DEVICE_MODEL)
     alone = levels[0]["iterations_per_second"]
     return [

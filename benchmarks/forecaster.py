@@ -1,11 +1,11 @@
-"""Forecasts of inference usage: errors beside persistence, what training costs, and what forecasting saves.
+"""Forecasts of inference usage: errors beside persistence, cost of training, and savings by forecasting.
 
     python -m benchmarks.forecaster [--seeds 4] [--curve daily] [--other bursty --other helios_vcvlY ...]
         [--servers 520]
         [--rolling ridge ...] [--json OUT]
 
-Errors are mean squared errors over the last five days of a curve, one period ahead; what came before was
-learned from. Training and forecasting are CPU time over ridge's. The second table follows the lending rule
+Errors are mean squared errors over the last five days of a curve, one period ahead, after training on the
+days before. Training and forecasting are CPU time over ridge's. The second table follows the lending rule
 over the whole curve with forecasts made as they would be live, fitted anew every day: reclaims that began
 before usage rose, and periods in which the inference cluster was short of servers.
 """
@@ -34,11 +34,11 @@ from simulation.inference.usage import FloatArray, UsageSeries
 from simulation.workloads.errors import TraceError
 
 COVERED = 0.999
-"""Share of periods that the margin in the last column is to cover."""
+"""Share of periods that the margin in the last column must cover."""
 
 
 def cpu_seconds(series: UsageSeries, name: str) -> tuple[float, float]:
-    """CPU seconds of one fit to all but five days, and of one forecast."""
+    """Return CPU seconds of one fit to all but five days, and of one forecast."""
     forecaster: Forecaster = make_forecaster(name)
     began = time.process_time()
     forecaster.fit(series.usage[: -5 * SAMPLES_PER_DAY])
@@ -51,7 +51,7 @@ def cpu_seconds(series: UsageSeries, name: str) -> tuple[float, float]:
 
 
 def accuracy(curve: str, seeds: int) -> list[dict[str, Any]]:
-    """Print and return errors by forecaster, one row a seed."""
+    """Print and return errors by forecaster, one row per seed."""
     print(f"mean squared error x 100,000 on {curve}, and as a share of persistence's")
     rows: list[dict[str, Any]] = []
     for seed in range(seeds):
@@ -66,12 +66,12 @@ def accuracy(curve: str, seeds: int) -> list[dict[str, Any]]:
         print(f"  seed {seed}: {errors}", flush=True)
         rows.append({"curve": curve, "seed": seed, "errors": dict(found.errors)})
         if series.expected is None:
-            break  # a public curve is drawn from no seed
+            break  # a public curve has no seed
     return rows
 
 
 def costs(curve: str) -> dict[str, Any]:
-    """Print and return what fits and forecasts cost beside ridge's."""
+    """Print and return the cost of fits and forecasts beside ridge's."""
     series = read_usage(curve)
     seconds = {name: cpu_seconds(series, name) for name in FORECASTERS}
     for name, (fit, forecast) in seconds.items():
@@ -83,7 +83,7 @@ def costs(curve: str) -> dict[str, Any]:
 
 
 def live_forecasts(series: UsageSeries, name: str) -> FloatArray:
-    """Forecasts as they would have been made, or the curve without noise for ``perfect``."""
+    """Return forecasts as they would have been made, or the curve without noise for ``perfect``."""
     if name == "perfect":
         if series.expected is None:
             raise ForecasterError(f"nobody can forecast {series.name} perfectly")
@@ -92,7 +92,7 @@ def live_forecasts(series: UsageSeries, name: str) -> FloatArray:
 
 
 def lending(curve: str, names: list[str], servers: int) -> list[dict[str, Any]]:
-    """Print and return what lending with each forecaster's word comes to."""
+    """Print and return the results of lending by each forecaster."""
     series, rows = read_usage(curve), []
     print(f"lending of {servers} servers over {series.usage.size} periods of {curve}; periods short (worst)")
     for name in names:
@@ -132,7 +132,7 @@ def lending(curve: str, names: list[str], servers: int) -> list[dict[str, Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; returns the exit status."""
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--curve", default="daily", help="the curve of the acceptance")

@@ -1,12 +1,12 @@
-"""Finding the partition of a model's gradients: Cupcake's exact program beside the same in plain Python and
-beside Algorithm 5.1.
+"""Search for the partition of a model's gradients: Cupcake's exact program beside the same in plain Python
+and beside Algorithm 5.1.
 
     python -m benchmarks.fusion [--rounds 3] [--json OUT]
 
-Times are of the processor, the least of some rounds. The exact program's contain making its tables and taking
-the partition with the fewest groups, which the plain one does without; both find the same iteration time,
-which is checked. The search is given up after 5,000 partial partitions, and what it has found by then is
-told. `--json` writes the figures.
+Times are processor time, the least of some rounds. The exact program's include building its tables and
+choosing the partition with the fewest groups, which the plain one omits; both must find the same iteration
+time, which is checked. The search stops after 5,000 partial partitions, and its best result by then is
+printed. `--json` writes the figures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Found = TypeVar("Found")
 
 
 def least_seconds(work: Callable[[], Found], rounds: int) -> tuple[float, Found]:
-    """The least processor time of some rounds, and what the last one found."""
+    """Return the least processor time of some rounds, and the last result."""
     least = float("inf")
     for _round in range(rounds):
         began = time.process_time()
@@ -49,7 +49,7 @@ def least_seconds(work: Callable[[], Found], rounds: int) -> tuple[float, Found]
 
 
 def in_plain_python(problem: FusionProblem) -> float:
-    """The smallest iteration time, by the same program with lists in place of arrays."""
+    """Return the smallest iteration time, by the same program with lists instead of arrays."""
     work, transfer = problem.work_table.tolist(), problem.transfer_table.tolist()
     frontiers: list[list[tuple[float, float]]] = [[(0.0, 0.0)]]
     for end in range(1, problem.tensors + 1):
@@ -67,7 +67,7 @@ def in_plain_python(problem: FusionProblem) -> float:
 
 
 def measured(name: str, codec: str, rounds: int) -> dict[str, object]:
-    """One model under one codec: seconds of each way, and what it found over the optimum."""
+    """Return one model under one codec: seconds of each way, and its result over the optimum."""
     model = measured_model(name, 0.05)
 
     def problem() -> FusionProblem:

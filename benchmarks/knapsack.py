@@ -3,9 +3,9 @@ scale.
 
     python -m benchmarks.knapsack [--json OUT] [--repeat 5] [--seed 0]
 
-First the knapsack alone, at the size that was published (354 items, 245 GPUs) and far beyond: dynamic
-programming, compiled; the same question as an integer program (HiGHS); the same dynamic programming in plain
-Python; and the greedy fallback, whose value is shown as a share of the optimum. All in one run, on one core.
+First the knapsack alone, at the published size (354 items, 245 GPUs) and far beyond: dynamic programming,
+compiled; the same question as an integer program (HiGHS); the same dynamic programming in plain Python; and
+the greedy fallback, whose value is shown as a share of the optimum. All in one run, on one core.
 
 Then one division of 443 owned servers and 520 of the inference cluster, of which 170 are on loan, among 2,100
 jobs of which most run: with nothing new, after five jobs ended, and from nothing; against a quarter of all
@@ -65,7 +65,7 @@ CASES = (
 
 
 def seconds_of(function: Callable[[], Any], repeat: int) -> float:
-    """Median time of a call, after one that loads what is compiled."""
+    """Return the median time of a call, after one that loads compiled code."""
     function()
     times = []
     for _ in range(repeat):
@@ -76,8 +76,8 @@ def seconds_of(function: Callable[[], Any], repeat: int) -> float:
 
 
 def random_groups(rng: np.random.Generator, items: int) -> ItemGroups:
-    """Elastic jobs whose range is twice their base demand, of 2 to 8 GPUs a worker: single ones would fill
-    every gap."""
+    """Return elastic jobs whose range is twice their base demand, of 2 to 8 GPUs a worker; single-GPU workers
+    would fill every gap."""
     offsets, weight, value = [0], [], []
     while offsets[-1] < items:
         base = int(rng.integers(1, 17))
@@ -91,7 +91,7 @@ def random_groups(rng: np.random.Generator, items: int) -> ItemGroups:
 
 
 def program_value(groups: ItemGroups, capacity: int) -> float:
-    """The optimum found by an integer program."""
+    """Return the optimum found by an integer program."""
     items, count = groups.weight.size, groups.present.size
     group_of = np.repeat(np.arange(count), np.diff(groups.offsets))
     one_each = coo_array((np.ones(items), (group_of, np.arange(items))), shape=(count, items))
@@ -107,7 +107,7 @@ def program_value(groups: ItemGroups, capacity: int) -> float:
 
 
 def plain_value(groups: ItemGroups, capacity: int) -> float:
-    """The optimum by the textbook's loops in plain Python."""
+    """Return the optimum by the textbook's loops in plain Python."""
     best = [0.0] * (capacity + 1)
     weights, values, offsets = groups.weight.tolist(), groups.value.tolist(), groups.offsets.tolist()
     for first, last in zip(offsets, offsets[1:], strict=False):
@@ -121,7 +121,7 @@ def plain_value(groups: ItemGroups, capacity: int) -> float:
 
 
 def measure_knapsack(items: int, capacity: int, repeat: int, seed: int) -> dict[str, Any]:
-    """One size: times and how the values compare."""
+    """Return times and values at one size."""
     groups = random_groups(np.random.default_rng(seed), items)
     choice: Choice = choose_items(groups, capacity)
     shares = []
@@ -148,8 +148,8 @@ def measure_knapsack(items: int, capacity: int, repeat: int, seed: int) -> dict[
 
 
 def random_demands(rng: np.random.Generator, jobs: int, elastic_share: float, mixing: bool) -> Demands:
-    """Jobs like those of the published trace: mostly small, a fifth may run on loan, few are elastic; or all
-    may do all."""
+    """Return jobs like those of the published trace: mostly small, a fifth may run on loan, few are elastic;
+    or all jobs may do everything."""
     gpus, owned, lent = [], [], []
     for _ in range(jobs):
         total = int(rng.choice([1, 2, 4, 8, 16], p=[0.7, 0.15, 0.1, 0.04, 0.01]))
@@ -170,14 +170,14 @@ def random_demands(rng: np.random.Generator, jobs: int, elastic_share: float, mi
 
 
 def _speeds(listed: list[tuple[np.ndarray, np.ndarray]]) -> Speeds:
-    """Rates of all jobs on one kind."""
+    """Return rates of all jobs on one kind."""
     offsets = np.concatenate(([0], np.cumsum([numbers.size for numbers, _ in listed])))
     workers = np.concatenate([numbers for numbers, _ in listed])
     return Speeds(offsets, workers, np.concatenate([rates for _, rates in listed]))
 
 
 def without(workers: WorkerMap, jobs: np.ndarray) -> WorkerMap:
-    """The map after some jobs lost all their workers."""
+    """Return the map after some jobs lost all their workers."""
     counts = np.diff(workers.offsets)
     stays = np.repeat(~np.isin(np.arange(counts.size), jobs), counts)
     counts = np.where(np.isin(np.arange(counts.size), jobs), 0, counts)
@@ -190,7 +190,7 @@ def without(workers: WorkerMap, jobs: np.ndarray) -> WorkerMap:
 
 
 def measure_tick(case: Case, scale: float, repeat: int, seed: int) -> dict[str, Any]:
-    """One scheduler tick, in three situations, at a share of the full scale."""
+    """Measure one scheduler tick, in three situations, at a share of the full scale."""
     rng = np.random.default_rng(seed)
     owned, on_loan, servers = (
         round(number * scale)
@@ -222,7 +222,7 @@ def measure_tick(case: Case, scale: float, repeat: int, seed: int) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print both tables; returns the exit status."""
+    """Print both tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     parser.add_argument("--repeat", type=int, default=5, help="runs of which the median is taken")

@@ -1,12 +1,12 @@
-"""What keeps servers from going to and fro: the lending rule with hysteresis and a least time, beside the
-published one.
+"""Measures against moving servers back and forth: the lending rule with hysteresis and a minimum time, beside
+the published one.
 
     python -m benchmarks.lending_steadiness [--days 14] [--seeds 2] [--servers 2 16 520]
         [--curve daily bursty]
 
 Follows the rule over usage curves, once as published and once for each setting, with the last sample as its
-forecast. Printed are the moves of servers over those of the published rule, the share of the cluster that is
-on loan over its, and the periods in which a server was missing. Simulated: the rule alone, without jobs.
+forecast. Printed are the moves of servers over those of the published rule, the share of the cluster on loan
+over its share, and the periods in which a server was missing. Simulated: the rule alone, without jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lending.core.replay import LendingHistory, follow
 from simulation.inference.catalogue import read_usage
 
 PERIODS_PER_DAY = 288
-#: Hysteresis as a share of the cluster, and the least time in periods of five minutes.
+#: Hysteresis as a share of the cluster, and the minimum time in periods of five minutes.
 SETTINGS = (
     (0.0, 0),
     (HYSTERESIS_FRACTION, 0),
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def headroom(servers: int) -> float:
-    """Of a handful of servers two per cent would be a whole one."""
+    """Return the headroom: two per cent, but none with few servers, of which it would be a whole one."""
     return HEADROOM_FRACTION if servers > 10 else 0.0
 
 

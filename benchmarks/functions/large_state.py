@@ -1,7 +1,7 @@
-"""A function whose state is as large as wanted and whose iterations cost next to nothing.
+"""A function with state of a chosen size and nearly free iterations.
 
-Most of its weights are frozen, as where the head of a pretrained model is trained. So the time of a change of
-workers is the time that its state takes.
+Most of its weights are frozen, as when the head of a pretrained model is trained. So the time of a change of
+workers is the time for its state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TENSOR_BYTES = 16 << 20
 
 
 class Backbone(nn.Module):
-    """Frozen weights that only one of many outputs looks at, and a trained head."""
+    """Frozen weights, of which only one output is used, and a trained head."""
 
     def __init__(self, state_bytes: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Backbone(nn.Module):
         self.head = nn.Linear(8, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The head's output."""
+        """Return the head's output."""
         scaled: Tensor = self.head(inputs) + self.frozen[0][0]
         return scaled
 
@@ -36,19 +36,19 @@ class LargeState(TrainingFunction):
     """Learns a line beside `state_bytes` of frozen weights."""
 
     def init_model(self) -> nn.Module:
-        """Frozen weights and a head."""
+        """Return frozen weights and a head."""
         return Backbone(int(self.hyperparameters["state_bytes"]))
 
     def init_dataset(self) -> Dataset:
-        """Points on a line."""
+        """Return points on a line."""
         points = torch.linspace(-1, 1, 256).unsqueeze(1).repeat(1, 8)
         return TensorDataset(points, points[:, :1] * 3 + 1)
 
     def init_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adam on the head."""
+        """Return Adam on the head."""
         return torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=1e-3)
 
     def train(self, batch: tuple[Tensor, Tensor], model: nn.Module) -> Tensor:
-        """Squared error."""
+        """Return the squared error."""
         inputs, wanted = batch
         return nn.functional.mse_loss(model(inputs), wanted)

@@ -1,4 +1,4 @@
-"""Whether lossless plans give the sums of all-reduces to the bit, where gradients are whole numbers."""
+"""Whether lossless plans give the sums of all-reduces bit by bit, with gradients of whole numbers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from communication.profiles.model import ModelProfile
 from workers.runtime.at_home.local_agent import LocalAgent
 
 ITERATIONS = 12
-#: Of the backward pass and of all else: this is no measurement of time.
+#: Seconds of the backward pass and of all else; this is no measurement of time.
 SECONDS = 0.02
-#: The function that has gradients of whole numbers as well.
+#: The function with an option for gradients of whole numbers.
 COUNTS = "popular:Popular"
 
 
 def counting(scene: Scene) -> Scene:
-    """The same table, placement and links, with gradients that count how often a row was seen."""
+    """Return the same table, placement and links, with gradients that count how often a row was seen."""
     setting = scene.setting
     shape = setting.hyperparameters
     elements = np.array([shape["width"], shape["items"] * shape["width"]])
     model = ModelProfile("counting", ("bias", "items.weight"), elements, np.array([0.0, SECONDS]), SECONDS)
     counted = replace(scene, setting=replace(setting, hyperparameters={**shape, "whole": True}, model=model))
-    # Not the links on which this model would scale as published.
+    # Keep the original links, not those on which this model would scale as published.
     return replace(counted, link_factor=scene.link_factor * scene.network / counted.network)
 
 
 def sums_are_equal(agent: LocalAgent, scene: Scene) -> dict[str, bool]:
-    """By planner, whether all parameters have the bits that they have without a plan, after each of a dozen
-    steps. The plans are made for these gradients."""
+    """Return, by planner, whether all parameters are bitwise equal to those without a plan after each of a
+    dozen steps. The plans are made for these gradients."""
     scene = counting(scene)
     made = plans(scene, measure(agent, scene, None, 0.5).profile)
     reference = _bits(agent, scene, None)
@@ -46,7 +46,7 @@ def sums_are_equal(agent: LocalAgent, scene: Scene) -> dict[str, bool]:
 
 
 def _bits(agent: LocalAgent, scene: Scene, plan: Plan | None) -> list[float]:
-    """The checksum of the parameters that each iteration began with, but the first."""
+    """Return the checksum of the parameters at the beginning of each iteration but the first."""
     told: dict[str, Any] = scene.assignment(0.5)
     for key in ("purpose", "profile"):
         del told[key]

@@ -1,4 +1,4 @@
-"""Measurements of a scene by profiling generations of real workers, and plans of what they told."""
+"""Measurements of a scene by profiling generations of real workers, and plans made from them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from workers.runtime.at_home.local_agent import LocalAgent, stage_packages
 from workers.runtime.at_home.local_nursery import Nursery
 from workers.runtime.profiling import VOID_OVERRUN
 
-#: In the place of links that these ranks do not have.
+#: Stands for links that these ranks do not have.
 NO_LINK = LinkProfile(LinkRate(0.0, 1e15), LinkRate(0.0, 1e15))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A level of all ranks. ``profile``: the record of its gradients, as an agent takes it."""
+    """A level of all ranks. ``profile``: the record of its gradients, as an agent receives it."""
 
     iteration_seconds: float
     overrun: float
@@ -45,14 +45,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """A planner's best: what is predicted, and what a generation is given."""
+    """A planner's best plan: the prediction, and the input of a generation."""
 
     candidate: CandidatePlan
     runtime_plan: dict[str, Any]
 
     @property
     def predicted_seconds(self) -> float:
-        """Of an iteration."""
+        """Predicted seconds of an iteration."""
         return self.candidate.predicted.iteration_seconds
 
 
@@ -69,7 +69,7 @@ def local_agent() -> Iterator[LocalAgent]:
 
 
 def measure(agent: LocalAgent, scene: Scene, plan: Plan | None, seconds: float) -> Measured:
-    """Train under a plan, or without one, for about so many seconds."""
+    """Train under a plan, or without one, for about ``seconds`` seconds."""
     assignment = scene.assignment(seconds)
     if plan is not None:
         assignment["runtime_plan"] = plan.runtime_plan
@@ -89,7 +89,7 @@ def measure(agent: LocalAgent, scene: Scene, plan: Plan | None, seconds: float) 
 
 
 def question(scene: Scene, profile: dict[str, Any]) -> PlanQuestion:
-    """What the control plane would ask of a profile; the codec is the one that was published with it."""
+    """Return the control plane's question for a profile; the codec is the one published with it."""
     codec = scene.setting.codec
     return PlanQuestion(
         scene.setting.name,
@@ -104,7 +104,7 @@ def question(scene: Scene, profile: dict[str, Any]) -> PlanQuestion:
 
 
 def plans(scene: Scene, profile: dict[str, Any]) -> dict[str, Plan]:
-    """The best plan of each planner for a profile, `dense` among them."""
+    """Return the best plan of each planner for a profile, `dense` among them."""
     asked = question(scene, profile)
     choice = choose(asked)
     found = {each.planner: each for each in (choice.chosen, *choice.beaten)}
@@ -116,7 +116,7 @@ def plans(scene: Scene, profile: dict[str, Any]) -> dict[str, Plan]:
 
 
 def _runtime_plan(scene: Scene, candidate: CandidatePlan, asked: PlanQuestion) -> dict[str, Any]:
-    """As the control plane makes it of a plan's messages."""
+    """Return the runtime plan that the control plane would make of a plan's messages."""
     messages, rest = candidate.messages, others(asked, candidate)
     names = () if rest is None else rest.tensor_names
     orders = GradientOrders(messages.get("sparse"), messages.get("rest"), names) if messages else None

@@ -1,8 +1,8 @@
 """A published setting on emulated devices and links: a model's shape, its times, and links on which training
 without a plan scales as published.
 
-Sizes of tensors, bandwidths and thresholds of codecs are divided by `DIVISOR`; times are kept. Where a
-machine is too slow for that, everything lasts longer alike (`slower`): gaps, codecs, and what links take.
+Sizes of tensors, bandwidths and thresholds of codecs are divided by `DIVISOR`; times are unchanged. If a
+machine is too slow for that, `slower` lengthens all times alike: gaps, codecs, and transfers.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from communication.zen.iteration import dense_traffic
 
 FUNCTIONS = Path(__file__).parent / "functions"
 DIVISOR = 32
-#: Of a collective call among four, which is two steps of messages (Espresso 4.3).
+#: Seconds of a collective call among four, which is two steps of messages (Espresso 4.3).
 CALL_SECONDS = 150e-6
-#: So much faster than needed are links: dense training must not scale worse than published.
+#: Links are faster than needed by this share: dense training must not scale worse than published.
 MARGIN = 0.03
 Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What was published, and what it needs here.
+    """A published setting, with its scale here.
 
     Attributes:
         source, entry: of the training function. hyperparameters: without the batch.
-        samples: of a batch, on each rank.
+        samples: samples of a batch, on each rank.
         model: tensors with the published gaps, and everything else of an iteration.
-        codec: that was published for it; none where nothing may be lost.
-        scaling: published, of training without a plan, over computing alone.
-        planner: whose plan is compared. aim: at least so many times dense.
+        codec: the one published for it; none if nothing may be lost.
+        scaling: published scaling of training without a plan, over computing alone.
+        planner: planner whose plan is compared. aim: least speed-up over dense.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Scene:
-    """A setting on so many servers with so many GPUs each, where all lasts `slower` times as long.
+    """A setting on a number of servers and GPUs on each, where all times are `slower` times as long.
 
-    ``link_factor``, ``codec_factor``: of the links' rate and of codecs' times, which nobody is told.
-    ``scales_on``: where training without a plan scales as published on these links; None for here.
+    ``link_factor``, ``codec_factor``: factors on the links' rate and on codecs' times, unknown to planners.
+    ``scales_on``: placement on which training without a plan scales as published; None for this one.
     """
 
     setting: Setting
@@ -78,17 +78,17 @@ class Scene:
 
     @property
     def compute_seconds(self) -> float:
-        """Of an iteration on one device that sends nothing."""
+        """Computing time of an iteration on one device that sends nothing."""
         return self.slower * self.setting.model.compute_seconds
 
     @property
     def servers(self) -> list[int]:
-        """Of each rank."""
+        """Server of each rank."""
         each = self.placement.gpus_per_server
         return [rank // each for rank in range(self.placement.workers)]
 
     def assignment(self, seconds: float) -> Message:
-        """Of a measurement at the level of all ranks for so long; it may last much longer in all."""
+        """Return the assignment of a measurement at the level of all ranks; its limit is much longer."""
         one = self.setting
         batch = one.samples * self.placement.workers
         return {
@@ -122,7 +122,7 @@ class Scene:
         }
 
     def _codec(self, name: str) -> Message:
-        """The published times, with the threshold divided like everything that is sent."""
+        """Return the published times, with the threshold divided like all sizes."""
         published, factor = gpu_codec(name), self.slower * self.codec_factor
         return {
             "codec": name,
@@ -152,7 +152,7 @@ class Scene:
 
 
 def scaled(codec: CodecProfile) -> CodecProfile:
-    """A codec whose thresholds are divided as sizes are."""
+    """Return a codec whose thresholds are divided as sizes are."""
     return CodecProfile(
         codec.name,
         codec.device,
@@ -165,8 +165,8 @@ def scaled(codec: CodecProfile) -> CodecProfile:
 
 
 def _network(setting: Setting, placement: PlacementShape) -> float:
-    """The rate with which training without a plan scales as published, and a little more. It sets links; what
-    then happens on them is measured."""
+    """Return the rate with which training without a plan scales as published, plus a margin. It sets links;
+    the results on them are measured."""
     model = setting.model
     wanted = model.compute_seconds / setting.scaling
     low, high = 1e3, 1e12
@@ -211,13 +211,13 @@ def _fitted(
     )
 
 
-#: Of the published LSTM: 406 million parameters in its table and 20 million in layers.
+#: The published LSTM: 406 million parameters in its table and 20 million in layers.
 _ITEMS, _WIDTH, _HIDDEN = 198_000, 64, 4800
 
 
 def _popular() -> Setting:
-    """The published LSTM's sizes, density and computing (Zen 4.1 and 4.3), as a recommender. Its table's
-    gradient is the last one."""
+    """Return the published LSTM's sizes, density and computing (Zen 4.1 and 4.3), as a recommender. Its
+    table's gradient is the last one."""
     names = ("layers.2.bias", "layers.2.weight", "layers.0.bias", "layers.0.weight", "items.weight")
     elements = np.array([64, 64 * _HIDDEN, _HIDDEN, _WIDTH * _HIDDEN, _ITEMS * _WIDTH])
     backward = 0.204 * 2 / 3
@@ -237,8 +237,8 @@ def _popular() -> Setting:
     )
 
 
-#: By name. What an iteration takes beside the backward pass and how it scales without a plan: specifications
-#: of Espresso 4.2 to 4.4 and Cupcake 4.3 (ResNet50 16 ms beside 32, in proportion to the profile's gaps).
+#: By name. Time of an iteration besides the backward pass, and scaling without a plan: specifications of
+#: Espresso 4.2 to 4.4 and Cupcake 4.3 (ResNet50 16 ms beside 32, in proportion to the profile's gaps).
 SETTINGS = {
     each.name: each
     for each in (

@@ -1,4 +1,4 @@
-"""What a day of lending came to, by the platform's rows."""
+"""Results of a day of lending, from the platform's rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lending.core.lending_rule import LendingRule
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run came to. Seconds and hours are the platform's own, not the curve's.
+    """Results of one run. Seconds and hours are the platform's own, not the curve's.
 
-    ``short_periods``: with a server missing at some moment; ``missing_servers``: the most of each period,
-    added up; ``short_by_mean``: periods whose mean usage takes more servers than were at home at their end.
-    ``ahead_and_needed``: of the reclaims ahead of usage, those for which the next sample alone would have
-    asked. ``seconds_to_return``: from the choice of an order's servers until the last was home;
+    ``short_periods``: periods with a server missing at some moment; ``missing_servers``: the maximum of each
+    period, added up; ``short_by_mean``: periods whose mean usage takes more servers than were at home at
+    their end. ``ahead_and_needed``: of the reclaims ahead of usage, those that the next sample alone would
+    have ordered. ``seconds_to_return``: from the choice of an order's servers until the last was home;
     ``late_returns`` took longer than a period.
     """
 
@@ -55,7 +55,7 @@ class Figures:
 
 
 def union_seconds(spans: Sequence[Span], since: datetime, until: datetime) -> float:
-    """Seconds between ``since`` and ``until`` that lie in at least one span."""
+    """Return the seconds between ``since`` and ``until`` that are in at least one span."""
     total, covered_until = 0.0, since
     for begin, end in sorted(spans):
         begin, end = max(begin, covered_until), min(end, until)
@@ -66,7 +66,7 @@ def union_seconds(spans: Sequence[Span], since: datetime, until: datetime) -> fl
 
 
 def lent_seconds(changes: Sequence[tuple[datetime, int]], since: datetime, until: datetime) -> float:
-    """Server-seconds away from home between two times, of changes in the number that is away, oldest
+    """Return the server-seconds away from home between two times, given changes in the number away, oldest
     first."""
     total = 0.0
     for position, (begin, away) in enumerate(changes):
@@ -76,7 +76,7 @@ def lent_seconds(changes: Sequence[tuple[datetime, int]], since: datetime, until
 
 
 def figures(scene: Scene, samples: Sequence[dict[str, Any]], rule: LendingRule) -> Figures:
-    """What happened over the periods of these samples, by the platform's rows. Adds its forecast to each
+    """Return the results over the periods of these samples, by the platform's rows. Adds its forecast to each
     sample."""
     inference = scene.operator.inference
     since = moment_of(samples[0]["period_ends_at"]) - scene.period
@@ -88,7 +88,7 @@ def figures(scene: Scene, samples: Sequence[dict[str, Any]], rule: LendingRule) 
         [
             order
             for order in orders(INFERENCE_CLUSTER, limit=500)
-            # What this benchmark asked back by hand before the run is no figure of it.
+            # Exclude this benchmark's own reclaims before the run.
             if order["source"] == "scheduler" and since <= moment_of(order["created_at"]) < until
         ]
         for orders in (inference.loan_orders, inference.reclaim_orders)
@@ -132,7 +132,7 @@ def was_needed(
     events: Sequence[Mapping[str, Any]],
     rule: LendingRule,
 ) -> bool:
-    """Whether the sample of the period in which the order was given asks for servers by itself."""
+    """Return whether the sample of the order's period asks for servers by itself."""
     at = moment_of(order["created_at"])
     on_loan = [event["on_loan"] for event in events if moment_of(event["happened_at"]) < at]
     following = [sample["usage"] for sample in samples if moment_of(sample["period_ends_at"]) > at]
@@ -140,12 +140,12 @@ def was_needed(
 
 
 def away_from_home(events: Sequence[Mapping[str, Any]]) -> list[tuple[datetime, int]]:
-    """How many servers are away, from each event on."""
+    """Return how many servers are away, from each event on."""
     return [(moment_of(event["happened_at"]), event["on_loan"] + event["reclaiming"]) for event in events]
 
 
 def moment_of(text: str) -> datetime:
-    """A time as the platform tells it."""
+    """Parse a time of the platform."""
     return datetime.fromisoformat(text)
 
 
@@ -154,7 +154,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def print_run(name: str, found: Figures) -> None:
-    """The figures of one setting for people."""
+    """Print the results of one setting."""
     share = "none" if found.share_ahead is None else f"{found.share_ahead:.0%}"
     print(
         f"{name}: {found.periods} periods, {found.short_periods} short by {found.missing_servers} servers in "

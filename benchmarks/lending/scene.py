@@ -1,4 +1,4 @@
-"""A platform that lends on a running day: its settings, and everybody who asks something of it."""
+"""A platform that lends on a running day: its settings, and its clients."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Span = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to lend. ``uses_margin``: add to forecasts what covers nearly all of their errors.
+    """One way to lend. ``uses_margin``: add to forecasts a margin that covers nearly all of their errors.
 
-    ``hold_periods``: the least time of a server on loan and at home, in periods; with the hysteresis as a
-    demo has it.
+    ``hold_periods``: the minimum time of a server on loan and at home, in periods; with the hysteresis of a
+    demo.
     """
 
     forecaster: str
@@ -55,7 +55,7 @@ class Setting:
 
 
 class Scene:
-    """The platform with everybody who asks something of it."""
+    """The platform with all of its clients."""
 
     def __init__(
         self, platform: Platform, servers: int, period_seconds: float, seed: int, curve: str = CURVE
@@ -84,7 +84,7 @@ class Scene:
             connection.close()
 
     def forecasts(self, since: datetime) -> dict[datetime, dict[str, Any]]:
-        """What was expected of the periods that ended later, by their ends."""
+        """Return the forecasts for periods that ended later, by their ends."""
         found = self.rows(
             "select period_ends_at, usage, forecaster from lending_usageforecast where period_ends_at > %s",
             since,
@@ -92,8 +92,8 @@ class Scene:
         return {ends_at: {"forecast": usage, "forecaster": name} for ends_at, usage, name in found}
 
     def work_on_loan(self, since: datetime) -> list[list[Span]]:
-        """When inference servers held training work that had not ended before ``since``, a list for each
-        server."""
+        """Return when inference servers held training work that had not ended before ``since``, a list for
+        each server."""
         found = self.rows(
             "select s.id, a.held_at, coalesce(a.released_at, now()) from scheduling_assignment a join "
             "cluster_gpu g on g.id = a.gpu_id join cluster_server s on s.id = g.server_id where "
@@ -107,7 +107,7 @@ class Scene:
         return list(spans.values())
 
     def report_past(self, first: int) -> None:
-        """Report the curve's fortnight before its sample ``first``, as if it had just passed."""
+        """Report the curve's two weeks before its sample ``first``, as if they had just passed."""
         seconds = self.period.total_seconds()
         newest = datetime.fromtimestamp(time.time() // seconds * seconds, tz=UTC)
         past = self.usage[max(0, first - LONGEST_HISTORY) : first]
@@ -123,7 +123,7 @@ class Scene:
             self.scheduler.inference.report_usage(INFERENCE_CLUSTER, samples[begin : begin + LARGEST_REPORT])
 
     def train(self) -> dict[str, Any]:
-        """Have the network trained in its queue and wait for it."""
+        """Train the network in its queue and wait for it."""
         inference = self.operator.inference
         inference.train(INFERENCE_CLUSTER, NETWORK)
         wait_until(
@@ -137,13 +137,13 @@ class Scene:
         return training
 
     def margin(self, first: int) -> float:
-        """What covers nearly all errors of the network on the five days before ``first``, learned from those
-        before them."""
+        """Return what covers nearly all errors of the network on the five days before ``first``, trained on
+        those before them."""
         found = forecast_errors(self.usage[:first], [make_forecaster(NETWORK)])
         return margin_covering(found.forecasts[NETWORK], found.truth, COVERED)
 
     def bring_home(self) -> None:
-        """Ask everything back and wait until it is there."""
+        """Reclaim all servers and wait until they are home."""
         inference = self.operator.inference
         inference.ask_back(INFERENCE_CLUSTER, str(uuid.uuid4()), self.servers)
         at_home = wait_until(
@@ -175,7 +175,7 @@ def start_training(platform: Platform) -> list[Any]:
 
 @contextmanager
 def emulator(scene: Scene, setting: Setting, start_hour: float) -> Iterator[None]:
-    """The emulated inference scheduler as a process of its own."""
+    """Run the emulated inference scheduler in its own process."""
     command = [
         sys.executable, "-m", "workers.inference_emulator", "--usage", scene.curve, "--seed", str(scene.seed),
         "--start-hour", str(start_hour), "--uses-forecast" if setting.uses_forecast else "--no-uses-forecast",

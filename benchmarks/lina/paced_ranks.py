@@ -1,4 +1,4 @@
-"""A small mixture of experts on ranks whose links and computation take the time that is declared for them."""
+"""A small mixture of experts on ranks whose links and computation take declared times."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Setting:
         return max(1, int(on_link / (2 * (self.packing - 1)) / (2 * WIDTH * 4)))
 
     def model(self, rates: Rates) -> StepModel:
-        """Return what the simulator is asked."""
+        """Return the simulator's input."""
         unit_bytes = self.bytes_per_second * self.unit_seconds
         groups = (self.ranks, self.ranks // self.packing)
         expert_bytes = self.packing * 2 * WIDTH * self.hidden * 4
@@ -106,8 +106,8 @@ SETTINGS = {
 
 
 class Clock:
-    """Emulated time of what a rank computes, on the monotonic clock. It is never ahead of that clock; a host
-    that is late for a while makes up for it. One per process."""
+    """Emulated time of a rank's computation, on the monotonic clock. It is never ahead of that clock; a host
+    that is late for a while catches up. One per process."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -120,12 +120,12 @@ class Clock:
         self.spend(0.0)
 
     def spend(self, seconds: float) -> None:
-        """Compute for so long."""
+        """Compute for ``seconds``."""
         self.at += seconds
         time.sleep(max(0.0, self.at - time.monotonic()))
 
     def reach(self, at: float) -> None:
-        """Go on no earlier than `at`."""
+        """Advance to `at` if it is later."""
         self.at = max(self.at, at)
 
 
@@ -141,7 +141,7 @@ class PacedLink:
         self._changed = threading.Condition()
 
     def begin(self, traffic: Traffic, size: float, at: float) -> Callable[[], float]:
-        """Begin a transfer at `at`; return a call that waits for its end and returns when that was."""
+        """Begin a transfer at `at`; return a call that waits for its end and returns the time of the end."""
         name = EXPERTS if traffic is Traffic.ALL_TO_ALL else GRADIENTS
         with self._changed:
             self._link.advance(time.monotonic())
@@ -164,7 +164,7 @@ class PacedLink:
 
 @dataclass
 class PacedWork:
-    """A collective that has ended once it has come and the link has carried it."""
+    """A collective that ends once it has arrived and the link has carried it."""
 
     work: Any
     carried: Callable[[], float]
@@ -192,7 +192,7 @@ class Several:
 
 
 class PacedCommunication(ScheduledCommunication):
-    """Operations travel over a paced link; who waits for them goes on in emulated time.
+    """Operations over a paced link; waiting for them advances emulated time.
 
     Attributes:
         packing: hosts of each expert.
@@ -229,7 +229,7 @@ class PacedCommunication(ScheduledCommunication):
         CLOCK.reach(max(self._free_at.values()))
 
     def take_all_to_all_seconds(self) -> float:
-        """Return the time in which an all-to-all was under way since the last call."""
+        """Return the time during which an all-to-all was under way since the last call."""
         covered, until = 0.0, float("-inf")
         spans = sorted(span for one, span in self.spans.items() if one.traffic is Traffic.ALL_TO_ALL)
         for began, ended in spans:
@@ -345,7 +345,7 @@ def spend(tokens: Tensor, seconds: float) -> Tensor:
 
 
 class SlowExpert(nn.Module):
-    """An expert that takes as long for its rows as is declared."""
+    """An expert that takes the declared time for its rows."""
 
     def __init__(self, inner: nn.Module, seconds_per_row: float) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ class SlowExpert(nn.Module):
 
 
 class Layer(nn.Module):
-    """Something dense, then a mixture of experts to which tokens go evenly."""
+    """A dense part, then a mixture of experts over which tokens are spread evenly."""
 
     route: Tensor
 
@@ -384,7 +384,7 @@ class Layer(nn.Module):
         return outputs
 
     def slow_combination(self) -> None:
-        """Let the combination take its time; its backward pass begins after the hold."""
+        """Give the combination its time; its backward pass begins after the hold."""
         exchange = self.moe.exchange
         watch = exchange.watch_combined
         exchange.watch_combined = lambda combined: watch(spend(combined, self.combine))  # type: ignore[method-assign]

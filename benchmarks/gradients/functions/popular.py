@@ -1,7 +1,7 @@
-"""Recommends from what a person has seen: rows of one large table, of which some are far more popular.
+"""Recommends from a user's history: rows of one large table, some of them far more popular than others.
 
 The table's gradient is dense, and nearly all zeros. With `whole` all gradients are whole numbers, so that
-their sums are exact in any order; each iteration tells which bits all parameters have.
+their sums are exact in any order; each iteration reports a checksum of all parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHOICES = 64
 
 
 class Histories(Dataset[tuple[Tensor, Tensor]]):
-    """What people have seen, and what they chose then. An item's popularity falls as a power of its rank."""
+    """Histories and the choices that followed. An item's popularity falls as a power of its rank."""
 
     def __init__(self, items: int, seen: int, power: float, beyond: float) -> None:
         self.seen = seen
@@ -40,7 +40,7 @@ class Histories(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Towers(nn.Module):
-    """The sum of what was seen, and layers upon it."""
+    """The sum of the history's rows, and layers on top of it."""
 
     def __init__(self, items: int, width: int, hidden: int) -> None:
         super().__init__()
@@ -49,12 +49,12 @@ class Towers(nn.Module):
         nn.init.normal_(self.items.weight, std=0.1)
 
     def forward(self, seen: Tensor) -> Tensor:
-        """A score of each choice."""
+        """Return a score of each choice."""
         return self.layers(self.items(seen))
 
 
 class Sums(nn.Module):
-    """The sum of all that was seen, and of a vector for each sample: gradients count."""
+    """The sum of the history's rows and of a vector for each sample, so that gradients count."""
 
     def __init__(self, items: int, width: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Sums(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, seen: Tensor) -> Tensor:
-        """Its elements added up."""
+        """Return the sum of its elements."""
         return (self.items(seen) + self.bias).sum()
 
 
@@ -90,7 +90,7 @@ class Popular(TrainingFunction):
 
 
 def _checksum(model: nn.Module) -> int:
-    """Of all parameters, bit by bit; below 2^32."""
+    """Return a checksum of all parameters, bit by bit; below 2^32."""
     found = 0
     for each in model.parameters():
         found = zlib.crc32(memoryview(each.detach().cpu().numpy()).cast("B"), found)

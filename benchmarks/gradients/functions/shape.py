@@ -1,7 +1,7 @@
 """Tensors of given sizes, whose gradients are ready in a given order: each is fitted to a target.
 
-Every gradient is computed from the parameter and the batch. Tensors follow one another in a chain, so that
-the first of them is ready first whatever else goes on.
+Every gradient is computed from the parameter and the batch. Tensors form a chain, so that the first of them
+is always ready first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SAMPLES = 4096
 
 
 class Noise(Dataset[Tensor]):
-    """How far the targets of a sample are off."""
+    """Errors of the targets of a sample."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -43,11 +43,11 @@ class Fit(torch.autograd.Function):
 
 
 class Chain(nn.Module):
-    """Tensors of so many elements each, in the order in which their gradients are ready."""
+    """Tensors with given numbers of elements, in the order in which their gradients are ready."""
 
     def __init__(self, elements: list[int]) -> None:
         super().__init__()
-        # DDP fills its buckets from the last parameter on, as it expects them to be ready.
+        # DDP fills its buckets from the last parameter on, the order in which it expects gradients.
         self.tensors = nn.ParameterDict(
             {name_of(place): torch.zeros(elements[place]) for place in reversed(range(len(elements)))}
         )
@@ -57,7 +57,7 @@ class Chain(nn.Module):
         ]
 
     def forward(self, noise: Tensor) -> Tensor:
-        """Half the mean squared distance of all tensors from targets that samples disturb."""
+        """Return half the mean squared distance of all tensors from targets that samples disturb."""
         factor = 1.0 + float(noise.mean())
         loss = torch.zeros(())
         for place in reversed(range(len(self.targets))):
@@ -66,12 +66,12 @@ class Chain(nn.Module):
 
 
 def name_of(place: int) -> str:
-    """Of a tensor in the dictionary of parameters."""
+    """Return the name of a tensor in the dictionary of parameters."""
     return f"t{place:03d}"
 
 
 class Shape(TrainingFunction):
-    """Fits tensors whose `elements` are told."""
+    """Fits tensors with the given `elements`."""
 
     def init_model(self) -> nn.Module:
         return Chain(list(self.hyperparameters["elements"]))
