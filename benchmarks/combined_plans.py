@@ -4,13 +4,13 @@
 
 A single system is Zen for sparse gradients with all-reduces for the rest, or Cupcake, or Espresso for all
 gradients, or no plan at all. The combined plan may use each where it is best: Zen for sparse gradients beside
-Cupcake's groups or Espresso's options, and Espresso's option for each of Cupcake's groups. For each question
-the speedup over the best single system is printed, and who that was; then how often anything was won, and
-the most. What sparse gradients add is told apart from what groups with options add.
+Cupcake's groups or Espresso's options, and Espresso's option for each of Cupcake's groups. Printed are, for
+each question, the best single system and the speedup over it; then the number of gains, and the largest.
+Gains by sparse gradients are separate from those by groups with options.
 
-Seven measured models (Espresso, appendix A) and the four of Zen's Table 3.1, whose dense part is taken to be
-eight equal tensors; 10, 25 and 100 Gbps between servers, PCIe and NVLink within; with and without codecs that
-lose something. The short set has three models on one kind of link; ``--whole`` has all (half an hour).
+The models are seven measured ones (Espresso, appendix A) and the four of Zen's Table 3.1, whose dense part is
+assumed to be eight equal tensors; 10, 25 and 100 Gbps between servers, PCIe and NVLink within; with and
+without lossy codecs. The short set has three models on one kind of link; ``--whole`` has all (half an hour).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CODECS = (
 SHORT_MODELS = ("LSTM", "VGG16", "DeepFM, sparse")
 #: An iteration's forward pass takes half as long as its backward pass.
 FORWARD = 0.5
-#: Less than that is no gain.
+#: Smaller speedups are no gain.
 NOTHING = 1.0005
 
 
@@ -62,7 +62,7 @@ class Trained:
 
 
 def trained(name: str) -> Trained:
-    """By its name; ``NAME, sparse`` is one of Zen's."""
+    """Return a model by name; ``NAME, sparse`` is one of Zen's."""
     if name.endswith(", sparse"):
         return _with_embedding(published.MODELS[name.removesuffix(", sparse")])
     model = measured_model(name)
@@ -70,7 +70,7 @@ def trained(name: str) -> Trained:
 
 
 def _with_embedding(table: published.TrainedModel) -> Trained:
-    """An embedding whose gradient comes last, after eight dense tensors of equal size."""
+    """Return an embedding whose gradient comes last, after eight dense tensors of equal size."""
     computing = published.compute_seconds(table.name, published.V100)
     backward = computing / (1.0 + FORWARD)
     sizes = np.array([int(table.mlp / 8)] * 8 + [int(table.embedding)])
@@ -83,7 +83,7 @@ def _with_embedding(table: published.TrainedModel) -> Trained:
 
 
 def questions(one: Trained, *, whole: bool) -> Iterator[tuple[dict[str, Any], PlanQuestion]]:
-    """All of a model, each with what tells it apart."""
+    """Return all questions of a model, each with its setting."""
     between, inside = (GIGABITS_BETWEEN, tuple(BYTES_WITHIN)) if whole else SHORT_LINKS
     for gigabits, within, placement, lossy in product(between, inside, PLACEMENTS, (False, True)):
         links = LinkProfile(LinkRate(50e-6, gigabits * 1e9 / 8), LinkRate(10e-6, BYTES_WITHIN[within]))
@@ -98,12 +98,12 @@ def questions(one: Trained, *, whole: bool) -> Iterator[tuple[dict[str, Any], Pl
 
 
 def compared(asked: PlanQuestion) -> dict[str, Any]:
-    """Seconds of an iteration: by each single system, by plans that mix them, and whose was chosen."""
+    """Return seconds of an iteration by single systems and by mixed plans, and the chosen planner."""
     together = choose(asked)
     every = (together.chosen, *together.beaten)
     singles = {each.planner: each.predicted.iteration_seconds for each in every if each.planner != "combined"}
     if asked.sparse:
-        # With sparse gradients what Cupcake and Espresso plan there goes beside Zen: no single system.
+        # With sparse gradients Cupcake's and Espresso's plans are combined with Zen: no single system.
         alone = choose(replace(asked, sparse=(), planners=("dense", "cupcake", "espresso")))
         singles = {name: singles[name] for name in ("dense", "zen") if name in singles}
         for each in (alone.chosen, *alone.beaten):
@@ -121,7 +121,7 @@ def compared(asked: PlanQuestion) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of some rows: how many there are, in how many something was won, the median of these and the most."""
+    """Summarise rows: their number, the number of gains, their median and the largest."""
     gains = np.array([row["gain"] for row in rows])
     won = gains[gains > NOTHING]
     return {

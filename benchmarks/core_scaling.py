@@ -43,8 +43,8 @@ GPUS_PER_SERVER = 8
 BEST_EFFORT_SHARE = 0.3
 SIZES = ((50, 512), (100, 1024), (300, 1024), (500, 4096), (1000, 8192), (2000, 16384))
 GROWING_JOBS = tuple((jobs, 131_072) for jobs in (120, 240, 480, 960, 1900, 3800, 7500, 12_000))
-"""These include a sixth that ends within the slot before the measurement: the last row has about 10,000 active
-jobs."""
+"""These include a sixth that ends within the slot before the measurement: the last row has about 10,000
+active jobs."""
 GROWING_GPUS = tuple((400, 128 * 4**step) for step in range(6))
 
 

@@ -1,17 +1,17 @@
-"""How long a burst of newcomers takes to decide, pass by pass.
+"""Time to decide on a burst of newcomers, pass by pass.
 
     python -m benchmarks.long.burst [--newcomers 3000] [--gpus 512 8] [--mix mixed small tight large]
         [--live] [--seed 0]
         [--submit bulk|service] [--json OUT]
 
-An empty cluster gets all newcomers at one instant: with a hard, a wished and no deadline; deadlines that can
-be met, hardly, and not at all; small and large jobs (``mixed``), or only such that can nearly all be promised
-(``small``), or hardly any (``tight``), or such that hold many GPUs for long (``large``), or, with ``--live``
-alone, such that will never get a curve (``unmeasured``). They are decided in
-passes of a limited amount of work as by the live planner, the plans of one pass being the stored plans of the
-next. Shown are passes, the longest, all of them, and the first 300 newcomers in passes over the same in one
-decision: what the limit costs. Times are CPU seconds of the one thread. With ``--live`` the same through the
-services (`benchmarks.long.burst_live`): there passes are wall time, from reading the rows to the commit.
+An empty cluster gets all newcomers at one instant: with a hard, a soft and no deadline; with deadlines that
+can be met, barely, and not at all; small and large jobs (``mixed``), or only jobs that can nearly all be
+promised (``small``), or hardly any (``tight``), or jobs that hold many GPUs for long (``large``), or, with
+``--live`` alone, jobs that will never get a curve (``unmeasured``). They are decided in passes of a limited
+amount of work as by the live planner; the plans of one pass are the stored plans of the next. Printed are
+passes, the longest, their total, and the first 300 newcomers in passes over the same in one decision: the
+cost of the limit. Times are CPU seconds of the one thread. With ``--live`` the same runs through the services
+(`benchmarks.long.burst_live`); its passes are wall time, from reading the rows to the commit.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from simulation.policies import policy_named
 
 COMPARED = 300
 MOST_WORK = 40_000_000
-"""As `scheduling.services.planning.planning` has it, which needs Django's settings to be read."""
+"""As in `scheduling.services.planning.planning`, whose import needs Django's settings."""
 READ_AT_ONCE = 300
 
 
 def empty_cluster(gpus: int) -> Snapshot:
-    """A cluster in the middle of a slot."""
+    """Return a cluster in the middle of a slot."""
     servers = tuple(
         ServerSnapshot(f"server-{number}", GPUS_PER_SERVER) for number in range(gpus // GPUS_PER_SERVER)
     )
@@ -52,7 +52,7 @@ def empty_cluster(gpus: int) -> Snapshot:
 
 
 def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The cluster with the verdicts of a pass, and what the policy wants to be told at the next one."""
+    """Return the cluster with the verdicts of a pass, and the policy's memory for the next one."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in snapshot.jobs:
@@ -68,7 +68,7 @@ def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
 def decided_in_passes(
     snapshot: Snapshot, waiting: list[JobSnapshot], most_work: int | None
 ) -> tuple[list[float], list[Verdict]]:
-    """CPU seconds of every pass, and all verdicts."""
+    """Return CPU seconds of every pass, and all verdicts."""
     policy = policy_named("punctual")
     snapshot = replace(snapshot, settings=replace(snapshot.settings, most_work=most_work))
     seconds: list[float] = []
@@ -86,7 +86,7 @@ def decided_in_passes(
 
 
 def measured(count: int, gpus: int, mix: str, seed: int) -> dict[str, Any]:
-    """The figures of one burst in the core alone."""
+    """Return the figures of one burst in the core alone."""
     burst = [job for job, _ in newcomers(count, gpus, mix, seed)]
     snapshot = empty_cluster(gpus)
     one, same = decided_in_passes(snapshot, burst[:COMPARED], None)
@@ -97,7 +97,7 @@ def measured(count: int, gpus: int, mix: str, seed: int) -> dict[str, Any]:
 
 
 def figures(gpus: int, mix: str, seconds: list[float], verdicts: list[Verdict]) -> dict[str, Any]:
-    """What is shown of a burst."""
+    """Return the printed figures of a burst."""
     return {
         "gpus": gpus,
         "mix": mix,
@@ -111,7 +111,7 @@ def figures(gpus: int, mix: str, seconds: list[float], verdicts: list[Verdict]) 
 
 
 def main() -> int:
-    """Print a row for each cluster and mix; returns the exit status."""
+    """Print a row for each cluster and mix; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--newcomers", type=int, default=3000)
     parser.add_argument("--gpus", type=int, nargs="*", default=[512, 8])
@@ -146,7 +146,7 @@ def main() -> int:
 
 
 def show(row: dict[str, Any]) -> None:
-    """One line."""
+    """Print one line."""
     print(
         ", ".join(
             f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"

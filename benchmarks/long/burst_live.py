@@ -1,9 +1,9 @@
 """A burst of newcomers through the services: rows, snapshots, passes, commits. Run it as
 `python -m benchmarks.long.burst --live`.
 
-PostgreSQL and a broker of its own, declared servers that no agent answers for, functions whose speed is
-known. The passes follow each other in one process, as the planner's one task has them. Told on standard error
-while it goes on; times are wall time.
+It has its own PostgreSQL and broker, declared servers without agents, and functions of known speed. The
+passes follow each other in one process, as in the planner's one task. Progress goes to standard error; times
+are wall time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from scheduling.policies.punctual import Punctual
 
 TOLD_EVERY_SECONDS = 2.0
 UNMEASURED = "unmeasured"
-"""The mix of newcomers that will never get a curve."""
+"""The mix of newcomers that never get a curve."""
 FIRST = 20
-"""Newcomers of the burst that only brings connections up."""
+"""Newcomers of the burst that only opens connections."""
 
 
 @contextmanager
 def servers_of_its_own() -> Iterator[None]:
-    """PostgreSQL and a broker for this run, and Django with them."""
+    """Run PostgreSQL and a broker for this run, and set up Django with them."""
     from launch.postgresql import EmbeddedPostgres
     from launch.privileges import child_setup, unprivileged_identity
     from launch.valkey import EmbeddedValkey
@@ -77,7 +77,7 @@ def servers_of_its_own() -> Iterator[None]:
             call_command("migrate", verbosity=0)
             yield
         finally:
-            # PostgreSQL's other stop waits for every client, and this process is one.
+            # PostgreSQL's smart stop would wait for every client, of which this process is one.
             for child, stop_signal in running:
                 child.send_signal(stop_signal)
             for child, _ in running:
@@ -85,12 +85,12 @@ def servers_of_its_own() -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Progress, beside the figures."""
+    """Print progress, separately from the figures."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 class Spent:
-    """Seconds by what took them: statements of the database, the decision core, the rest."""
+    """Seconds by cause: statements of the database, the decision core, the rest."""
 
     def __init__(self) -> None:
         self.sql = self.core = 0.0
@@ -99,7 +99,7 @@ class Spent:
     def statement(
         self, execute: Callable[..., Any], sql: str, parameters: Any, many: bool, context: Any
     ) -> Any:
-        """A wrapper around each statement, as `connection.execute_wrapper` takes it."""
+        """Wrap each statement, as `connection.execute_wrapper` needs it."""
         began = time.perf_counter()
         try:
             return execute(sql, parameters, many, context)
@@ -108,7 +108,7 @@ class Spent:
             self.statements += 1
 
     def of_core(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the policy, timed."""
+        """Wrap a method of the policy to time it."""
 
         def timed(*arguments: Any) -> Any:
             began = time.perf_counter()
@@ -121,7 +121,7 @@ class Spent:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what happens inside."""
+        """Count what happens inside the context."""
         from django.db import connection
 
         with ExitStack() as stack:
@@ -132,15 +132,15 @@ class Spent:
 
 
 def measured_live(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> dict[str, Any]:
-    """The figures of one burst. ``by_service``: each job is submitted as the API does it, not all in one
-    statement."""
+    """Return the figures of one burst. ``by_service``: each job is submitted as the API does it, instead of
+    all in one statement."""
     tell(f"{count} newcomers, mix {mix}, {gpus} GPUs")
     burst(FIRST, gpus, mix, seed + 1, by_service=False)
     return burst(count, gpus, mix, seed, by_service=by_service)
 
 
 def burst(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> dict[str, Any]:
-    """One burst on an empty cluster."""
+    """Run one burst on an empty cluster."""
     from django.core.management import call_command
     from django.utils import timezone
 
@@ -182,7 +182,7 @@ def burst(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> di
 
 
 def passes_until_decided(count: int) -> tuple[list[float], list[float], float]:
-    """Seconds and CPU seconds of every pass, and seconds until nobody waits any more."""
+    """Return seconds and CPU seconds of every pass, and seconds until no job waits."""
     from cluster.models import Cluster
     from scheduling.choices import UNDECIDED_STATES, CurveState
     from scheduling.models import Job
@@ -210,7 +210,7 @@ def passes_until_decided(count: int) -> tuple[list[float], list[float], float]:
 
 
 class DeclaredCluster:
-    """Rows of a cluster without agents, and of functions whose speed is known."""
+    """Rows of a cluster without agents, and of functions of known speed."""
 
     def __init__(self, gpus: int, known: Sequence[dict[int, float]]) -> None:
         from django.utils import timezone
@@ -254,8 +254,8 @@ class DeclaredCluster:
             )
 
     def forget_speeds(self) -> None:
-        """No function has a speed: half of them failed when they were measured, and the jobs of the others
-        wait for longer than they may."""
+        """Remove all speeds: half of the functions failed to be measured, and the jobs of the others have
+        waited longer than allowed."""
         from django.db.models import F
         from django.utils import timezone
 
@@ -273,7 +273,7 @@ class DeclaredCluster:
         )
 
     def request(self, job: JobSnapshot, which: int, now: datetime) -> Any:
-        """What its owner would ask for."""
+        """Return the owner's request."""
         from scheduling.services.requests.jobs import JobRequest
 
         deadline = None if job.deadline_at == NO_DEADLINE else now + timedelta(seconds=job.deadline_at)

@@ -1,4 +1,4 @@
-"""Newcomers of a burst, drawn from a seed: what `benchmarks.long.burst` decides, purely and live."""
+"""Newcomers of a burst, drawn by seed, which `benchmarks.long.burst` decides on, in the core and live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MIXES: dict[str, tuple[tuple[float, float, float], tuple[float, float], tuple[fl
     "large": ((0.8, 0.1, 0.1), (2.0, 3.5), (0.0, 1.5)),
 }
 """Shares of the classes, and decimal logarithms: minutes on a middle level, and the time to the deadline in
-such lengths."""
+multiples of that length."""
 
 
 def curves(rng: np.random.Generator, gpus: int) -> list[dict[int, float]]:
-    """Throughput by GPUs of some functions."""
+    """Return throughput by GPUs of some functions."""
     made = []
     for _ in range(CURVES):
         efficiency, rate, rates = rng.uniform(0.6, 0.97), rng.uniform(1.0, 20.0), {}
@@ -34,7 +34,7 @@ def curves(rng: np.random.Generator, gpus: int) -> list[dict[int, float]]:
 
 
 def newcomers(count: int, gpus: int, mix: str, seed: int) -> list[tuple[JobSnapshot, int]]:
-    """The burst, in the order of submission, and which of `curves` each job has."""
+    """Return the burst in the order of submission, and the index in `curves` of each job."""
     rng = np.random.default_rng(seed)
     known = [
         curve_from_measurements(rates, pause_seconds=published_pause_seconds) for rates in curves(rng, gpus)

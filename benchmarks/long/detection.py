@@ -1,16 +1,16 @@
-"""How long after an agent's death its server is suspect, over many deaths, against the band of the settings.
+"""Time from an agent's death until its server is suspect, over many deaths, against the settings' band.
 
     python -m benchmarks.long.detection [--kills 50] [--agents 5] [--suspect-seconds 10] [--report-seconds 1]
                                    [--seed 1] [--json OUT]
 
-A platform of its own, with agents that have no work. In each round all die, each at a seeded moment within a
-period of its reports; when all are suspect they are started again and report. A dead agent would be started
-again by its supervisor at once, so each is stopped for good first (SIGSTOP) and killed when it was missed: to
-the control plane both are silence.
+It runs its own platform, with agents that have no work. In each round all die, each at a seeded moment within
+a period of its reports; when all are suspect they are started again and report. A supervisor would restart a
+dead agent at once, so each is first stopped (SIGSTOP) and killed after it was missed: the control plane
+cannot distinguish the two.
 
-The band: the last report is up to one period old when an agent dies, so silence is as long as it must be
-(`suspect_seconds`) at the earliest that much before; leases are looked at every second, so at the latest a
-look after. What a busy machine adds is no part of it.
+The band: the last report is up to one period old when an agent dies, so the required silence
+(`suspect_seconds`) may end that much earlier; leases are checked every second, so it may be noticed one check
+later. Delays of a busy machine are not included.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
 
 @contextmanager
 def running(agents: int, suspect_seconds: float, report_seconds: float) -> Iterator[Platform]:
-    """A platform with so many agents, all of them up."""
+    """Run a platform with ``agents`` agents, all of them up."""
     data = Path(tempfile.mkdtemp(prefix="punctual-detection-"))
     platform = Platform(
         PlatformSettings(
@@ -92,14 +92,14 @@ def running(agents: int, suspect_seconds: float, report_seconds: float) -> Itera
 def one_round(
     platform: Platform, names: list[str], report_seconds: float, chance: random.Random
 ) -> list[float]:
-    """Let these agents die, and start them again when they were missed. Seconds until each was."""
+    """Let these agents die, and restart them when they were missed. Return the seconds until each was."""
     rows = reader(platform.database_url)
 
     def changed_at(state: str) -> dict[str, datetime]:
         return {row["name"]: row["state_changed_at"] for row in rows(_STATES) if row["state"] == state}
 
     wait_for(lambda: changed_at("up").keys() >= set(names), "all servers are up")
-    # Each has reported a few times since.
+    # By now each has reported a few times.
     time.sleep(2 * report_seconds)
     died_at: dict[str, datetime] = {}
     began = time.monotonic()

@@ -1,9 +1,9 @@
-"""Four tasks with loads 4:2:1:1 on workers by their loads, beside one worker for each task.
+"""Four tasks with loads 4:2:1:1 on workers assigned by load, beside one worker for each task.
 
 Gloo processes train `examples/multi_task_model.py` with the runtime's own parts. Computation takes the time
 of a declared device, fitted to the published step times (MoESys 4.4); collectives are really sent over fast
 emulated links. Times are emulated, so a busy host changes them little; a measurement that it overran by more
-than 5 % is void. A larger `--scale` gives it more time. Rounds of all layouts follow each other in turns.
+than 5 % is void. A larger `--scale` gives it more time. Rounds of all layouts alternate.
 
     python -m benchmarks.long.elastic_tasks [--iterations 4] [--rounds 2] [--scale 1] [--json OUT]
 """
@@ -44,11 +44,11 @@ BATCH = 64
 #: The published step: T = 0.9435 s + 6.1444 ms for each sample of the published batch.
 FIXED_SECONDS, SECONDS_PER_SAMPLE = 0.9435, 6.1444e-3 * 16
 HYPERPARAMETERS = {"width": 16, "hidden": 16, "heads": 2, "experts": 2, "samples": 512}
-#: Not timed: connections are made.
+#: Untimed iterations, in which connections are made.
 WARM_UP = 1
 LARGEST_OVERRUN = 0.05
 PUBLISHED_GAIN = 74.0 / 62.6
-#: Workers, and whether they are given to tasks by loads.
+#: Workers, and whether they are assigned to tasks by load.
 LAYOUTS = {
     "one each": (4, False),
     "elastic on 4": (4, True),
@@ -59,7 +59,7 @@ LIMIT_SECONDS = 900.0
 
 
 def links() -> ServerLinks:
-    """Return links whose time does not count beside computation."""
+    """Return links whose time is negligible beside computation."""
     names = ("within_server", "network", "spine", "host_to_device", "disk")
     return ServerLinks.from_message({name: {"bytes_per_second": 1e11} for name in names})
 

@@ -1,5 +1,5 @@
-"""Training with plans of its gradients beside training without, on emulated links on which training without
-scales as published: what is predicted, and what is measured.
+"""Training with plans of its gradients beside training without, predicted and measured, on emulated links on
+which training without scales as published.
 
     python -m benchmarks.long.gradients_live [--settings recommender VGG16 ResNet50] [--ranks 4 8] [--rounds
     3]
@@ -7,11 +7,11 @@ scales as published: what is predicted, and what is measured.
                                         [--json OUT]
 
 Ranks are real worker processes with gloo; the links, the hooks, the measuring and the planners are those of a
-live platform. First one measurement without a plan tells what plans are made of: gradients, codecs, links.
-Then all planners' plans and training without are measured in turns; medians of rounds are compared. What
-overran the pace by more than 5 % is void, told as such, and not counted. Where the setting's function has
-gradients of whole numbers as well, lossless plans of these are followed on the same links, and compared with
-training without a plan to the bit.
+live platform. First, one measurement without a plan gives the input of plans: gradients, codecs, links. Then
+all planners' plans and training without are measured alternately; medians of rounds are compared. Rounds that
+overran the pace by more than 5 % are void, printed as such, and not counted. If the setting's function also
+has gradients of whole numbers, lossless plans of these run on the same links and are compared bit by bit with
+training without a plan.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from benchmarks.gradients.scene import DIVISOR, SETTINGS, Scene
 from communication.combined.question import PLANNERS
 from communication.profiles.placement import PlacementShape
 
-#: Ranks are on four servers; eight of them two on each.
+#: Servers of the ranks; eight ranks are two on each.
 SERVERS = 4
 
 
 def compare(scene: Scene, rounds: int, seconds: float, planners: Collection[str]) -> dict[str, Any]:
-    """A scene's plans, measured in turns. ``planners``: whose."""
+    """Measure a scene's plans alternately. ``planners``: the planners to include."""
     with local_agent() as agent:
         first = measure(agent, scene, None, seconds)
         made = {name: plan for name, plan in plans(scene, first.profile).items() if name in planners}
@@ -53,7 +53,7 @@ def compare(scene: Scene, rounds: int, seconds: float, planners: Collection[str]
 
 
 def compared_to_the_bit(scene: Scene) -> dict[str, bool]:
-    """By planner, whether its plan gives the sums of all-reduces; none where the function does not count."""
+    """Return, by planner, whether its plan gives the sums of all-reduces; empty if gradients do not count."""
     if scene.setting.entry != COUNTS:
         return {}
     with local_agent() as agent:
@@ -86,7 +86,7 @@ def _row(
 
 
 def told(row: dict[str, Any]) -> list[str]:
-    """What people read of it."""
+    """Return a row's lines for readers."""
     dense = row["plans"]["dense"]["measured"]
     lines = [
         f"{row['setting']}, {row['servers']} servers with {row['gpus_per_server']}: "

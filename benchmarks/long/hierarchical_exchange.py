@@ -1,10 +1,10 @@
-"""Rows of experts that travel in two phases beside the flat all-to-all and the cost model, on real ranks.
+"""Rows of experts that travel in two phases, beside the flat all-to-all and the cost model, on real ranks.
 
 Eight processes of gloo exchange random rows over the platform's emulated links. Every rank has a network
-interface of its own; messages between ranks of different numbers on their servers cross a spine. Times are
+interface of its own; messages between ranks with different numbers on their servers cross a spine. Times are
 emulated, so a busy host changes them little. The constants of the cost model (MoESys 2.6, with shared
-uplinks) are fitted to the two smallest sizes. Larger ones are predicted. Emulated latencies are paid once for
-an exchange; the fit divides them by the messages of the model.
+uplinks) are fitted to the two smallest sizes; larger ones are predicted. An exchange pays emulated latencies
+once; the fit divides them by the messages of the model.
 
     python -m benchmarks.long.hierarchical_exchange [--shapes 2x4 4x2] [--json OUT]
 """
@@ -51,7 +51,7 @@ SIZES = (256, 512, 1024, 2048, 4096, 8192)
 FITTED = 2
 REPEATS = 3
 LIMIT_SECONDS = 900.0
-#: The host may be late by so much without changing a measurement.
+#: Delay of the host that does not change a measurement.
 PATIENCE_SECONDS = 4.0
 
 
@@ -114,10 +114,10 @@ class Links:
 
     @classmethod
     def open(cls, setting: Setting, grid: RankGrid, box: str) -> Links:
-        """Make the groups. All ranks call this together."""
+        """Make the groups. All ranks must call this together."""
         rank, ranks = dist.get_rank(), dist.get_world_size()
         g = grid.ranks_per_server
-        # Ranks of one number on their servers are on one leaf switch.
+        # Ranks with one number on their servers are on one leaf switch.
         places = Places(tuple(r // g for r in range(ranks)), tuple(r % g for r in range(ranks)))
         emulation = Emulation(setting.links, places, Path(box))
         register(emulation)
@@ -136,7 +136,7 @@ class Links:
         """Exchange once, all ranks from one instant; return emulated seconds, those of the first phase, and
         what arrived."""
         clock = self.emulation.clock
-        # So much later than now that every rank is there in time.
+        # Late enough that every rank is there in time.
         at = torch.tensor([time.monotonic() + 0.05], dtype=torch.float64)
         dist.all_reduce(at, op=dist.ReduceOp.MAX)
         clock.at = began = float(at)
@@ -162,7 +162,7 @@ def _measure(setting: Setting, grid: RankGrid, box: str) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(1)
     found: dict[str, Any] = {"lost_seconds": 0.0, "sizes": {}}
     for size in SIZES:
-        # Rows of a router that spreads them evenly but for chance, as many from each rank.
+        # Rows of a router that spreads them evenly except for chance, equally many from each rank.
         chosen = torch.randint(ranks, (ranks, size * ranks), generator=generator)
         between = torch.stack([torch.bincount(each, minlength=ranks) for each in chosen])
         rows = torch.randn(size * ranks, WIDTH, generator=torch.Generator().manual_seed(rank))
@@ -179,14 +179,14 @@ def _measure(setting: Setting, grid: RankGrid, box: str) -> dict[str, Any]:
 
 
 def slowest(by_rank: list[dict[str, Any]], size: int, algorithm: str) -> tuple[float, float]:
-    """Return the seconds of an exchange, and of its first phase: it ends with the last rank."""
+    """Return the seconds of an exchange, and of its first phase; it ends with the last rank."""
     ranks = [each["sizes"][size][algorithm] for each in by_rank]
     runs = [tuple(max(values) for values in zip(*run, strict=True)) for run in zip(*ranks, strict=True)]
     return median(run[0] for run in runs), median(run[1] for run in runs)
 
 
 def fit(grid: RankGrid, times: Mapping[int, Mapping[str, tuple[float, float]]]) -> LinkRates:
-    """Return the constants of the cost model that give the times of the two smallest sizes."""
+    """Return the constants of the cost model, fitted to the times of the two smallest sizes."""
     n, g = grid.servers, grid.ranks_per_server
     ranks = n * g
     small, large = sorted(times)[:FITTED]
@@ -200,7 +200,7 @@ def fit(grid: RankGrid, times: Mapping[int, Mapping[str, tuple[float, float]]]) 
     first_slope, first_constant = line(lambda each: each["hierarchical"][1])
     both_slope, both_constant = line(lambda each: each["hierarchical"][0])
     leaf = (n - 1) * g / (both_slope - first_slope)
-    # Latency is paid by the message in the model: of flat, and of both phases together.
+    # In the model each message pays latency: those of flat, and of both phases together.
     between_latency = max(0.0, flat_constant / (ranks - g))
     within_latency = max(0.0, (both_constant - between_latency * (n - 1)) / (g - 1))
     oversubscription = flat_slope * leaf / (ranks - g) * g / (g - 1)

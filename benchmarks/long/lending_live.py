@@ -1,18 +1,18 @@
-"""Lending on a running platform through a rising day: servers missing with forecasts and headroom, and
-without.
+"""Lending on a running platform during rising usage: servers missing with and without forecasts and
+headroom.
 
     python -m benchmarks.long.lending_live [--quick] [--setting NAME ...] [--servers 16] [--json OUT]
 
-Starts a whole platform of its own. Its inference cluster reports a fortnight of the synthetic daily curve,
-the network learns from that in its own queue, and the emulated inference scheduler, a process of its own,
-serves the fifteenth day from one o'clock until usage is highest, five minutes of the curve in one period of a
-few seconds, while best-effort jobs train on what is lent. The same hours pass once with each setting. The
-margin is the one that `benchmarks/forecaster.py` asks for: what covers 99.9 % of the network's errors on the
-last five days before, which it did not learn from.
+Starts its own platform. Its inference cluster reports two weeks of the synthetic daily curve, from which the
+network is trained in its own queue. The emulated inference scheduler, a separate process, serves the
+fifteenth day from one o'clock until usage is highest, five minutes of the curve in one period of a few
+seconds, while best-effort jobs train on servers on loan. The same hours run once with each setting. The
+margin is that of `benchmarks/forecaster.py`: what covers 99.9 % of the network's errors on the last five days
+before, which were not in its training.
 
-A reclaim counts as ahead where usage as measured last asked for no server back when it was ordered
-(`ReclaimTiming`). A server is missing where the requests of some moment of a period need more servers than
-are at home: what the emulated scheduler sees, which is at least what the mean of the period says.
+A reclaim counts as ahead if the last measured usage asked for no server back when it was ordered
+(`ReclaimTiming`). A server is missing if the requests of some moment of a period need more servers than are
+at home: the emulated scheduler's view, which is at least what the period's mean says.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lending.forecasting.sampling import SAMPLES_PER_DAY
 
 SEED = 1
 LIVE_DAY = 14
-"""The curve's day that is served; those before it are learned from."""
+"""The day of the curve that is served; earlier days are for training."""
 HOURS, QUICK_HOURS = (13.0, 20.2), (16.5, 20.2)
 PERIOD_SECONDS = 5.0
 SERVERS, OWNED_SERVERS = 16, 2
@@ -54,8 +54,7 @@ USUAL_SETTINGS = ("forecast, margin, headroom", "headroom", "neither")
 
 
 def run(scene: Scene, setting: Setting, hours: tuple[float, float], margin: float) -> dict[str, Any]:
-    """Serve these hours of the live day with one setting. Returns its figures and, by period, what
-    happened."""
+    """Serve these hours of the live day with one setting. Return its results, also by period."""
     first = round((LIVE_DAY + hours[0] / 24) * SAMPLES_PER_DAY)
     periods = round((hours[1] - hours[0]) / 24 * SAMPLES_PER_DAY)
     scene.operator.inference.change(
@@ -91,7 +90,7 @@ def run(scene: Scene, setting: Setting, hours: tuple[float, float], margin: floa
 
 
 def main() -> None:
-    """Run every setting on one platform and print what came of it."""
+    """Run every setting on one platform and print the results."""
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     options.add_argument("--quick", action="store_true", help="fewer hours of the day")
     options.add_argument(
@@ -124,7 +123,7 @@ def main() -> None:
 
 
 def measure(scene: Scene, hours: tuple[float, float], names: Sequence[str]) -> dict[str, Any]:
-    """All settings, one after another over the same hours."""
+    """Run all settings, one after another over the same hours."""
     first = round((LIVE_DAY + hours[0] / 24) * SAMPLES_PER_DAY)
     scene.report_past(first)
     training, margin = scene.train(), scene.margin(first)

@@ -1,13 +1,13 @@
-"""Lending back and forth on a running platform: the published rule and the platform's, over the same hours of
-usage.
+"""Moving servers back and forth on a running platform: the published rule and the platform's, over the same
+hours of usage.
 
     python -m benchmarks.long.lending_steadiness_live [--hours 8 13] [--curve bursty] [--servers 2] [--json
     OUT]
 
-Starts a whole platform of its own with an inference cluster of so many servers, as `make demo` has it. Its
-usage comes near a whole number of servers again and again in these hours. They are served once by the rule as
-published, without hysteresis and least time, and once with the platform's own; in both the last sample is the
-forecast, while best-effort jobs train on what is lent.
+Starts its own platform with an inference cluster of ``--servers`` servers, as in `make demo`. Its usage comes
+near a whole number of servers repeatedly in these hours. They are served once by the published rule, without
+hysteresis and minimum time, and once by the platform's own; in both the last sample is the forecast, while
+best-effort jobs train on servers on loan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOURS = (8.0, 13.0)
 
 
 def main() -> None:
-    """Run both rules on one platform and print what came of it."""
+    """Run both rules on one platform and print the results."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hours", type=float, nargs=2, default=HOURS, help="of the day that is served")
     options.add_argument("--curve", default="bursty", choices=[name for name, _ in available_usage()])

@@ -3,8 +3,8 @@
 Processes of gloo serve a mixture of experts as the group of a deployment does (`workers/serving/experts`):
 rows really travel, experts are really swapped. Links and computation take the declared time of SIM-I
 (CAL-2), `--scale` times as long: an all-to-all takes as long as its busiest rank sends or receives, an expert
-as long as its rows. Planning, swaps and headers take the time that they take on this host. SIM-I beside it
-serves the same batches, with the published overheads of planning and without any.
+as long as its rows. Planning, swaps and headers take their real time on this host. SIM-I serves the same
+batches for comparison, with the published overheads of planning and without any.
 
     python -m benchmarks.long.lina_inference [--experts 4] [--batches 40] [--scale 2] [--estimate full]
 """
@@ -39,13 +39,13 @@ from workers.serving.experts.meeting import Bell
 from workers.serving.experts.plans import ExpertPlanner
 
 RANKS, TOKENS, PROFILED, HIDDEN, OTHERS = 4, 2048, 32_768, 16, 16
-#: Before measuring.
+#: Batches before the measurement.
 WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all ranks serve. `scale`: how much slower than declared."""
+    """Input of all ranks. `scale`: factor on declared times."""
 
     experts: int
     batches: int
@@ -69,12 +69,12 @@ class Setting:
         return profile, [routing.draw_batch(TOKENS, number) for number in range(self.batches)]
 
     def seconds(self, milliseconds: float) -> float:
-        """Return the time that a declared one takes here."""
+        """Return the time here of a declared one."""
         return milliseconds * self.scale / 1e3
 
 
 class Model(nn.Module):
-    """Each token names its expert at each layer; everything but experts and all-to-alls takes `rest`."""
+    """Each token names its expert at each layer; everything except experts and all-to-alls takes `rest`."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Model(nn.Module):
 
 @dataclass
 class PacedWork:
-    """An all-to-all that has ended once it has come and its time is over."""
+    """An all-to-all that ends once it has arrived and its time is over."""
 
     work: Any
     ends_at: float
@@ -111,7 +111,7 @@ class PacedWork:
 
 
 def pace(setting: Setting) -> None:
-    """Let all-to-alls and experts of this process take their declared time."""
+    """Make all-to-alls and experts of this process take their declared time."""
     times, mean = LayerTimes(), TOKENS / RANKS
     # Both all-to-alls of an evenly spread batch, of which each rank keeps its own part.
     row = setting.seconds(times.all_to_all / 2) / (mean * (RANKS - 1) / RANKS)

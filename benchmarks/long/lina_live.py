@@ -1,14 +1,13 @@
-"""A mixture of experts on slow emulated links, without a plan and under the one that the platform chooses.
+"""A mixture of experts on slow emulated links, without a plan and under the plan that the platform chooses.
 
     python -m benchmarks.long.lina_live [--workers 2] [--seconds 100] [--compute 2] [--bytes-per-second 2e6]
         [--iterations 24] [--json OUT]
 
 Trains `examples/moe_language_model.py` by real worker processes with gloo, each on an emulated server of its
 own. Worker processes, measuring and planning are those of a live platform: one measurement without a plan
-tells what plans are made of, Lina's schedule is planned from it, and the level is measured again under it.
-Experts have room to be packed. Then a job trains under the plan, and tells in which share of its first
-iterations rows travel, and how experts were packed. Times are emulated; by how much the host fell behind is
-printed.
+gives the input of plans, Lina's schedule is planned from it, and the level is measured again under it.
+Experts have room to be packed. Then a job trains under the plan and reports the share of its first iterations
+in which rows travel, and how experts were packed. Times are emulated; the host's delay is printed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SOURCE = Path(moe_language_model.__file__)
 #: Rows of 512 words on each of two workers, and small experts.
 HYPERPARAMETERS = {"gate": "top2", "hidden": 128, "global_batch_size": 32}
 LATENCY_SECONDS = 1e-4
-#: Device memory that a worker has left.
+#: Free device memory of a worker.
 LEFT_BYTES = 1 << 30
 
 
@@ -73,7 +72,7 @@ def assignment(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure(agent: LocalAgent, asked: Mapping[str, Any], workers: int, seconds: float) -> dict[str, Any]:
-    """Return what rank 0 tells of a measurement, by kind of event."""
+    """Return rank 0's reports on a measurement, by kind of event."""
     generation = agent.start_generation(SOURCE, asked, workers, seconds=600)
     generation.leader.wait_for_event("profile_done", 20 * seconds + 1200)
     events = {each["kind"]: each for each in generation.leader.of_kind("event")}
@@ -83,7 +82,7 @@ def measure(agent: LocalAgent, asked: Mapping[str, Any], workers: int, seconds: 
 
 
 def train(agent: LocalAgent, asked: Mapping[str, Any], workers: int, iterations: int) -> list[dict[str, Any]]:
-    """Return what rank 0 of a job tells of its experts."""
+    """Return the reports of a job's rank 0 on its experts."""
     job = {
         "purpose": "training",
         "profile": None,
@@ -97,7 +96,7 @@ def train(agent: LocalAgent, asked: Mapping[str, Any], workers: int, iterations:
 
 
 def choose(told: Mapping[str, Any], workers: int) -> tuple[dict[str, Any], float, float]:
-    """Return the runtime plan, and the seconds of an iteration that are predicted without and with it."""
+    """Return the runtime plan, and the predicted seconds of an iteration without and with it."""
     profile, mixture = told["communication_profile"], told["mixture"]
     question = PlanQuestion(
         "mixture", model_of(profile), PlacementShape(workers, 1), links_of(profile, NO_LINK)

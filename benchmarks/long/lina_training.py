@@ -1,15 +1,14 @@
 """Lina's training step beside the same code without its scheduler, pieces and packing, on real ranks.
 
 Processes of gloo train a small mixture of experts with the runtime's own synchroniser: rows, gradients and
-experts really travel. Each rank has a link of a declared rate, on which all-to-all and all-reduce share as
-`workers.links` has it; what is sent ends no earlier than the link allows. Computation takes the time that is
-declared for it. Times are emulated: each part of a step begins when what it waits for has ended, so a host
-that is late for a while changes little; how far it fell behind is printed. What follows from overlap,
-priority and packing is not computed from any formula. The simulator (SIM-T) says what it expects of the same
-parameters.
+experts really travel. Each rank has a link of a declared rate, which all-to-all and all-reduce share as in
+`workers.links`; transfers end no earlier than the link allows. Computation takes its declared time. Times are
+emulated: each part of a step begins when what it waits for has ended, so a host that is late for a while
+changes little; its delay is printed. The effects of overlap, priority and packing are not computed by any
+formula. The simulator (SIM-T) predicts them from the same parameters.
 
-Two links: fair, where both classes get a half while both are there; and with the fitted interference (0.24
-and 0.055).
+There are two links: fair, where both classes get a half while both are active; and with the fitted
+interference (0.24 and 0.055).
 
     python -m benchmarks.long.lina_training [--ranks 4 8] [--mode leader] [--steps 3] [--unit 0.15] [--json
     OUT]
@@ -55,7 +54,7 @@ from tests.communication.hooks.ranks import run_on_ranks
 from workers.runtime.lina.exchange import PipelinedExchange
 
 LIMIT_SECONDS = 900.0
-#: Real work that overruns the pace by more makes a measurement void.
+#: Share by which real work may overrun the pace; beyond, a measurement is void.
 LARGEST_OVERRUN = 0.05
 
 
@@ -73,7 +72,7 @@ def train(setting: Setting, rates: Rates, variant: str, steps: int, mode: Mode) 
     tokens = torch.randn(1, ROWS, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
     communication = synchroniser.paced
     found = []
-    # The first steps pay for connections, and know nothing of the order of gradients.
+    # The first steps open connections, without a known order of gradients.
     for step in range(steps + 2):
         communication.take_all_to_all_seconds()
         CLOCK.begin()
@@ -100,7 +99,7 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def measure_hidden(setting: Setting) -> list[float]:
-    """Return which share of the experts' computation a pipelined block hides on a link of its own."""
+    """Return the share of the experts' computation that a pipelined block hides on a link of its own."""
     link = PacedLink(setting.bytes_per_second, Rates())
     communication = PacedCommunication(Mode.BOUNDED_OVERLAP, link, setting.ranks)
     layer = Layer(setting)
@@ -134,7 +133,7 @@ def measure(setting: Setting, links: list[str], steps: int, mode: Mode) -> dict[
 
 
 def compare(setting: Setting, link: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare what ranks measured on one link with what is simulated."""
+    """Compare the ranks' measurements on one link with the simulation."""
     model = setting.model(LINKS[link])
     simulated = {
         "baseline": simulate_step(model, setting.ranks, BASELINE),

@@ -6,14 +6,14 @@
                                              [--json OUT]
 
 `--measure` trains each setting of `benchmarks.long.gradients_live` with real workers on emulated links, two
-and four servers with one GPU each, without a plan and under the plans of all planners. A job takes one
-family, as live ones do: that which is fastest on four. Links are those on which training without a plan
-scales as published on four servers. One worker sends nothing: its level is the emulated device's own time.
+and four servers with one GPU each, without a plan and under the plans of all planners. As on the platform, a
+job uses one family: the fastest on four servers. On the links, training without a plan scales as published on
+four servers. One worker sends nothing: its level is the emulated device's own time.
 
-The other line simulates the same jobs twice, each with the curve of training without a plan and with that of
-its family. Sizes of batches grow with the workers in these settings, so work is counted in samples: an
-iteration of the curves is a batch of one GPU. Jobs arrive at random, for one, two or four GPUs' worth of a
-few hours without a plan, and ask for a promise of half to one and a half times that (ElasticFlow 6.1).
+The other line simulates the same jobs twice, with the curve of training without a plan and with that of its
+family. In these settings batches grow with the workers, so work is counted in samples: an iteration of the
+curves is a batch of one GPU. Jobs arrive at random; each has the work of a few hours on one, two or four GPUs
+without a plan, and asks for a promise of half to one and a half times that (ElasticFlow 6.1).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 KIND = "emulated"
 #: Servers of the measured levels; the links scale as published on the last one.
 LEVELS = (2, 4)
-#: Work of a job without a plan on the GPUs that were drawn for it.
+#: Seconds of a job without a plan on its drawn GPUs.
 LEAST_SECONDS, MOST_SECONDS = 1800.0, 6 * 3600.0
-#: Any that all numbers of workers divide.
+#: Any batch size that all numbers of workers divide.
 BATCH = 64
-#: Of the cluster's GPU time, by the GPUs that were drawn; jobs that run on fewer need less.
+#: Load as a share of the cluster's GPU time, by the drawn GPUs; jobs that run on fewer need less.
 LOAD = 2.5
 WITHOUT, WITH = "without plans", "with plans"
 
 
 def measure_curves(name: str, rounds: int, seconds: float, slower: float) -> dict[str, Any]:
-    """Seconds of an iteration by family and workers, and what overran; void measurements are told apart."""
+    """Return seconds of an iteration by family and workers, and the overruns; void ones are separate."""
     like = PlacementShape(LEVELS[-1], 1)
     curves: dict[str, dict[int, Any]] = {}
     for servers in LEVELS:
@@ -75,7 +75,7 @@ def measure_curves(name: str, rounds: int, seconds: float, slower: float) -> dic
 
 
 def throughput(measured: dict[str, Any], family: str) -> MeasuredThroughput:
-    """Batches of one GPU per second, by GPUs: what was void is left out."""
+    """Return batches of one GPU per second, by GPUs, without void measurements."""
     rates = {1: 1.0 / measured["alone_seconds"]}
     for workers, point in measured["families"][family].items():
         if point["iteration_seconds"] is not None:
@@ -84,7 +84,7 @@ def throughput(measured: dict[str, Any], family: str) -> MeasuredThroughput:
 
 
 def chosen_family(measured: dict[str, Any]) -> str:
-    """The fastest one on the most servers; training without a plan where nothing valid is faster."""
+    """Return the fastest family on the most servers; training without a plan if no valid one is faster."""
     rates = {
         family: float(throughput(measured, family).iterations_per_second[-1])
         for family in measured["families"]
@@ -93,7 +93,7 @@ def chosen_family(measured: dict[str, Any]) -> str:
 
 
 def profiles(curves: dict[str, Any], *, planned: bool) -> tuple[ModelProfile, ...]:
-    """One of each setting."""
+    """Return one profile of each setting."""
     return tuple(
         ModelProfile(name, BATCH, {KIND: throughput(each, chosen_family(each) if planned else "dense")})
         for name, each in curves.items()
@@ -101,7 +101,7 @@ def profiles(curves: dict[str, Any], *, planned: bool) -> tuple[ModelProfile, ..
 
 
 def draw(curves: dict[str, Any], jobs: int, gpus: int, seed: int) -> Workload:
-    """Jobs by seed. What they ask for does not depend on plans."""
+    """Draw jobs by seed. Their requests do not depend on plans."""
     random = np.random.default_rng(seed)
     without = profiles(curves, planned=False)
     of = random.integers(len(without), size=jobs)
@@ -126,12 +126,12 @@ def draw(curves: dict[str, Any], jobs: int, gpus: int, seed: int) -> Workload:
 
 
 def _rate(curve: MeasuredThroughput, gpus: int) -> float:
-    """Of the most workers that were measured, up to so many."""
+    """Return the rate of the most measured workers, up to ``gpus``."""
     return float(curve.iterations_per_second[curve.gpus <= gpus][-1])
 
 
 def simulate(workload: Workload, curves: dict[str, Any], servers: int, *, planned: bool) -> dict[str, int]:
-    """Promises that were made, kept and broken."""
+    """Return the numbers of promises made, kept and broken."""
     asked = SimulationSettings("punctual", (PoolSize(KIND, servers, 1),), slot_seconds=60.0)
     workload = Workload(**{**vars(workload), "profiles": profiles(curves, planned=planned)})
     outcome = Simulation(workload, asked).run()
@@ -143,7 +143,7 @@ def simulate(workload: Workload, curves: dict[str, Any], servers: int, *, planne
 
 
 def main() -> int:
-    """The table as asked for on the command line; 1 where a promise was late."""
+    """Print the requested table; return 1 if a promise was late."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,21 +1,21 @@
-"""What a lost server costs a job: with its state in the memory of peers, and with storage alone.
+"""Cost of a lost server for a job: with its state in the memory of peers, and with storage alone.
 
     python -m benchmarks.long.recovery_time [--megabytes 200] [--kills 1] [--way memory|storage] [--share
     0.02]
         [--json OUT]
 
-For root on Linux. Two platforms, one after the other, each of four agents with one emulated GPU, in network
-namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. What durable storage gives to the two workers
-that are left is a twentieth of that. The same function, whose state has the asked size, trains on all four;
-then the agent of one server, its workers and its store are killed and stay dead. *Memory*: points are kept in
-memory as often as `--share` allows (an agent's `memory_point_share`, by default its default). *Storage*:
-there are no stores, and the state is written anew as soon as it is
-stored, so every ceil(time of a checkpoint / time of an iteration) iterations: the published baseline
-(HighFreq). Servers are lost at a random moment of such a period.
+For root on Linux. It runs two platforms in sequence, each of four agents with one emulated GPU, in network
+namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. Durable storage gives a twentieth of that to
+the two workers that are left. The same function, whose state has the given size, trains on all four; then the
+agent of one server, its workers and its store are killed and stay dead. *Memory*: points are kept in memory
+as often as `--share` allows (an agent's `memory_point_share`, by default its default). *Storage*: there are
+no stores, and the state is written again as soon as it is stored, so every ceil(time of a checkpoint / time
+of an iteration) iterations: the published baseline (HighFreq). Servers are lost at a random moment of such a
+period.
 
-Wasted time is what Gemini calls so (specification 1.2): lost work and loading. Detection, the fence, the wait
-for servers and the start of workers are shown beside it; they are the same for both. `expected` is the mean
-by the formula t_ckpt + 1 / (2 f) + t_rtvl, with the time of a checkpoint and its frequency as measured.
+Wasted time is Gemini's (specification 1.2): lost work and loading. Detection, the fence, the wait for servers
+and the start of workers are shown beside it; they are the same for both. `expected` is the mean by the
+formula t_ckpt + 1 / (2 f) + t_rtvl, with the time of a checkpoint and its frequency as measured.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from workers.agent.machine.configuration import Configuration
 
 SERVERS = ("node-1", "node-2", "node-3", "node-4")
 NETWORK_BYTES_PER_SECOND = 125_000_000
-#: Of each server's disk. The two workers that go on read from two: a twentieth of the network together.
-#: Four write to four, which is twice as quick as that.
+#: Rate of each server's disk. The two workers that continue read from two: a twentieth of the network
+#: together. Four write to four, which is twice as fast.
 STORAGE_BYTES_PER_SECOND = NETWORK_BYTES_PER_SECOND / 40
-#: On all four; two take twice as long.
+#: Iteration on all four; two take twice as long.
 ITERATION_SECONDS = 2.0
 BATCH = 24
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One server lost, all in seconds. ``iterations``: that had been done and were done again."""
+    """One lost server, in seconds. ``iterations``: iterations that were repeated."""
 
     source: str
     detection: float
@@ -74,7 +74,7 @@ class Loss:
     load: float
     lost_work: float
     iterations: int
-    #: A checkpoint: until it is complete, and from one to the next; in memory both are an iteration.
+    #: Until a checkpoint is complete, and from one to the next; in memory both are an iteration.
     checkpoint: float
     period: float
 
@@ -85,7 +85,7 @@ class Loss:
 
     @property
     def expected(self) -> float:
-        """What is wasted on average, by the published formula."""
+        """Mean waste by the published formula."""
         return Checkpointing(min(self.checkpoint, self.period), self.period, self.load).wasted_seconds
 
 
@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def as_json(megabytes: int, share: float, load: float, found: dict[str, list[Loss]]) -> dict[str, Any]:
-    """What `manage.py reproduce gemini` shows; ``load``: the machine's when it began."""
+    """Return what `manage.py reproduce gemini` shows; ``load``: the machine's load at the beginning."""
     return {
         "machine": f"{platform_name.machine()}, {os.cpu_count()} cores",
         "load": load,
@@ -130,7 +130,7 @@ def as_json(megabytes: int, share: float, load: float, found: dict[str, list[Los
 
 
 def print_table(megabytes: int, found: dict[str, list[Loss]]) -> None:
-    """The medians of both ways, and their ratio."""
+    """Print the medians of both ways, and their ratio."""
     count = min(map(len, found.values()))
     print(f"{megabytes} MB of state, medians of {count} lost servers, seconds")
     names = (
@@ -149,7 +149,7 @@ def print_table(megabytes: int, found: dict[str, list[Loss]]) -> None:
 
 
 def measure(in_memory: bool, state_bytes: int, share: float, kills: int, seed: int) -> list[Loss]:
-    """Lose so many servers, one after the other."""
+    """Lose ``kills`` servers, one after another."""
     chance = random.Random(seed)
     losses = []
     with platform_of(in_memory, share) as (platform, client):
@@ -160,7 +160,7 @@ def measure(in_memory: bool, state_bytes: int, share: float, kills: int, seed: i
             batch_size=BATCH,
             max_iterations=10**6,
             hyperparameters={"state_bytes": state_bytes},
-            # Nothing is written before what was written last is stored: so this is as often as it can be.
+            # No state is written before the last one is stored, so this is the highest frequency.
             checkpoint_seconds=600.0 if in_memory else 1.0,
         )  # fmt: skip
         for number in range(kills):
@@ -175,7 +175,7 @@ def measure(in_memory: bool, state_bytes: int, share: float, kills: int, seed: i
 
 @contextmanager
 def platform_of(in_memory: bool, share: float) -> Iterator[tuple[Platform, Client]]:
-    """Four servers with links of their own."""
+    """Run four servers with links of their own."""
     data = Path(tempfile.mkdtemp(prefix="punctual-recovery-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, data, ignore_errors=True)
@@ -210,12 +210,12 @@ def settings(
     in_memory: bool,
     share: float,
 ) -> PlatformSettings:
-    """Without memory for stores, states are kept in storage alone."""
+    """Return settings; without memory for stores, states are kept in storage alone."""
     link = {"bytes_per_second": NETWORK_BYTES_PER_SECOND, "latency_seconds": 0.0005}
     return PlatformSettings(
         data=data, first_port=18900, agent_port=ports[0], stream_port=ports[1], first_worker_port=30000,
         agents=len(SERVERS), slots=1,
-        # All levels in one go: those that lack are measured on idle GPUs alone, and the job leaves too few.
+        # Measure all levels at once: missing ones are measured only on idle GPUs, and the job leaves too few.
         environment=QUICK_PERIODS | {"PROFILE_SECONDS_PER_LEVEL": "1", "PROFILE_MAXIMUM_SECONDS": "300"},
         examples=False, warm_workers=1,
         device_model={"fixed_seconds": 0.0, "seconds_per_sample": ITERATION_SECONDS * len(SERVERS) / BATCH},
@@ -237,25 +237,25 @@ def on_all_servers(job: Job) -> bool:
 
 
 def kept(job: Job, in_memory: bool) -> bool:
-    """Whether a state that the present workers wrote is kept."""
+    """Return whether a state written by the present workers is kept."""
     found = job.memory_point()
     if in_memory:
-        # Before there is a plan for copies, iterations without any are stamped, and points are rarer.
+        # Before there is a plan for copies, iterations without copies are stamped, and points are rarer.
         planned = found["copies"] is not None
         return planned and found["memory"] is not None and found["protection"] == "full"
-    # Two of them: from one to the next is how often it is kept.
+    # Two states are needed to know the time between them.
     return sum(point.generation == found["generation"] for point in job.checkpoints()) > 1
 
 
 def frequency(job: Job, in_memory: bool) -> tuple[float, float]:
-    """Seconds until a checkpoint is complete, and from one to the next, as the present workers keep them."""
+    """Return the present workers' seconds until a checkpoint is complete, and from one to the next."""
     if in_memory:
         planned = job.memory_point()["copies"]
         return planned["iterations"] * ITERATION_SECONDS, planned["every"] * ITERATION_SECONDS
     generation = job.memory_point()["generation"]
     points = sorted(point.iteration for point in job.checkpoints() if point.generation == generation)
     apart = [later - earlier for earlier, later in pairwise(points)]
-    # The state is written again at the end of the iteration in which it was stored.
+    # The next write begins at the end of the iteration in which the last state was stored.
     period = statistics.median(apart) * ITERATION_SECONDS
     return period, period
 
@@ -279,7 +279,7 @@ def lose(platform: Platform, job: Job, server: str, in_memory: bool) -> Loss:
 
 
 def pids_of(platform: Platform, server: str) -> list[int]:
-    """Workers, launchers and the store of a server. Its agent is frozen, so nobody starts them again."""
+    """Return workers, launchers and the store of a server. Its frozen agent does not restart them."""
     parts = (Part.WORKER, Part.LAUNCHER, Part.MEMORY_STORE)
     return [
         process.pid
@@ -294,7 +294,7 @@ def ended(recoveries: Sequence[Recovery], before: int) -> bool:
 
 
 def loss_of(recovery: Recovery, killed_at: datetime, checkpoint: float, period: float) -> Loss:
-    """A recovery's phases as the platform recorded them."""
+    """Return a recovery's phases as the platform recorded them."""
     assert recovery.detected_at is not None
     assert recovery.fenced_at is not None
     seconds = {phase["phase"]: float(phase["seconds"]) for phase in recovery.phases}

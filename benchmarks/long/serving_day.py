@@ -1,11 +1,11 @@
-"""A deployment under open-loop load while a replica is killed, replaced, and its servers are lent and come
-back, with a promised job beside it.
+"""A deployment under open-loop load while a replica is killed and replaced, and its servers are lent and come
+back, beside a promised job.
 
     python -m benchmarks.long.serving_day [--minutes 10] [--json OUT]
 
-Starts a whole platform of its own: one training server and three inference servers, scheduled by their
-deployments. Two servers suffice for the load at first, and the third is lent to a best-effort job. The load
-rises until it needs the third server, and falls again. Meanwhile a promised job trains.
+Starts its own platform: one training server and three inference servers, scheduled by their deployments. Two
+servers suffice for the load at first, and the third is lent to a best-effort job. The load rises until it
+needs the third server, and falls again. Meanwhile a promised job trains.
 
 | share of the time | what happens |
 |---|---|
@@ -13,8 +13,8 @@ rises until it needs the third server, and falls again. Meanwhile a promised job
 | 0.30 | another generation takes over, server by server |
 | 0.45 to 0.80 | the load rises and falls |
 
-Printed: requests that failed, those cut by the killed replica and sent once more apart; the share of the time
-within the latency target; the moves of servers; what became of the promise.
+Printed: failed requests, without those cut by the killed replica and repeated; the share of the time within
+the latency target; the moves of servers; the result of the promise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TARGET_SECONDS = 0.25
 LOWER_RATE, HIGHER_RATE = 20.0, 65.0
 KILL_AT, REPLACE_AT, RISE_AT, FALL_AT = 0.15, 0.30, 0.45, 0.80
 MOST_AT_ONCE = 200
-#: The client's latencies are judged in windows of this length.
+#: Length of the windows in which the client's latencies are evaluated.
 WINDOW_SECONDS = 5
 QUICK_PERIODS = {"SLOT_SECONDS": "2", "SUSPECT_SECONDS": "6", "FENCE_SECONDS": "20", "REPORT_SECONDS": "0.5"}
 
@@ -70,7 +70,7 @@ class Rush(Rate):
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of it. Shares are of windows with requests, by the client; and of samples, by the servers."""
+    """Results. Shares are of windows with requests, by the client; and of samples, by the servers."""
 
     requests: int
     failed: dict[str, int]
@@ -134,7 +134,7 @@ class Day:
         self.platform, self.person, self.operator, self.deployment = platform, person, operator, deployment
 
     def run(self, seconds: float) -> Figures:
-        """Send the load for so long; return what came of it."""
+        """Send the load for ``seconds`` seconds; return the results."""
         promised = self.person.submit(
             EXAMPLE, name="promised", batch_size=64, max_iterations=round(seconds), deadline=2.0 * seconds
         )

@@ -3,12 +3,12 @@
     .tool/bin/uv pip install --target FOLDER starlette      # no other part of the platform needs it
     PYTHONPATH=FOLDER python -m benchmarks.long.serving_http [--rounds 7] [--seconds 3] [--connections 32]
 
-Both servers are processes of their own on the same event loop and HTTP parser, and get the same requests in
-turns from the same client, which keeps each connection busy. Both parse the inputs and return them as
+Both servers are separate processes on the same event loop and HTTP parser, and receive the same requests
+alternately from the same client, which keeps each connection busy. Both parse the inputs and return them as
 outputs. The worker also checks token and body, gathers batches, calls the function in a thread and counts.
 
 Two ratios are printed: of requests per second, and of the servers' processor time per request, which depends
-less on what else the machine does.
+less on other work of the machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Measured:
 
 
 def serve_worker(listener: socket.socket) -> None:
-    """A serving worker whose function returns its inputs."""
+    """Run a serving worker whose function returns its inputs."""
     digests = [hashlib.sha256(TOKEN.encode()).hexdigest()]
     server = ServingServer(
         listener, lambda batch: batch, ServingLimits(), 1, lambda: digests, ends_process=True
@@ -63,7 +63,7 @@ def serve_worker(listener: socket.socket) -> None:
 
 
 def serve_bare(listener: socket.socket) -> None:
-    """uvicorn and starlette, with one route that returns its inputs."""
+    """Run uvicorn and starlette, with one route that returns its inputs."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route
@@ -110,7 +110,7 @@ class Client(asyncio.Protocol):
 
 
 async def ask(port: int, connections: int, seconds: float) -> float:
-    """Requests per second over so many connections."""
+    """Return the requests per second over ``connections`` connections."""
     body = json.dumps({"inputs": INPUTS}).encode()
     head = (
         f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -142,12 +142,12 @@ class Peer:
             self.process.start()
 
     def wait(self) -> None:
-        """Return once it answers: it imports PyTorch, it may be."""
+        """Return once it answers; it may be importing PyTorch."""
         url, headers = f"http://127.0.0.1:{self.port}/predict", {"Authorization": f"Bearer {TOKEN}"}
         httpx.post(url, json={"inputs": INPUTS}, headers=headers, timeout=120).raise_for_status()
 
     def measure(self, connections: int, seconds: float) -> Measured:
-        """One round."""
+        """Measure one round."""
         process = psutil.Process(self.process.pid)
         before = process.cpu_times()
         began_at = time.monotonic()
@@ -159,7 +159,7 @@ class Peer:
 
 
 def main() -> int:
-    """Run the rounds; returns the exit code."""
+    """Run the rounds; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0)

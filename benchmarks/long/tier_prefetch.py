@@ -1,8 +1,9 @@
-"""Training from files with prefetch, beside the same without it and the recurrence of MoESys 2.3.
+"""Training from files with prefetch, beside training without it and the recurrence of MoESys 2.3.
 
 The runtime's own tiers train one expert in each of some layers; host memory holds three states. Files are
 really read and written. Each read, write and expert takes at least a declared time, in sleeps, so a busy host
-changes the ratios little. Both ways run in turns. Weights must equal those of training in memory, bit by bit.
+changes the ratios little. Both ways run alternately. Weights must equal those of training in memory, bit by
+bit.
 
     python -m benchmarks.long.tier_prefetch [--layers 12] [--iterations 4] [--json OUT]
 """
@@ -34,7 +35,7 @@ COMPUTE_SECONDS, READ_SECONDS, WRITE_SECONDS = 0.48, 0.4, 0.12
 
 
 def pace(began: float, seconds: float) -> None:
-    """Sleep until so many seconds have passed since `began`."""
+    """Sleep until ``seconds`` have passed since `began`."""
     time.sleep(max(0.0, began + seconds - time.perf_counter()))
 
 
@@ -58,7 +59,7 @@ class SlowExpert(nn.Module):
 
 
 class SlowFiles(ExpertFiles):
-    """Files that take declared times, and note what was read and written in which order."""
+    """Files that take declared times, and record reads and writes in order."""
 
     def __init__(self, files: ExpertFiles) -> None:
         self.__dict__.update(files.__dict__)
@@ -134,8 +135,8 @@ class Training:
 
 
 def fetch_seconds(operations: list[tuple[str, Key]], layers: list[int]) -> list[float]:
-    """Return the fetch time of each layer in the order of computation: its read, and writes of what left for
-    it."""
+    """Return the fetch time of each layer in the order of computation: its read, and the writes of evicted
+    states."""
     found = dict.fromkeys(layers, 0.0)
     written = 0.0
     for kind, (layer, _) in operations:
@@ -148,7 +149,7 @@ def fetch_seconds(operations: list[tuple[str, Key]], layers: list[int]) -> list[
 
 
 def recurrence_seconds(layers: int, operations: list[list[tuple[str, Key]]]) -> float:
-    """Return the time of an iteration by the recurrence, with the fetches that took place."""
+    """Return the time of an iteration by the recurrence, with the actual fetches."""
     there, back = list(range(layers)), list(reversed(range(layers)))
     times = None
     for order, part, compute in zip(
@@ -162,7 +163,7 @@ def recurrence_seconds(layers: int, operations: list[list[tuple[str, Key]]]) -> 
 
 
 def measure(layers: int, iterations: int) -> dict[str, Any]:
-    """Train both ways in turns; return medians of an iteration, and what the recurrence predicts."""
+    """Train both ways alternately; return medians of an iteration, and the recurrence's prediction."""
     with tempfile.TemporaryDirectory(prefix="tiers-") as root:
         ways = {
             "prefetch": Training(layers, Path(root, "prefetch")),
@@ -170,7 +171,7 @@ def measure(layers: int, iterations: int) -> dict[str, Any]:
         }
         found: dict[str, list[float]] = {name: [] for name in ways}
         predicted = []
-        # The first iteration knows nothing of what the next one uses.
+        # In the first iteration the next one's uses are unknown.
         for iteration in range(iterations + 1):
             for name, way in ways.items():
                 seconds, operations = way.iterate()
