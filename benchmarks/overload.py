@@ -1,16 +1,16 @@
-"""Deadlines met on clusters that get more work than they can do: virtual clusters of Philly, months of long
-jobs, and small jobs beside four large promises.
+"""Deadlines met on clusters with more work than they can do: virtual clusters of Philly, months of long jobs,
+and small jobs beside four large promises.
 
     python -m benchmarks.overload [--set development|held_out|crowded|all] [--only TEXT]
         [--policy punctual ...] [--slot-seconds 56 58 60 62 64] [--json OUT]
 
 Models and deadlines are drawn by seed, the deadlines by the rule of the ITP traces: submission plus uniform
 (0.5, 1.5) times the duration at the requested GPUs. Every case runs under `elasticflow` first, with pauses
-charged and slots of 60 s; the other policies stand beside it: deadlines met, promises that came late, and
-time in the event loop relative to `elasticflow`. Rules are chosen on the set `development` alone; `held_out`
-is to be looked at when they are. One case alone is `manage.py simulate --trace TRACE --seed SEED --servers N
---gpus-per-server 8 --policy POLICY`. On small clusters a slot two seconds longer moves a count by several
-per cent, so counts are summed over all values of ``--slot-seconds``.
+charged and slots of 60 s, then under the other policies: deadlines met, late promises, and time in the event
+loop relative to `elasticflow`. Rules are chosen on the set `development` alone; `held_out` is evaluated only
+afterwards. One case alone is `manage.py simulate --trace TRACE --seed SEED --servers N --gpus-per-server 8
+--policy POLICY`. On small clusters a slot two seconds longer changes a count by several per cent, so counts
+are summed over all values of ``--slot-seconds``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MOST_GPU_SECONDS_OF_SMALL = 7200.0
 
 @dataclass(frozen=True)
 class OverloadCase:
-    """Virtual clusters of Philly (joined by ``+``) on so many servers of eight GPUs; ``shortest_seconds``
-    leaves shorter jobs out, ``seed`` draws models and deadlines.
+    """Virtual clusters of Philly (joined by ``+``) on servers of eight GPUs; ``shortest_seconds`` leaves
+    shorter jobs out, ``seed`` draws models and deadlines.
     """
 
     virtual_cluster: str
@@ -50,7 +50,7 @@ class OverloadCase:
 
     @property
     def trace(self) -> str:
-        """As `manage.py simulate --trace` takes it."""
+        """The trace for `manage.py simulate --trace`."""
         name = f"philly_all:virtual_cluster={self.virtual_cluster}"
         return (
             name if self.shortest_seconds == 600.0 else f"{name},shortest_seconds={self.shortest_seconds:g}"
@@ -58,20 +58,20 @@ class OverloadCase:
 
     @property
     def name(self) -> str:
-        """Short and unique."""
+        """A short, unique name."""
         longer = "" if self.shortest_seconds == 600.0 else f" from {self.shortest_seconds:g} s"
         return f"{self.virtual_cluster}{longer}, {self.servers}x{GPUS_PER_SERVER}, seed {self.seed}"
 
     def workload(self) -> Workload:
-        """The jobs. Raises TraceError where the trace is not on this machine."""
+        """Return the jobs. Raises TraceError if the trace is not on this machine."""
         return load_workload(self.trace, seed=self.seed)
 
 
 @dataclass(frozen=True)
 class CrowdedCase(OverloadCase):
-    """Short jobs of a virtual cluster too, from one day of its trace to another.
+    """A virtual cluster with its short jobs too, from one day of its trace to another.
 
-    ``large_promises``: this many large jobs are added a day later, and of the trace only small jobs are kept.
+    ``large_promises``: number of large jobs added a day later; only small jobs of the trace are then kept.
     """
 
     shortest_seconds: float = 0.0
@@ -81,7 +81,7 @@ class CrowdedCase(OverloadCase):
 
     @property
     def name(self) -> str:
-        """Short and unique."""
+        """A short, unique name."""
         beside = f" beside {self.large_promises} large" if self.large_promises else ""
         return (
             f"{self.virtual_cluster} from day {self.first_day:g} for {self.days:g}{beside}, "
@@ -89,7 +89,7 @@ class CrowdedCase(OverloadCase):
         )
 
     def workload(self) -> Workload:
-        """The jobs. Raises TraceError where the trace is not on this machine."""
+        """Return the jobs. Raises TraceError if the trace is not on this machine."""
         trace = super().workload()
         day = (trace.submitted_at - trace.submitted_at[0]) / DAY_SECONDS
         chosen = (day >= self.first_day) & (day < self.first_day + self.days)
@@ -102,7 +102,7 @@ class CrowdedCase(OverloadCase):
 
 
 def with_large_jobs(workload: Workload, count: int, gpus: int) -> Workload:
-    """The workload and ``count`` large jobs, submitted a day after its first one.
+    """Return the workload with ``count`` large jobs, submitted a day after its first one.
 
     Together they need 85 % of ``gpus`` GPUs for three days, and for one more day each from then on.
     """
@@ -165,8 +165,8 @@ SETS: dict[str, tuple[OverloadCase, ...]] = {
 
 
 def measured(workload: Workload, servers: int, policy: str, slots: list[float]) -> dict[str, Any]:
-    """What one policy makes of one workload: counts of jobs, and seconds in the event loop, summed over the
-    lengths of the slot."""
+    """Return one policy's counts of jobs and seconds in the event loop on one workload, summed over the slot
+    lengths."""
     pool = PoolSize(reference_gpu_type(workload), servers, GPUS_PER_SERVER)
     runs = [
         Simulation(workload, SimulationSettings(policy, (pool,), slot_seconds=slot)).run() for slot in slots
@@ -180,7 +180,7 @@ def measured(workload: Workload, servers: int, policy: str, slots: list[float]) 
 
 
 def run(case: OverloadCase, policies: list[str], slots: list[float]) -> dict[str, Any]:
-    """All policies on one case, the reference first, printed as they come."""
+    """Run all policies on one case, the reference first, and print each result."""
     workload = case.workload()
     print(f"{case.name}: {workload.jobs} jobs", flush=True)
     figures: dict[str, Any] = {}
@@ -199,7 +199,7 @@ def run(case: OverloadCase, policies: list[str], slots: list[float]) -> dict[str
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--set", choices=[*SETS, "all"], default="development")
     parser.add_argument("--only", default="", help="cases whose name holds this text")

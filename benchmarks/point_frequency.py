@@ -1,14 +1,14 @@
-"""Recovery points in memory by size of state and link: how often, what they cost, what a lost server loses.
+"""Recovery points in memory by size of state and link: their frequency, their cost, and a lost server's loss.
 
     python -m benchmarks.point_frequency [--share 0.02] [--servers 4] [--compute-seconds 1.0]
 
 Time is simulated, so the figures are the same on every machine. The runtime's own rules (`MemoryPoints`,
-`CopyTraffic`) run on the clock of one rank of a job that has one on each server. State is FP32 with Adam: a
+`CopyTraffic`) run on the clock of one rank of a job with one rank on each server. State is FP32 with Adam: a
 gradient is a third of it. Its all-reduce begins after the forward pass, a third of the computing. A write
-stops training (`WRITE_BYTES_PER_SECOND`), checksums come before the copy (`CHECKSUM_BYTES_PER_SECOND`). What
-of a copy meets an all-reduce lengthens that by as much. A server may be lost at any moment; the newest point
-whose copy has arrived counts. Durable states, once a minute, are left out: where points are rarer, a job
-loses what it loses without points.
+stops training (`WRITE_BYTES_PER_SECOND`), checksums precede the copy (`CHECKSUM_BYTES_PER_SECOND`). The part
+of a copy that overlaps an all-reduce lengthens that by as much. A server may be lost at any moment; the
+newest point whose copy has arrived counts. Durable states, once a minute, are left out: if points are rarer
+than that, a job loses as much as without points.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATES_BYTES = (100e6, 1e9, 10e9)
 LINKS_BYTES_PER_SECOND = (0.125e9, 1.25e9, 12.5e9)
 WRITE_BYTES_PER_SECOND = 2e9
 CHECKSUM_BYTES_PER_SECOND = 1e9
-#: Finding tensors and asking the store, whatever the size.
+#: Fixed time to find tensors and ask the store.
 WRITE_SECONDS = 0.002
 STARTUP_SECONDS = 0.0005
 DURABLE_SECONDS = 60.0
@@ -44,7 +44,7 @@ WITHOUT_END = float("inf")
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one job. ``longer``: share by which its time is longer than without points."""
+    """Figures of one job. ``longer``: share by which its time is longer than without points."""
 
     iteration_seconds: float
     every: float
@@ -66,7 +66,7 @@ class SimulatedJob:
         self.at = 1000.0
         self.iteration = 0
         self.plans: list[dict[str, Any]] = []
-        #: When the state of each point was, and when its copy had arrived.
+        #: Time of each point's state, and of its copy's arrival.
         self.points: list[tuple[float, float]] = []
         self._written: tuple[int, float] | None = None
         self._held: set[int] = set()
@@ -81,7 +81,7 @@ class SimulatedJob:
         self._memory_points = MemoryPoints(self, share, self._traffic, lambda: self.at)
 
     def train(self) -> None:
-        """One iteration, and its point if there is one."""
+        """Run one iteration, with its point if it has one."""
         self.iteration += 1
         self._traffic.begins()
         self._idle(self._forward)
@@ -112,7 +112,7 @@ class SimulatedJob:
         self._send(seconds, began)
 
     def _send(self, seconds: float, began: float) -> float:
-        """Send what may be sent within so many seconds; returns how many of them that took."""
+        """Send what may be sent within ``seconds``; return the seconds that it took."""
         within = min(began + seconds, self._ends) - max(began, self._sends_from)
         size = min(self._left, self._budget, max(0.0, within) * self._link)
         if size <= 0.0 or self._written is None:
@@ -131,27 +131,27 @@ class SimulatedJob:
     # The store, as the runtime sees it
 
     def idle(self) -> bool:
-        """Whether the last version is whole."""
+        """Return whether the last version is complete."""
         return self._written is None
 
     def fits(self, size: int, committed: int | None) -> bool:
-        """There is always room."""
+        """Return True: there is always room."""
         return True
 
     def holds(self, iteration: int) -> bool:
-        """Whether a version is whole."""
+        """Return whether a version is complete."""
         return iteration in self._held
 
     def wait(self, condition: object, seconds: float) -> bool:
-        """Nobody waits here."""
+        """Return at once: nothing waits here."""
         return False
 
     def standing(self, iteration: int) -> Standing:
-        """How it stands with a version."""
+        """Return the state of a version."""
         return Standing.SAFE if self.holds(iteration) else Standing.WAITED_FOR
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
-        """There is always room."""
+        """Do nothing: there is always room."""
 
     def write(
         self,
@@ -163,7 +163,7 @@ class SimulatedJob:
         committed: int | None,
         sending: Sending | None = None,
     ) -> bool:
-        """A version is there; its copy is sent at once unless there is a plan."""
+        """Store a version; its copy is sent at once unless there is a plan."""
         self._left = float(self.shard_bytes)
         self._sends_from = self.at + self.shard_bytes / CHECKSUM_BYTES_PER_SECOND
         is_planned = sending is not None and sending.pause_seconds > 0.0
@@ -171,11 +171,11 @@ class SimulatedJob:
         return True
 
     def copied(self) -> Copied | None:
-        """What the last copy took."""
+        """Return what the last copy took."""
         return self._last
 
     def allow(self, size: int, within_seconds: float | None, takes_seconds: float) -> None:
-        """So much may be sent now."""
+        """Allow ``size`` bytes to be sent now."""
         self._budget = float(size)
         self._ends = WITHOUT_END if within_seconds is None else self.at + within_seconds
 
@@ -185,7 +185,7 @@ def _heard(vote: Vote) -> Votes:
 
 
 def measure(state_bytes: float, link: float, servers: int, compute: float, share: float) -> Figures:
-    """Train until there is a plan that was reviewed, and then for so many points."""
+    """Train until a plan was made and reviewed, and then for a fixed number of points."""
     job = SimulatedJob(state_bytes, link, servers, compute, share)
     while len(job.points) < POINTS:
         job.train()

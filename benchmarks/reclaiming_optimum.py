@@ -1,15 +1,14 @@
-"""How many more jobs each way of reclaiming preempts than have to be, and how long it takes beside the
-optimum.
+"""Unnecessary preemptions of each way of reclaiming, and its time, against the optimum.
 
     python -m benchmarks.reclaiming_optimum [--draws 20] [--seed 0] [--json OUT]
 
 Servers of 8 GPUs are filled with jobs by best fit, 15 % of the jobs end and others fill up; then some servers
-are wanted back. No worker is flexible, so jobs have to be preempted. Three mixes of jobs: ``published``: GPUs
+are reclaimed. No worker is flexible, so jobs have to be preempted. Three mixes of jobs: ``published``: GPUs
 as in the synthetic profile of Lyra's trace, in workers of 2 GPUs, three on loan for each training GPU;
 ``small`` and ``large`` workers, up to 32 and 8 a job.
 
-Shown are preemptions relative to the optimum and, in brackets, collateral damage: GPUs of preempted jobs on
-servers that stay, as a share of the GPUs that were wanted. The optimum is proved unless a draw is counted as
+Printed are preemptions relative to the optimum and, in brackets, collateral damage: GPUs of preempted jobs on
+servers that stay, as a share of the GPUs asked for. The optimum is proved unless a draw is counted as
 uncertain. Times are CPU time of one choice, its question's indexing included, at the median.
 """
 
@@ -35,7 +34,7 @@ SIZES = ((40, 10), (60, 30), (100, 30), (200, 60), (200, 100), (300, 100))
 
 
 def every_pair(gpus_per_worker: dict[int, float], workers: dict[int, float]) -> Mix:
-    """GPUs per worker and workers drawn independently."""
+    """Return a mix with GPUs per worker and workers drawn independently."""
     return Mix({(g, w): a * b for g, a in gpus_per_worker.items() for w, b in workers.items()})
 
 
@@ -77,7 +76,7 @@ class Tally:
 
 
 def measure(mix: Mix, servers: int, wanted: int, draws: int, seed: int) -> dict[str, Any]:
-    """All methods on the same layouts."""
+    """Run all methods on the same layouts."""
     tallies = {name: Tally() for name in METHODS}
     jobs = 0
     for number in range(draws):
@@ -110,8 +109,8 @@ def measure(mix: Mix, servers: int, wanted: int, draws: int, seed: int) -> dict[
 
 
 def small_reclaims(mix: Mix, draws: int, seed: int) -> float:
-    """Preemptions of ``lyra`` relative to the optimum over all reclaims of 1 to 10 of 40 servers, each layout
-    asked ten times."""
+    """Return preemptions of ``lyra`` relative to the optimum over all reclaims of 1 to 10 of 40 servers, each
+    layout used ten times."""
     preempted = dict.fromkeys((ReclaimMethod.LYRA, ReclaimMethod.OPTIMAL), 0)
     for number in range(draws):
         question = best_fit_question(40, 1, mix, seed + number)
@@ -148,7 +147,7 @@ def show_times(results: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; returns the exit status."""
+    """Print the tables; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     parser.add_argument("--draws", type=int, default=20, help="layouts of each row")

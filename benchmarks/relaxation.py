@@ -1,11 +1,11 @@
-"""Deadlines met by open and by prudent newcomers beside the linear relaxation: no schedule meets more.
+"""Deadlines met by open and by prudent newcomers beside the linear relaxation, a bound for every schedule.
 
     python -m benchmarks.relaxation [--set development|held_out|all] [--only TEXT]
         [--case TRACE@SERVERSxGPUS@SLOT ...] [--cells 64] [--json OUT]
 
 The sets are those of `benchmarks.overload`; ``--case`` adds others, as `elasticflow:jobs=400@2x8@240`.
-Columns: `elasticflow`, `punctual` open and prudent with the newcomers that it refused to keep room, the bound
-with its share of the jobs that an empty cluster could do in time, and the seconds that the bound took.
+Columns: `elasticflow`, `punctual` open and prudent with the newcomers that it declined to keep room, the
+bound with its share of the jobs that an empty cluster could finish in time, and the seconds to compute the bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = (("elasticflow", Newcomers.OPEN), ("punctual", Newcomers.OPEN), ("punctu
 
 
 def run(workload: Workload, pool: PoolSize, slot_seconds: float, cells: int) -> dict[str, Any]:
-    """The figures of one workload on one cluster."""
+    """Return the figures of one workload on one cluster."""
     figures: dict[str, Any] = {"jobs": workload.jobs}
     for policy, newcomers in KINDS:
         asked = SimulationSettings(policy, (pool,), slot_seconds=slot_seconds, newcomers=newcomers)
@@ -54,7 +54,7 @@ def run(workload: Workload, pool: PoolSize, slot_seconds: float, cells: int) -> 
 
 
 def line(name: str, figures: dict[str, Any]) -> str:
-    """One row of the table, in Markdown."""
+    """Return one row of the table, in Markdown."""
     reference, open_, prudent = (figures[f"{policy}, {newcomers}"] for policy, newcomers in KINDS)
     met = prudent["deadlines_met"]
     return (
@@ -66,7 +66,7 @@ def line(name: str, figures: dict[str, Any]) -> str:
 
 
 def _cases(options: argparse.Namespace) -> list[tuple[str, str, int, int, int, float]]:
-    """Name, trace, seed, servers, GPUs of each, and slot."""
+    """Return name, trace, seed, servers, GPUs of each, and slot."""
     chosen = [
         (case.name, case.trace, case.seed, case.servers, GPUS_PER_SERVER, 60.0)
         for name, cases in SETS.items()
@@ -82,7 +82,7 @@ def _cases(options: argparse.Namespace) -> list[tuple[str, str, int, int, int, f
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--set", choices=[*SETS, "all", "none"], default="development")
     parser.add_argument("--only", default="", help="cases whose name holds this text")

@@ -1,10 +1,10 @@
-"""How long training stands still when a job moves to other workers: a handover against a cold restart.
+"""Pause of training when a job moves to other workers: a handover against a cold restart.
 
-Both move the same running job from one set of workers to another and count from the moment the new workers
-are told to train (handover) or the old ones to stop (cold restart) until the new generation's first
-iteration:
+Both move the same running job from one set of workers to another. Time counts from the order to train, sent
+to the new workers (handover), or the order to stop, sent to the old ones (cold restart), until the new
+generation's first iteration:
 
-* handover: the new workers are warm and ready, the state goes through memory;
+* handover: the new workers are warm and ready, the state is passed through memory;
 * cold restart: the old workers write a checkpoint and end, new processes start, import PyTorch, build
   everything, load the checkpoint.
 
@@ -34,13 +34,13 @@ AIM = 0.2
 def start(
     agent: LocalAgent, source: Path, assignment: Message, generation: int, world_size: int
 ) -> Generation:
-    """A generation that is ready to train."""
+    """Start a generation and return it when it is ready to train."""
     fresh = agent.start_generation(source, {**assignment, "generation": generation}, world_size)
     return fresh.wait_until_ready()
 
 
 def handover_pause(agent: LocalAgent, source: Path, assignment: Message, world_size: int) -> float:
-    """Seconds from telling both generations until the new one's first iteration."""
+    """Return the seconds from ordering both generations until the new one's first iteration."""
     old = start(agent, source, assignment, 1, world_size).train_from_nothing()
     old.wait_for_iteration(5)
     new = start(agent, source, assignment, 2, world_size)
@@ -54,8 +54,8 @@ def handover_pause(agent: LocalAgent, source: Path, assignment: Message, world_s
 
 
 def cold_restart_pause(agent: LocalAgent, source: Path, assignment: Message, world_size: int) -> float:
-    """Seconds from telling the old generation to stop until the first iteration of one started from nothing
-    warm."""
+    """Return the seconds from ordering the old generation to stop until the first iteration of a new one,
+    started without anything warm."""
     old = start(agent, source, assignment, 1, world_size).train_from_nothing()
     old.wait_for_iteration(5)
     begun = time.perf_counter()
@@ -72,7 +72,7 @@ def cold_restart_pause(agent: LocalAgent, source: Path, assignment: Message, wor
 
 
 def main() -> int:
-    """Measure in turns and print; returns 1 when the aim is missed."""
+    """Measure alternately and print; return 1 if the aim is missed."""
     parser = argparse.ArgumentParser(prog="benchmarks.rescale_pause", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)

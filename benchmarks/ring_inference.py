@@ -1,9 +1,9 @@
 """A model whose layers stream through a ring of device memory, against the same model resident.
 
-Both are in one process and take turns. Layers are mixtures of experts, as wide as `--width`; `--tokens` sets
-how long computing a layer takes beside copying it. A thread copies from host memory to preallocated memory
-that stands for a device's. Each kind's best pass counts, as others on a machine only add to it; the median
-of the passes in turns says whether the bests of both had the same luck.
+Both are in one process and alternate. Layers are mixtures of experts, as wide as `--width`; `--tokens` sets
+the time of computing a layer relative to copying it. A thread copies from host memory to preallocated memory
+that represents a device's. Each kind's best pass counts, since other work on the machine only adds time; the
+median of alternating passes shows whether both had the same luck.
 
     python -m benchmarks.ring_inference [--layers 12] [--saved 0.3] [--tokens 256] [--rounds 5] [--json OUT]
 """
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 class Tower(nn.Module):
-    """Mixtures of experts, one after the other."""
+    """Mixtures of experts in sequence."""
 
     def __init__(self, layers: int, width: int, experts: int) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class Figures:
 
     Attributes:
         saved: share of the resident model's memory.
-        over_resident: streamed over resident time, each of its best pass. median_over_resident: of the passes
-            in turns, pair by pair.
-        over_prediction: streamed time over what the planner says with the times of the same run.
-        stall_share: part of the passes that waited for copies.
+        over_resident: streamed over resident time, each of its best pass. median_over_resident: of
+            alternating passes, pair by pair.
+        over_prediction: streamed time over the planner's prediction from the times of the same run.
+        stall_share: share of the passes spent waiting for copies.
     """
 
     saved: float
@@ -70,11 +70,11 @@ class Figures:
 
 
 def measure(layers: int, width: int, experts: int, tokens: int, saved: float, rounds: int) -> Figures:
-    """Let both models take turns.
+    """Measure both models alternately.
 
     Args:
-        saved: of memory, at least.
-        rounds: of three passes each.
+        saved: least share of memory to save.
+        rounds: rounds of three passes each.
     """
     torch.manual_seed(0)
     resident = Tower(layers, width, experts).eval()
@@ -101,7 +101,7 @@ def measure(layers: int, width: int, experts: int, tokens: int, saved: float, ro
 def _figures(ring: LayerRing, model_bytes: int, pairs: Sequence[tuple[float, float]], equal: bool) -> Figures:
     resident, streamed = (min(times) for times in zip(*pairs, strict=True))
     report, times = ring.report(), ring.times()
-    # The best passes of both, so that others on the machine count on neither side.
+    # The best passes of both, so that other work on the machine affects neither.
     best = RingTimes(times.load_seconds, resident / ring.plan.layers)
     waited, computed = report["stall_seconds"], report["compute_seconds"]
     return Figures(

@@ -1,4 +1,4 @@
-"""Deadlines met by how far admission searches before it refuses, on synthetic workloads and public traces.
+"""Deadlines met by the limits of admission's search, on synthetic workloads and public traces.
 
     python -m benchmarks.search_limits [--seeds 10]
         [--workload elasticflow:jobs=200,mean_interarrival_seconds=900]
@@ -6,8 +6,8 @@
         [--json OUT]
 
 Every row is one setting of the search, every column a workload, pauses charged. The first row is the
-published admission, which does not search. What is admitted early can cost later jobs their promise, so more
-admissions at one instant need not be more deadlines met in the end: this is where the limits are chosen.
+published admission, which does not search. Early admissions can prevent later promises, so more admissions at
+one instant need not be more deadlines met in the end: this benchmark is for choosing the limits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIMITS: dict[str, SearchLimits | None] = {
         for fillings in (2, 8)
     },
 }
-"""Each row departs from what is shipped in what it names; ``everybody`` rows make room at any cost."""
+"""Each row differs from the defaults in what it names; ``everybody`` rows make room at any cost."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Case:
 
 
 def met(case: Case, limits: SearchLimits | None) -> tuple[int, int, float]:
-    """Deadlines met, promises broken, and wall seconds."""
+    """Return deadlines met, promises broken, and wall seconds."""
     with patch.dict(POLICIES, {"measured": Measured(limits)}):
         settings = SimulationSettings("measured", (case.pool,), slot_seconds=case.slot_seconds)
         outcome = Simulation(case.workload, settings).run()
@@ -60,8 +60,8 @@ def met(case: Case, limits: SearchLimits | None) -> tuple[int, int, float]:
 
 
 def trace_case(text: str) -> Case:
-    """``NAME:SERVERSxGPUS:SLOT``. Raises ValueError for another form, TraceError for a trace that cannot be
-    read."""
+    """Parse ``NAME:SERVERSxGPUS:SLOT``. Raises ValueError for another form, TraceError for an unreadable
+    trace."""
     name, cluster, slot = text.rsplit(":", 2)
     servers, gpus = cluster.split("x")
     workload = load_workload(name)
@@ -90,7 +90,7 @@ def run(groups: dict[str, list[Case]]) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--workload", default="elasticflow:jobs=200,mean_interarrival_seconds=900")
     parser.add_argument("--seeds", type=int, default=10, help="synthetic workloads, one a seed")

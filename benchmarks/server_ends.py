@@ -1,10 +1,10 @@
-"""A tenth of the servers ends in the middle of a trace: are promises kept, and what is it worth to know?
+"""A tenth of the servers ends in the middle of a trace: are promises kept, and what is the notice worth?
 
     python -m benchmarks.server_ends [--trace NAME[:options] ...] [--json OUT]
 
 The first tenth of the servers leaves for good half-way between the first and the last submission. Four runs
-stand side by side: nobody ends; the ends are known from the start (decision 0015); they become known a day
-before; and the same servers are lost at that moment without a word. Slots of 60 s, measured pauses. One run
+are compared: no server ends; the ends are known from the start (decision 0015); they become known a day
+before; and the same servers are lost at that moment without notice. Slots of 60 s, measured pauses. One run
 alone is `manage.py simulate --trace TRACE --servers N --gpus-per-server 8 --server-ends FILE`, with a file of
 `server,ends_at_seconds`.
 """
@@ -27,7 +27,7 @@ from simulation.workloads.errors import TraceError
 
 GPUS_PER_SERVER = 8
 NOTICE_SECONDS = 86_400.0
-#: Each trace with the servers that it is simulated on, and the share of best-effort jobs in per cent.
+#: Each trace with its simulated servers, and the share of best-effort jobs in per cent.
 CASES = {
     "testbed_195job": 16,
     "testbed_195job:best_effort_share=0.3": 16,
@@ -36,7 +36,7 @@ CASES = {
 
 
 def compare(trace: str, servers: int) -> dict[str, Any]:
-    """The three runs of one trace, printed as they come."""
+    """Run one trace in each way, and print each result."""
     workload = load_workload(trace)
     middle = float(workload.submitted_at[0] + workload.submitted_at[-1]) / 2
     tenth = range(max(1, servers // 10))
@@ -74,7 +74,7 @@ def compare(trace: str, servers: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--trace", action="append", choices=[*CASES], help="usual: all of them")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the figures to this file")

@@ -1,11 +1,11 @@
-"""What Zen's own work costs a worker: hashing, partitions, tables and bitmaps, and the planner.
+"""Cost of Zen's own work for a worker: hashing, partitions, tables and bitmaps, and the planner.
 
     python -m benchmarks.sparse_exchange [--json OUT] [--repeat 5] [--seed 0]
 
 Partitions of 1,000,000 indices by counting sort, against sorting the same indices, against the memory table
 of Algorithm 3.2, and against plain Python (on a hundredth of them). Bitmaps of 10,000,000 elements, encoded
 and decoded, against copying their values. A plan for 64 sparse tensors against one for a single one. All in
-one run, on one core; times are those of this process, not of the clock on the wall.
+one run, on one core; times are CPU times of this process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TENSORS = 64
 
 
 def seconds(work: Callable[[], object], repeat: int) -> float:
-    """Median of some runs."""
+    """Return the median of some runs."""
     found = []
     for _run in range(repeat):
         began = time.process_time()
@@ -46,7 +46,7 @@ def seconds(work: Callable[[], object], repeat: int) -> float:
 
 
 def partitions(repeat: int, seed: int) -> dict[str, float]:
-    """Times of each way to cut the indices into partitions."""
+    """Return times of each way to divide the indices into partitions."""
     rng = np.random.default_rng(seed)
     indices = np.sort(rng.choice(ELEMENTS, INDICES, replace=False)).astype(np.int64) + 1
     shuffled = rng.permutation(indices)
@@ -65,7 +65,7 @@ def partitions(repeat: int, seed: int) -> dict[str, float]:
 def plain_partitions(
     indices: np.ndarray[tuple[int], np.dtype[np.int64]], family: HashFamily
 ) -> list[list[int]]:
-    """Partitions index by index."""
+    """Build partitions index by index."""
     parts: list[list[int]] = [[] for _part in range(PARTS)]
     for index in indices.tolist():
         parts[_plain_murmur3(index, family.seeds[0]) % PARTS].append(index)
@@ -85,7 +85,7 @@ def _plain_murmur3(key: int, seed: int) -> int:
 
 
 def bitmaps(repeat: int, seed: int) -> dict[str, float]:
-    """Times to encode and decode the bitmap of a partition, and to copy its dense values."""
+    """Return times to encode and decode the bitmap of a partition, and to copy its dense values."""
     rng = np.random.default_rng(seed)
     values = (rng.random(ELEMENTS) * (rng.random(ELEMENTS) < 0.1)).astype(np.float32)
     members = np.arange(1, ELEMENTS + 1, dtype=np.int32)
@@ -98,7 +98,7 @@ def bitmaps(repeat: int, seed: int) -> dict[str, float]:
 
 
 def plans(repeat: int) -> dict[str, float]:
-    """Times to plan a model of one sparse tensor and of many."""
+    """Return times to plan a model of one sparse tensor and of many."""
     links = LinkProfile(LinkRate(1e-4, 3e9), LinkRate(1e-5, 1e11))
 
     def plan(tensors: int) -> None:

@@ -1,16 +1,16 @@
-"""How long training stands still for its state: a hand-over through memory, and a suspension.
+"""Pause of training for its state: a hand-over through memory, and a suspension.
 
     python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--to WORKERS] [--rounds 3]
         [--against FOLDER] [--handover-only] [--json OUT]
 
-A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
-this machine; with `--to` the new generation has another number. *Hand-over*: seconds from telling a running
-and a ready generation to change until the first iteration of the new one; *grown*: the most that a rank of
-either needed for it beyond what it had before, as a part of the smallest shard. *Suspend*: seconds from
-telling a running generation to suspend until its state is written. `--against` names another checkout of the
+A function with frozen weights of the given size and nearly free iterations trains on that many workers of
+this machine; with `--to` the new generation has another number. *Hand-over*: seconds from ordering a running
+and a ready generation to change until the first iteration of the new one; *grown*: the most memory that a
+rank of either needed for it in addition, as a share of the smallest shard. *Suspend*: seconds from ordering a
+running generation to suspend until its state is written. `--against` names another checkout of the
 repository: its runs alternate with this one's, so that both see the same machine. `--handover-only` leaves
-the suspension out. *Worked*: seconds that processors worked for the workers in a hand-over's pause, which
-hardly depends on how busy the machine is.
+the suspension out. *Worked*: CPU seconds of the workers during a hand-over's pause, which hardly depend on
+other work on the machine.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from typing import TYPE_CHECKING
 from workers.runtime.at_home.local_agent import LocalAgent
 
 if TYPE_CHECKING:
-    # Earlier checkouts, which this file measures too, have it elsewhere.
+    # In earlier checkouts, which this file measures too, it is elsewhere.
     from workers.runtime.at_home.local_worker import Message
 
 HERE = Path(__file__).resolve().parents[1]
 FUNCTION = Path(__file__).parent / "functions" / "large_state.py"
 
 
-#: Links that are in nobody's way: what is measured is this machine.
+#: Links without delay: the benchmark measures this machine.
 FREE_LINKS = {
     name: {"bytes_per_second": 1e12}
     for name in ("within_server", "network", "spine", "host_to_device", "disk")
 }
-#: What earlier checkouts ask of a device model.
+#: Fields that earlier checkouts need in a device model.
 FREE_ALL_REDUCE = {
     "latency_seconds": 0.0,
     "intra_server_bytes_per_second": 1e12,
@@ -51,7 +51,7 @@ FREE_ALL_REDUCE = {
 
 
 def assignment_of(megabytes: int) -> Message:
-    """What both generations are given."""
+    """Return the assignment of both generations."""
     return {
         "function": {"entry": "large_state:LargeState"},
         "hyperparameters": {"global_batch_size": 24, "state_bytes": megabytes << 20},
@@ -66,16 +66,16 @@ def assignment_of(megabytes: int) -> Message:
 
 
 class PeakGrowth:
-    """How much memory processes need beyond what they had when this was made (Linux's `VmHWM`)."""
+    """Additional memory of processes since this object was made (Linux's `VmHWM`)."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._before = {pid: _kibibytes(pid, "VmRSS") for pid in pids}
         for pid in self._before:
-            # The peak begins anew at what is resident now.
+            # Reset the peak to the present resident size.
             Path(f"/proc/{pid}/clear_refs").write_text("5\n")
 
     def bytes_of(self, pids: Iterable[int]) -> list[int]:
-        """By how much the peak of each was above what it had before."""
+        """Return how far each process's peak was above its earlier size."""
         return [(_kibibytes(pid, "VmHWM") - self._before[pid]) * 1024 for pid in pids]
 
 
@@ -85,7 +85,7 @@ def _kibibytes(pid: int, name: str) -> int:
 
 
 def processor_seconds(pids: Iterable[int]) -> float:
-    """What processes have worked so far, all together."""
+    """Return the CPU seconds of processes so far, in total."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -94,8 +94,8 @@ def processor_seconds(pids: Iterable[int]) -> float:
 
 
 def handover(agent: LocalAgent, assignment: Message, workers: int, to: int) -> tuple[float, float, int]:
-    """The pause of one hand-over to so many workers, what their processors worked in it, and by how many
-    bytes a rank grew for it at most."""
+    """Return the pause of one hand-over to ``to`` workers, their CPU seconds in it, and the largest memory
+    growth of a rank in bytes."""
     old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=400)
     old.wait_until_ready(400).train_from_nothing().wait_for_iteration(5, 120)
     new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, to, seconds=400)
@@ -117,7 +117,7 @@ def handover(agent: LocalAgent, assignment: Message, workers: int, to: int) -> t
 
 
 def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
-    """Seconds from telling a running generation to suspend until every rank has written what it keeps."""
+    """Return the seconds from ordering a generation to suspend until every rank has written its state."""
     generation = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=400)
     generation.wait_until_ready(400).train_from_nothing().wait_for_iteration(5, 120)
     begun = time.perf_counter()
@@ -130,7 +130,7 @@ def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> flo
 
 
 def measure_here(megabytes: int, workers: int, to: int, handover_only: bool) -> Message:
-    """One hand-over, and one checkpoint unless that is left out, with this checkout's runtime."""
+    """Measure one hand-over, and one checkpoint unless left out, with this checkout's runtime."""
     assignment = assignment_of(megabytes)
     with LocalAgent() as agent:
         pause, worked, grown = handover(agent, assignment, workers, to)
@@ -142,7 +142,7 @@ def measure_here(megabytes: int, workers: int, to: int, handover_only: bool) -> 
 
 
 def measure_in(folder: Path, megabytes: int, workers: int, to: int, handover_only: bool) -> Message:
-    """The same in a process of a checkout's own."""
+    """Measure the same in a process of another checkout."""
     answer = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--once", "--megabytes", str(megabytes),
          "--workers", str(workers), "--to", str(to), *(["--handover-only"] if handover_only else [])],
@@ -153,7 +153,7 @@ def measure_in(folder: Path, megabytes: int, workers: int, to: int, handover_onl
 
 
 def main() -> int:
-    """Measure in turns and print."""
+    """Measure alternately and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.state_pause", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--workers", type=int, default=4)

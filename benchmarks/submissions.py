@@ -1,11 +1,11 @@
-"""How long a verdict takes, how many submissions a second are taken, and how soon a decision trains.
+"""Time to a verdict, submissions per second, and time from a decision to training.
 
     python -m benchmarks.submissions [--json OUT]
 
-Starts a whole platform of its own (one node agent with four emulated GPUs), measures a function once so that
-its curve is known, and then submits over REST as a person would. The peer for submissions is the same Django
-stack that does nothing but insert the row (benchmarks/peers/insert_only.py), served with the same number of
-processes and threads and asked by the same client in turns within the same run.
+Starts its own platform (one node agent with four emulated GPUs), measures a function once so that its curve
+is known, and then submits over REST as a user would. The peer for submissions is the same Django stack that
+only inserts the row (benchmarks/peers/insert_only.py), served with the same number of processes and threads
+and used by the same client alternately in the same run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def measure(platform: Platform) -> dict[str, Any]:
-    """All figures of one run."""
+    """Return all figures of one run."""
     token = Client(platform.web_url, token="").login(*platform.demo_login)
     person = Client(platform.web_url, token)
     known = person.submit(PROJECT / "examples/image_classifier.py", batch_size=64, max_iterations=5)
@@ -101,7 +101,7 @@ def measure(platform: Platform) -> dict[str, Any]:
 
 
 def verdict_seconds(web: httpx.Client, url: str, body: dict[str, Any]) -> float:
-    """From sending a promised-deadline job to its verdict, then cancel it."""
+    """Return the time from sending a promised-deadline job to its verdict, then cancel it."""
     asked = {**body, "service_class": "slo", "deadline_seconds": 7200}
     began = time.perf_counter()
     answer = web.post(url, params={"wait": 20}, json=asked)
@@ -115,7 +115,7 @@ def verdict_seconds(web: httpx.Client, url: str, body: dict[str, Any]) -> float:
 
 
 def start_seconds(platform: Platform, web: httpx.Client, url: str, body: dict[str, Any]) -> list[float]:
-    """From a job's verdict to the end of its first iteration, by the control plane's clock."""
+    """Return times from verdicts to the end of first iterations, by the control plane's clock."""
     found = []
     for _ in range(STARTS):
         job = web.post(url, params={"wait": 20}, json={**body, "termination": {"max_iterations": 3}}).json()
@@ -137,7 +137,7 @@ def start_seconds(platform: Platform, web: httpx.Client, url: str, body: dict[st
 
 
 def rate(web: httpx.Client, url: str, body: dict[str, Any]) -> float:
-    """Requests a second that are answered 201, from as many clients at a time as there are server threads."""
+    """Return the requests per second answered with 201, from as many clients as there are server threads."""
 
     def post(_: int) -> None:
         web.post(url, json=body).raise_for_status()
@@ -150,7 +150,7 @@ def rate(web: httpx.Client, url: str, body: dict[str, Any]) -> float:
 
 @contextmanager
 def insert_only(platform: Platform) -> Iterator[str]:
-    """The peer, served as the web server is. Yields its address."""
+    """Serve the peer as the web server is served. Yields its address."""
     ((port, _),) = choose_ranges("127.0.0.1", 1, 24000, 10)
     environment = {
         **os.environ,
@@ -185,7 +185,7 @@ def _listens(port: int) -> Callable[[], bool]:
 
 
 def print_table(figures: dict[str, Any]) -> None:
-    """The figures for people."""
+    """Print the figures."""
     print(
         f"verdict on a known curve        median {figures['verdict_ms_p50']:.0f} ms, 95 % "
         f"{figures['verdict_ms_p95']:.0f} ms"

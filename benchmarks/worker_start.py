@@ -1,9 +1,8 @@
-"""How long a worker needs until it is warm, and what that costs: forked by the agent's nursery against an
-interpreter of its own.
+"""Time until a worker is warm, and its cost: forked by the agent's nursery against an interpreter of its own.
 
-Both start the same launcher and sandbox; the clock runs from the request until the worker says hello. CPU
-time is that of the worker until then, read from the kernel. The nursery's own import is shown apart: it is
-paid once for an agent.
+Both start the same launcher and sandbox; the clock runs from the request until the worker's hello. CPU time
+is the worker's until then, read from the kernel. The nursery's own import is printed separately, since an
+agent pays it once.
 
     python -m benchmarks.worker_start [--rounds 5] [--json OUT]
 """
@@ -48,7 +47,7 @@ class Start:
 
 
 class Agent:
-    """As much of an agent as starts workers."""
+    """The part of an agent that starts workers."""
 
     def __init__(self, folder: Path, nursery: Nursery | None, runtime: Path) -> None:
         folder.mkdir()
@@ -63,7 +62,7 @@ class Agent:
         )
 
     def start_worker(self) -> Start:
-        """Start one and wait until it is warm; then end it."""
+        """Start a worker, wait until it is warm, and end it."""
         begun = time.perf_counter()
         record = self._pool.launch(None, clock.boot_time_seconds() + LEASE_SECONDS)
         with self._heard:
@@ -90,7 +89,7 @@ class Agent:
 
 
 def main() -> int:
-    """Measure in turns and print; returns 1 when the aim is missed."""
+    """Measure alternately and print; return 1 if the aim is missed."""
     parser = argparse.ArgumentParser(prog="benchmarks.worker_start", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)

@@ -18,14 +18,14 @@ from textwrap import fill
 from benchmarks.nine_systems.tables import Table, write_section
 
 LIVE, SIMULATED = "live run", "simulated day"
-#: Simulated, each with the next seed.
+#: Number of simulated days, each with the next seed.
 DAYS = 3
 #: Characters of a line of text in the document.
 LINE = 110
 
 
 def main() -> int:
-    """Run what is asked for; return the exit status."""
+    """Run the requested mode; return the exit status."""
     options = _options()
     if options.live:
         from benchmarks.nine_systems.live import run_live  # starts processes: not for the simulation

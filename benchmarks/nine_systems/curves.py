@@ -1,4 +1,4 @@
-"""How fast each kind of job trains on 1 to 32 GPUs, with all systems or without one of them.
+"""Training speed of each kind of job on 1 to 32 GPUs, with all systems or without one of them.
 
 Step times come from the planners and cost models that the platform plans with, and from the models of the
 published evaluations (`research`). Servers have eight GPUs, NVLink inside, and links of
@@ -46,17 +46,17 @@ LINKS = LinkProfile(LinkRate(espresso.LATENCY_SECONDS, 10e9 / 8), WITHIN)
 SLOW_LINKS = LinkProfile(LinkRate(espresso.LATENCY_SECONDS, 2.5e9 / 8), WITHIN)
 #: Lina's fitted model has no unit of time: an assumption that puts its steps beside those of other jobs.
 LINA_UNIT_SECONDS = 0.01
-#: Of the model in tiers: tokens of a GPU in a step, GPUs of 32 GB, servers with 512 GB and 4 TB.
+#: The model in tiers: tokens of a GPU in a step, GPUs of 32 GB, servers with 512 GB and 4 TB.
 TOKENS = 8192
 TIERED = ModelShape(moesys.VOCABULARY, 2048, moesys.LAYERS, 64)
 GPU_BYTES, ACTIVATION_BYTES = 32e9, 2e9
 SERVER = DeviceCapacity(GPUS_PER_SERVER * GPU_BYTES, 512e9, 4e12, GPUS_PER_SERVER)
-#: Of a disk. The active experts are all in host memory where a model fits, so none is read from it.
+#: Rate of a disk. If a model fits, its active experts are all in host memory, so none is read from it.
 FILE_BYTES_PER_SECOND = 3e9
 
 
 class System(StrEnum):
-    """What may be switched off."""
+    """Systems that may be switched off."""
 
     ELASTICFLOW = "ElasticFlow"
     LYRA = "Lyra"
@@ -79,7 +79,7 @@ _NEEDS = {
 
 
 def shape_of(gpus: int) -> PlacementShape:
-    """Return the placement of so many GPUs on the fewest servers."""
+    """Return the placement of ``gpus`` GPUs on the fewest servers."""
     return PlacementShape(max(1, gpus // GPUS_PER_SERVER), min(gpus, GPUS_PER_SERVER))
 
 

@@ -1,4 +1,4 @@
-"""What shows that each system worked, as the platform's API says it."""
+"""Evidence from the platform's API that each system worked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTHING = "not seen"
 
 
 class Watch:
-    """What jobs showed while they ran; a job's last generation may be on fewer GPUs than an earlier one."""
+    """Observations of jobs while they ran; its last generation may have fewer GPUs than an earlier one."""
 
     def __init__(self) -> None:
         self.plans: dict[str, dict[str, Any]] = {}
@@ -29,7 +29,7 @@ class Watch:
         self.tiers: dict[str, str] = {}
 
     def look(self, kind: JobKind, job: Job) -> None:
-        """Remember the job's plan, its GPUs and its experts."""
+        """Record the job's plan, its GPUs and its experts."""
         before = self.most_gpus.get(kind.name, 0)
         self.most_gpus[kind.name] = max(before, job.gpus)
         if not job.gpus:
@@ -42,7 +42,7 @@ class Watch:
             self.all_to_all[kind.name] = float(timing["share"])
 
     def read_metrics(self, kind: JobKind, job: Job) -> None:
-        """Remember the mean of each metric over the job, and what its verdict says of tiers."""
+        """Record the mean of each metric over the job, and its verdict's statement on tiers."""
         values: dict[str, list[float]] = {}
         for metric in job.metrics():
             for name, value in metric.values.items():
@@ -54,7 +54,7 @@ class Watch:
             self.tiers[kind.name] = _tiers_text(job.verdict.tiers)
 
     def plan_text(self, name: str) -> str:
-        """Return the plan that a job trained under, with its prediction and what was measured."""
+        """Return the plan that a job trained under, with its prediction and the measurement."""
         told = self.plans.get(name)
         if told is None:
             return f"{NOTHING}: {name} trained without a plan"
@@ -70,7 +70,7 @@ class Watch:
 
 
 def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[str]) -> Table:
-    """Return what each system did."""
+    """Return a table with the effect of each system."""
     made = [each for each in promises if each.job.promised]
     met = sum(each.job.promise_outcome == "met" for each in made)
     recoveries = [one for each in promises for one in each.job.recoveries()]

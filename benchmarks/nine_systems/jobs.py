@@ -1,4 +1,4 @@
-"""The jobs of the live run: what each one trains, and which system it needs."""
+"""The jobs of the live run: what each one trains, and the system that it needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class JobKind:
     """One job of the run.
 
     Attributes:
-        name: unique. function: a file. system: what it shows.
+        name: unique. function: a file. system: the system that it demonstrates.
         options: of the submission, without deadline and iterations.
         arrives: share of the run after which it is submitted.
         work: seconds on one GPU, as a share of the run.
         tightness: its deadline in multiples of that work, beside `DEADLINE_ROOM_SECONDS`; None: best effort.
-        needs_plan: whether its deadline takes several GPUs, which are faster under a communication plan.
+        needs_plan: whether its deadline needs several GPUs, which are faster under a communication plan.
     """
 
     name: str
@@ -35,7 +35,7 @@ class JobKind:
     needs_plan: bool = False
 
 
-#: For start, measuring and one failure.
+#: Deadline slack for start, measuring and one failure.
 DEADLINE_ROOM_SECONDS = 60.0
 
 JOBS: tuple[JobKind, ...] = (

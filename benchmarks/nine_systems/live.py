@@ -43,7 +43,7 @@ from punctual.client.requests import JobOptions
 from punctual.errors import PunctualError
 
 TRAINING_SERVERS, INFERENCE_SERVERS = 4, 3
-#: Between training servers, so that gradients of two megabytes take half a second.
+#: Links between training servers, so that gradients of two megabytes take half a second.
 LINK = "32Mbps"
 #: An iteration takes 1.5 s on one GPU, and half as long on two that exchange nothing.
 DEVICE_MODEL = {"fixed_seconds": 0.2, "seconds_per_sample": 0.04}
@@ -52,18 +52,18 @@ PERIODS = {
     "RESERVE_SERVERS": "1", "SLOT_SECONDS": "2", "SUSPECT_SECONDS": "6", "FENCE_SECONDS": "20",
     "REPORT_SECONDS": "0.5", "PROFILE_MAXIMUM_SECONDS": "180",
 }  # fmt: skip
-#: Shares of the run.
+#: Times of faults and load changes, as shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
-#: For measuring all functions, each of which has to be measured by half the time to its deadline.
+#: Time limit for measuring; each function must be measured by half the time to its deadline.
 MEASURING_SECONDS = 1800.0
 LOOK_SECONDS = 5.0
-#: Of a job with which a function is measured, where any number will do.
+#: Iterations of a job submitted for measuring a function; any number will do.
 FIRST_ITERATIONS = 100
 
 
 @dataclass
 class Promise:
-    """A submitted job, and what was answered."""
+    """A submitted job, and the answer to it."""
 
     kind: JobKind
     job: Job
@@ -80,7 +80,7 @@ class LiveResult:
 
 @contextmanager
 def own_platform() -> Iterator[Platform]:
-    """A platform with data of its own, which are removed afterwards, on Ctrl-C too."""
+    """Run a platform with data of its own, which are removed afterwards, on Ctrl-C too."""
     data = Path(tempfile.mkdtemp(prefix="punctual-nine-"))
     platform = Platform(
         PlatformSettings(
@@ -100,7 +100,7 @@ def own_platform() -> Iterator[Platform]:
 
 
 def run_live(minutes: float, seed: int) -> LiveResult:
-    """Run all systems for so many minutes after functions are measured."""
+    """Run all systems for ``minutes`` minutes after functions are measured."""
     with own_platform() as platform:
         return LiveRun(platform, 60.0 * minutes, seed).run()
 
@@ -158,8 +158,8 @@ class LiveRun:
         return rates
 
     def _submit_first(self, kind: JobKind) -> Job:
-        """Submit a job with which the function is measured; it is cancelled once it was. Where several GPUs
-        are needed to be in time, plans are made and measured too."""
+        """Submit a job to measure its function; it is cancelled afterwards. If its deadline needs several
+        GPUs, plans are made and measured too."""
         options: JobOptions = {**kind.options, "name": f"{kind.name}: first", "project": "demo"}
         options["max_iterations"] = FIRST_ITERATIONS
         if kind.needs_plan:
@@ -187,7 +187,7 @@ class LiveRun:
         return True
 
     def _pass_the_time(self, rates: dict[str, float], deployment: str, loop: OpenLoop) -> None:
-        """Submit jobs and cause faults at their times, and watch. A fault waits for something to befall."""
+        """Submit jobs and cause faults at their times, and watch. A fault waits for a possible target."""
         happenings: list[tuple[float, Callable[[], bool]]] = [
             *((kind.arrives, partial(self._submit, kind, rates)) for kind in JOBS),
             (KILL_REPLICA_AT, partial(self._kill_replica, deployment)),
@@ -242,7 +242,7 @@ class LiveRun:
         return is_done
 
     def _kill(self, target: Target) -> bool:
-        """Return whether any process was there."""
+        """Kill the target; return whether any process existed."""
         found = find(self.platform.folders).get(target)
         return found is not None and sum(process.send(signal.SIGKILL) for process in found.all_of) > 0
 
@@ -262,7 +262,7 @@ class LiveRun:
     # --- what is seen ---------------------------------------------------------------------------------------
 
     def _look(self, load: Outcomes | None) -> None:
-        """Remember what jobs show of the systems while they run, and print where they are."""
+        """Record the evidence of running jobs, and print their progress."""
         texts = []
         for promise in self.promises:
             try:
@@ -316,7 +316,7 @@ class LiveRun:
 
 
 def jobs_table(promises: list[Promise]) -> Table:
-    """Return what became of each job."""
+    """Return a table with the result of each job."""
     rows = []
     for each in promises:
         job = each.job

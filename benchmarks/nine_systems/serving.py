@@ -1,4 +1,4 @@
-"""Latency of a deployed mixture of experts, simulated: the day's simulator has no requests."""
+"""Latency of a deployed mixture of experts, simulated apart because the day's simulator has no requests."""
 
 from __future__ import annotations
 

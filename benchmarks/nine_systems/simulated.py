@@ -26,19 +26,19 @@ from simulation.workloads.workload import ModelProfile, Workload
 
 KIND = "V100"
 HOUR, DAY = 3600.0, 86_400.0
-#: Work of a job, on the GPUs that were drawn for it and without any system, and its deadline in multiples.
+#: Work of a job, on its drawn GPUs and without any system, and its deadline in multiples.
 LEAST_SECONDS, MOST_SECONDS = 0.5 * HOUR, 6 * HOUR
 TIGHTEST, LOOSEST = 0.5, 1.5
 BEST_EFFORT_SHARE = 0.3
-#: A lost server is back after so long; one is lost at a time, which is what the reserve covers.
+#: Time until a lost server is back; one is lost at a time, which the reserve covers.
 REPAIR_SECONDS = 4 * HOUR
-#: `punctual` joins two systems, so each of them is what is left without the other.
+#: `punctual` joins two systems, so switching one off leaves the other.
 _POLICIES: Mapping[System | None, str] = {System.ELASTICFLOW: "lyra", System.LYRA: "elasticflow"}
 
 
 @dataclass(frozen=True)
 class DaySize:
-    """How large a simulated day is."""
+    """Size of a simulated day."""
 
     servers: int = 16
     inference_servers: int = 8
@@ -66,7 +66,7 @@ def simulate_day(
     """Simulate a day of each seed with all systems, and without each of `off`.
 
     Args:
-        batches: of the deployment whose latency is simulated.
+        batches: number of batches of the deployment whose latency is simulated.
     """
     size = size or DaySize()
     rows, missed = [], []
@@ -111,8 +111,8 @@ def settings_of(seed: int, size: DaySize, off: System | None, workload: Workload
 
 
 def draw(seed: int, size: DaySize, off: System | None) -> Workload:
-    """Return the jobs of a seed. What they ask for does not depend on the systems: it is measured by what
-    they could do without any."""
+    """Return the jobs of a seed. Their requests do not depend on the systems: they are based on the
+    throughput without any."""
     random = np.random.default_rng(seed)
     plain = [_without_any(kind) for kind in size.kinds]
     of = random.integers(len(size.kinds), size=size.jobs)
@@ -152,13 +152,13 @@ def _without_any(kind: str) -> dict[int, float]:
 
 
 def _drawn_level(rates: dict[int, float], draw: float) -> int:
-    """Return a level of at most a server if there is one, each as likely."""
+    """Return a level of at most two servers, uniformly, or the smallest level if there is none."""
     levels = [gpus for gpus in rates if gpus <= 2 * GPUS_PER_SERVER] or [min(rates)]
     return levels[int(draw * len(levels))]
 
 
 def failures(seed: int, size: DaySize) -> list[Happening]:
-    """Return servers that are lost one after the other, and come back."""
+    """Return servers that are lost one after another and come back."""
     random = np.random.default_rng((seed, 1))
     spacing = size.seconds / size.failures
     happenings = []

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for Markdown, and the place in a document where they go."""
+"""Tables for the terminal and for Markdown, and their place in a document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        """Return the table as Markdown, which a terminal shows well too."""
+        """Return the table as Markdown, which is readable in a terminal too."""
         cells = [list(self.columns), *(list(row) for row in self.rows)]
         widths = [max(len(row[column]) for row in cells) for column in range(len(self.columns))]
 
@@ -29,7 +29,7 @@ class Table:
 
 
 def write_section(document: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- NAME -->` and `<!-- end of NAME -->`.
+    """Replace the text between `<!-- NAME -->` and `<!-- end of NAME -->`.
 
     Raises ValueError if the document does not have both marks.
     """

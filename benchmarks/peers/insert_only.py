@@ -1,8 +1,8 @@
 """Settings of the peer for benchmarks/submissions.py: the platform's, with one address that only inserts a
 row.
 
-The view stands in a file of its own: Django REST framework reads its settings when it is first imported,
-which must not happen while they are being defined.
+The view is in a separate file because Django REST framework reads its settings at its first import, which
+must not happen while they are being defined.
 """
 
 from __future__ import annotations

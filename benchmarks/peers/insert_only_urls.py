@@ -1,4 +1,4 @@
-"""The least that a submission could cost: the same Django stack, authentication and parser, and one INSERT.
+"""The minimum cost of a submission: the same Django stack, authentication and parser, and one INSERT.
 
 Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.peers.insert_only`, as a peer for
 benchmarks/submissions.py.
@@ -34,7 +34,7 @@ class InsertOnlyView(APIView):
             global_batch_size=body["hyperparameters"]["global_batch_size"],
             max_iterations=body["termination"]["max_iterations"],
             service_class="best_effort",
-            # Outside the planner's view: this row is no work.
+            # Invisible to the planner: this row is no work.
             state="cancelled",
             finished_at=version.created_at,
         )

@@ -8,7 +8,7 @@ from punctual import TrainingFunction, as_tensor
 
 
 class PacedModel(TrainingFunction):
-    """Learns one factor. While it answers, the processor is free."""
+    """Learns one factor. `predict` leaves the processor free."""
 
     def init_model(self):
         return torch.nn.Linear(1, 1, bias=False)

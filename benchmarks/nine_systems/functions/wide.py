@@ -1,4 +1,4 @@
-"""A model with long gradients for the time that it computes, so that a slow link decides its speed."""
+"""A model with large gradients for its computing time, so that a slow link determines its speed."""
 
 from __future__ import annotations
 
