@@ -5,7 +5,7 @@
 
 The sets are those of `benchmarks.overload`; ``--case`` adds others, as `elasticflow:jobs=400@2x8@240`.
 Columns: `elasticflow`, `punctual` open and prudent with the newcomers that it declined to keep room, the
-bound with its share of the jobs that an empty cluster could finish in time, and the seconds to compute the bound.
+bound with its share of the jobs that an empty cluster could finish in time, and the seconds for the bound.
 """
 
 from __future__ import annotations

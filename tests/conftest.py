@@ -1,4 +1,4 @@
-"""Fixtures and rules for all tests; what must come earlier is in tests/plugins/embedded_servers.py."""
+"""Fixtures and rules for all tests; earlier setup is in tests/plugins/embedded_servers.py."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.plugins.examples import QUICK_EXAMPLES
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying", "tests.plugins.nursery"]
 
 
-# `make test` draws the same few examples in every run: a change is not refused for an example that the last
-# one was spared. `make test-all` draws many new ones (--hypothesis-profile=thorough --hypothesis-seed=N).
-# No test is about how long an example takes.
+# `make test` draws the same few examples in every run, so that a change does not fail for an example that the
+# last one did not see. `make test-all` draws many new ones (--hypothesis-profile=thorough
+# --hypothesis-seed=N). No test is about the time of an example.
 _SLOW = [HealthCheck.too_slow]
 settings.register_profile(
     "quick", deadline=None, suppress_health_check=_SLOW, derandomize=True, max_examples=QUICK_EXAMPLES
@@ -35,22 +35,22 @@ settings.register_profile(
 settings.load_profile("quick")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test
-    # starts to press it.
+    # Shells make background processes ignore Ctrl-C; processes that a test starts to send it one would
+    # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_passwords() -> Iterator[None]:
-    """Hashing passwords is slow on purpose, and no test is about that. For all tests alike: hashes are
-    shared."""
+    """Hash passwords fast, since hashing is slow on purpose and not under test. For all tests, since hashes
+    are shared."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _other_users_may_pass(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let users that agents start workers as reach what a test opens to them below its temporary folder."""
+    """Let users of agents' workers reach what a test opens to them below its temporary folder."""
     folder = tmp_path_factory.getbasetemp()
     for above in (folder, *folder.parents):
         if above.parent == above or above.stat().st_mode & 0o001:
@@ -66,22 +66,22 @@ def django_db_modify_db_settings() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _static_files_when_asked_for() -> Iterator[None]:
-    """Each client of a test loads the middleware anew, which would look up all static files each time."""
+    """Look up static files on demand: each client of a test reloads the middleware, which looks up all."""
     with override_settings(WHITENOISE_AUTOREFRESH=True):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _passes_take_no_time() -> Iterator[None]:
-    """Where time stands still or is turned, passes of the planner take none of it; new promises would keep
-    slack for how long the machine that tests took over them."""
+    """Under a simulated clock, do not count the time of planner passes; new promises would keep slack for the
+    testing machine's time."""
     with patch("scheduling.services.snapshots.change_times.PASSES", 0):
         yield
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Under pytest-xdist each process imports its share of the tests first: in a clean clone it finds the
-    rest already compiled, with rewritten assertions."""
+    """Under pytest-xdist let each process import its share of the tests first: in a clean clone it then finds
+    the rest compiled, with rewritten assertions."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         mine = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
@@ -91,8 +91,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import stay to the end: nothing is gained by looking through them
-    for garbage again and again."""
+    """Exclude the thousands of tests and their imports, which live to the end, from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -26,7 +26,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Wait for `condition` to hold; returns what it gave. Bounded, so that a broken agent fails the test."""
+    """Wait for `condition` to hold; return its value. Bounded, so that a broken agent fails the test."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > end:
@@ -36,8 +36,8 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 
 def tiny_runtime(folder: Path) -> Path:
-    """A runtime at `folder` whose worker needs no torch: the one beside this file, and in place of everything
-    else that an agent stages an empty module."""
+    """Make a runtime at `folder` whose worker needs no torch: the one beside this file, with an empty module
+    for everything else that an agent stages."""
     shutil.copytree(TINY_RUNTIME, folder)
     for name in STAGED:
         path = folder / name
@@ -59,7 +59,7 @@ class RunningAgent:
         self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.05, "slots": 4}
         self.environment: dict[str, str] = {}
         self.runtime = tiny_runtime(folder / "runtime")
-        #: Values of the agent's modules that are other ones in this test, by their full names.
+        #: Values of the agent's modules that this test replaces, by their full names.
         self.patches: dict[str, Any] = {}
         self.process: BaseProcess | None = None
 
@@ -90,7 +90,7 @@ class RunningAgent:
 
     @property
     def process_id(self) -> int:
-        """Of the agent that was started last."""
+        """Process id of the last started agent."""
         assert self.process is not None
         assert self.process.pid is not None
         return self.process.pid
@@ -100,13 +100,13 @@ class RunningAgent:
         os.kill(self.process_id, number)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         assert self.process is not None
         self.process.kill()
         self.process.join()
 
     def wait_exit(self, seconds: float = 60.0) -> int:
-        """The exit code, once the agent has ended by itself."""
+        """Return the exit code, once the agent has ended by itself."""
         assert self.process is not None
         self.process.join(seconds)
         assert self.process.exitcode is not None, "the agent does not end"
@@ -114,11 +114,11 @@ class RunningAgent:
 
     @property
     def log(self) -> str:
-        """What the agent has logged."""
+        """Return the agent's log."""
         return (self.folder / "agent.log").read_text()
 
     def launchers(self) -> list[dict[str, Any]]:
-        """launcher.json of all workers whose launcher lives."""
+        """Return launcher.json of all workers whose launcher lives."""
         found = []
         for path in self.data.glob("workers/*/launcher.json"):
             try:
@@ -130,7 +130,7 @@ class RunningAgent:
         return found
 
     def close(self) -> None:
-        """Leave nothing running."""
+        """End everything that runs."""
         if self.process is not None and self.process.is_alive():
             self.signal(signal.SIGCONT)
             self.kill()
@@ -138,7 +138,7 @@ class RunningAgent:
         self._end_store()
 
     def store_process(self) -> int | None:
-        """The process of the in-memory store, if one runs."""
+        """Return the process of the in-memory store, if one runs."""
         try:
             process_id = int((self.data / "memory" / "lock").read_text())
         except (FileNotFoundError, ValueError):
@@ -151,7 +151,7 @@ class RunningAgent:
             os.kill(process_id, signal.SIGKILL)
 
     def _end_launchers(self) -> bool:
-        """Again and again: one that was just starting when its agent was killed shows up late."""
+        """Repeat, because a launcher that was starting when its agent was killed appears late."""
         launchers = self.launchers()
         for launcher in launchers:
             os.kill(launcher["pid"], signal.SIGTERM)
@@ -194,5 +194,5 @@ def agent(tmp_path: Path, plane: FakeControlPlane) -> Iterator[RunningAgent]:
 
 
 def process_alive(process_id: int) -> bool:
-    """Whether the process runs (a zombie does not)."""
+    """Return whether the process runs (a zombie does not)."""
     return process_start_ticks(process_id) is not None

@@ -1,4 +1,4 @@
-"""Four people and what they can see: everything that the API's tests stand on."""
+"""Four users and what they can see: the base of the API's tests."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ class World:
     deployed: dict[str, Any] = field(default_factory=dict)
 
     def client(self, user: User | None) -> APIClient:
-        """A client that carries a token of the user; None: no token."""
+        """Return a client with a token of the user; None: no token."""
         client = APIClient()
         if user is not None:
             client.credentials(HTTP_AUTHORIZATION=self.authorization(user))
         return client
 
     def authorization(self, user: User) -> str:
-        """The header of a fresh token of the user."""
+        """Return the header of a fresh token of the user."""
         return f"Bearer {_secret(make.ApiTokenFactory.create(user=user))}"
 
     def body(self, **changes: Any) -> dict[str, Any]:
-        """A job that can be submitted."""
+        """Return the body of a valid submission."""
         return {
             "function": self.version.function.name,
             "project": self.project.name,
@@ -103,7 +103,7 @@ def _secret(token: ApiToken) -> str:
 
 @pytest.fixture(scope="session")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Remembered[tuple[World, Path]]:
-    """Worlds, each with the folder that holds its files."""
+    """Worlds, each with the folder of its files."""
 
     def build() -> tuple[World, Path]:
         folder = tmp_path_factory.mktemp("world")
@@ -121,7 +121,7 @@ def world(db: None, settings: Any, tmp_path: Path, worlds: Remembered[tuple[Worl
 
 
 def build_world(settings: Any, folder: Path) -> World:
-    """A world whose files are in this folder."""
+    """Build a world whose files are in this folder."""
     settings.CHECKPOINT_URL = f"file://{folder}/store"
     return _world(folder)
 
@@ -206,7 +206,7 @@ def _world(folder: Path) -> World:
 
 
 def _inference_side() -> tuple[InferenceCluster, LoanOrder, ReclaimOrder, ForecasterTraining]:
-    """Two servers at home, one of which was lent once and given back."""
+    """Make two servers at home, one of which was lent once and returned."""
     inference = make.InferenceClusterFactory.create(name="serving")
     servers = [
         make.InferenceServerFactory.create(name=f"serving-{n}", inference_cluster=inference, gpus=0)
@@ -270,13 +270,13 @@ def _leave_results(study: SimulationStudy, run: SimulationRun, folder: Path) -> 
 
 @pytest.fixture(autouse=True)
 def _unthrottled() -> None:
-    """Requests of one test do not count against the next."""
+    """Requests of one test do not count against the next one's limit."""
     cache.clear()
 
 
 @contextmanager
 def undone() -> Iterator[None]:
-    """Take back whatever the block writes."""
+    """Undo the block's writes."""
     with transaction.atomic():
         yield
         transaction.set_rollback(True)

@@ -1,4 +1,4 @@
-"""The command line in isolation: no configuration of whoever runs the tests, and a platform of our own."""
+"""The command line in isolation: without the user's configuration, and with a fake platform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.fake_platform import FakePlatform
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: exit code, stdout and stderr."""
+    """Result of a command: exit code, stdout and stderr."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture(scope="session", autouse=True)
 def _static_root() -> None:
-    """The server of pytest-django wants the folder of static files to exist."""
+    """Create the folder of static files, which pytest-django's server needs."""
     Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
 
 
@@ -44,7 +44,7 @@ def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command as `run("jobs", "--json")`."""
+    """Return a function that runs a command as `run("jobs", "--json")`."""
 
     def run_command(*arguments: str) -> Outcome:
         capsys.readouterr()
@@ -57,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePlatform]:
-    """A platform that answers as scripted, on a real socket, and the environment that leads to it."""
+    """A platform that answers as scripted, on a real socket, and the environment that points to it."""
     with FakePlatform() as fake:
         monkeypatch.setenv("PUNCTUAL_URL", fake.url)
         monkeypatch.setenv("PUNCTUAL_TOKEN", "token-of-ada")

@@ -1,4 +1,4 @@
-"""A cluster that plans at every look, people to submit to it, and servers that it owns and borrows."""
+"""A cluster that plans at every look, users that submit to it, and owned and borrowed servers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    """Time passes only where a test or `settle` turns it, so that deadlines are as far away on any machine.
-    Nor does a pass of the planner end early because the machine is slow."""
+    """A clock that advances only by a test or `settle`, so that deadlines do not depend on the machine.
+    Passes of the planner do not end early on a slow machine either."""
     monkeypatch.setattr(planning, "DECIDING_AGAIN_SECONDS", inf)
     monkeypatch.setattr(planning, "SETTING_ASIDE_SECONDS", inf)
     return SimulatedTime(monkeypatch)
@@ -51,7 +51,7 @@ def version(cluster: Cluster) -> FunctionVersion:
 @pytest.fixture
 def curves_known() -> bool:
     """Whether functions of submitted jobs have been measured before. Modules about measuring override it;
-    single submissions say ``measured=False``."""
+    single submissions pass ``measured=False``."""
     return True
 
 
@@ -82,7 +82,7 @@ def submit(version: FunctionVersion, curves_known: bool) -> Callable[..., Job]:
 
 
 def _measure(job: Job) -> None:
-    """Store what profiling would find on all GPUs of the cluster, where nothing is known of the function."""
+    """Store what profiling would find on all GPUs of the cluster, if nothing is known of the function."""
     curve = job.curve
     assert curve is not None
     if curve.state != CurveState.UNKNOWN:

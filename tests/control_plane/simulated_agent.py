@@ -1,7 +1,7 @@
-"""An agent without processes: it obeys the desired state as docs/protocols.md says and reports through the
-services.
+"""An agent without processes: it follows the desired state as docs/protocols.md specifies and reports through
+the services.
 
-Its workers do what real ones do, but at once: a test decides how far they get and what goes wrong.
+Its workers do what real ones do, but at once: a test decides how far they get and what fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ KIND = "emulated-test"
 ROUND_SECONDS = 0.01
 #: Between two passes of the planner.
 MOST_EXCHANGES = 20
-#: What the ranks of a generation agree on among themselves, by job and generation: after which iteration they
-#: last stored their state, and why.
+#: The ranks' agreement, by job and generation: the iteration after which they last stored their state, and
+#: why.
 POINTS: dict[tuple[str, int], tuple[int, str]] = {}
 
 
@@ -43,9 +43,9 @@ class SimulatedWorker:
     phase: str = "preparing"
     iteration: int = 0
     stored: tuple[int, str] | None = None
-    #: Since when it has been ready; None before.
+    #: When it became ready; None before.
     ready_at: datetime | None = None
-    #: Since when it has measured; None before.
+    #: When it began to measure; None before.
     measures_since: datetime | None = None
 
     def ready_age_seconds(self) -> float | None:
@@ -56,9 +56,9 @@ class SimulatedWorker:
 
 @dataclass
 class SimulatedAgent:
-    """`speed`: iterations a second by number of GPUs, told when profiled; `memory`: what a worker then takes
-    of the host; `state_bytes`: what the state takes; `mixture`: the sizes of its model with experts;
-    `measuring_seconds`: until a measurement reports its levels."""
+    """`speed`: iterations a second by number of GPUs, reported when profiled; `memory`: host memory of a
+    worker then; `state_bytes`: size of the state; `mixture`: the sizes of its model with experts;
+    `measuring_seconds`: time until a measurement reports its levels."""
 
     agent: Agent
     speed: Mapping[int, float]
@@ -70,11 +70,11 @@ class SimulatedAgent:
     state_bytes: int = 0
     mixture: Mapping[str, Any] | None = None
     measuring_seconds: float = 0.0
-    #: What its last report showed.
+    #: State at its last report.
     reported: tuple[int, dict[tuple[str, int, int], str]] | None = None
 
     def shown(self) -> tuple[int, dict[tuple[str, int, int], str]]:
-        """What it last heard, and the phase of each of its workers."""
+        """Return the last version received, and the phase of each of its workers."""
         return self.desired_version, {place: worker.phase for place, worker in self.workers.items()}
 
     @classmethod
@@ -87,7 +87,7 @@ class SimulatedAgent:
         kind: str = KIND,
         **told: Any,
     ) -> SimulatedAgent:
-        """``told``: what else the agent says when it enrols; ``inventory``: of its server."""
+        """``told``: further fields of the enrolment; ``inventory``: of its server."""
         enrolled = agent_enrol(
             {
                 "token": (
@@ -113,7 +113,7 @@ class SimulatedAgent:
         return made
 
     def report(self, **extra: Any) -> ReportAnswer:
-        """Send what is true, as the real agent does once a second."""
+        """Send the true state, as the real agent does once a second."""
         self.agent = _AGENT.get(self.agent.pk)
         self.sequence += 1
         self.reported = self.shown()
@@ -142,7 +142,7 @@ class SimulatedAgent:
         )
 
     def has_news(self) -> bool:
-        """Whether the desired state changed, or the agent has something to report: at least once a second."""
+        """Return whether the desired state changed or a report is due, which is at least once a second."""
         ((version, state, last_report_at),) = _TOLD.ask(self.agent.pk)
         return bool(
             version != self.desired_version
@@ -159,7 +159,7 @@ class SimulatedAgent:
         )
 
     def send(self, report: dict[str, Any]) -> ReportAnswer:
-        """Hand a report to the control plane."""
+        """Pass a report to the control plane."""
         return apply_report(self.agent, report)
 
     def obey(self) -> None:
@@ -178,7 +178,7 @@ class SimulatedAgent:
             self._follow(worker)
 
     def event(self, worker: SimulatedWorker, kind: str, **fields: Any) -> dict[str, Any]:
-        """Make one event of a worker, to be sent with the next report."""
+        """Make one event of a worker for the next report."""
         made = {
             "id": str(uuid.uuid4()),
             "kind": kind,
@@ -191,7 +191,7 @@ class SimulatedAgent:
         return made
 
     def shard_stored(self, worker: SimulatedWorker, iteration: int, reason: str) -> dict[str, Any]:
-        """A rank's part of a state is durable."""
+        """Return the event that a rank's part of a state is durable."""
         folder = f"{worker.entry['job']}/checkpoints/{worker.entry['generation']}-{iteration}"
         return self.event(
             worker,
@@ -205,7 +205,7 @@ class SimulatedAgent:
         )
 
     def state_stored(self, worker: SimulatedWorker, iteration: int, reason: str = "periodic") -> None:
-        """The ranks of a worker's generation store their state after this iteration, each as it reports."""
+        """Let the ranks of a worker's generation store their state after this iteration, at their reports."""
         POINTS[worker.entry["job"], worker.entry["generation"]] = (iteration, reason)
 
     def _store_agreed(self) -> None:
@@ -216,7 +216,7 @@ class SimulatedAgent:
                 self.shard_stored(worker, *point)
 
     def rank_zero(self, job_id: str) -> SimulatedWorker | None:
-        """The training rank 0 of a job on this server."""
+        """Return the training rank 0 of a job on this server."""
         found = [
             worker
             for (job, _, rank), worker in self.workers.items()
@@ -305,7 +305,7 @@ def _iteration_before(worker: SimulatedWorker) -> int:
 
 
 def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
-    """Let planner and agents talk until a pass gives no agent anything to do (a bounded number of passes)."""
+    """Alternate planner and agents until a pass gives no agent anything to do (bounded passes)."""
     from scheduling.services.planning.planning import run_planner
 
     for _ in range(rounds):
@@ -316,7 +316,7 @@ def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
 
 
 def let_agents_answer(*agents: SimulatedAgent) -> bool:
-    """Let agents obey and report until none has news; returns whether any had."""
+    """Let agents follow the desired state and report until none has news; return whether any had."""
     for exchange in range(MOST_EXCHANGES):
         with_news = [agent for agent in agents if agent.has_news()]
         if not with_news:
@@ -328,7 +328,7 @@ def let_agents_answer(*agents: SimulatedAgent) -> bool:
 
 
 def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:
-    """Let planner and agents talk while slots end, until a round has changed nothing."""
+    """Alternate planner and agents while slots end, until a round changes nothing."""
     for _ in range(rounds):
         before = _known(agents)
         settle(*agents, rounds=1)
@@ -338,7 +338,7 @@ def settle_through_slots(*agents: SimulatedAgent, rounds: int = 9) -> None:
 
 
 def _known(agents: Sequence[SimulatedAgent]) -> tuple[object, ...]:
-    """What people and agents know of all jobs."""
+    """Return the state of all jobs as users and agents see it."""
     jobs = Job.objects.order_by("pk").values_list(
         "pk", "state", "curve", "curve__state", "curve__complete", "awaits_levels", "refused_kinds"
     )

@@ -1,4 +1,4 @@
-"""A clock that a test turns: everything that the services read as "now", and every default of a row."""
+"""A clock that tests advance: everything that the services read as "now", and every default of a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _present: SimulatedTime | None = None
 
 
 class SimulatedTime:
-    """Stands still until it is turned; each row is made a microsecond later, so that rows have an order."""
+    """Stands still until it is advanced; each row is made a microsecond later, so that rows have an order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, begins_at: datetime = BEGINS_AT) -> None:
         self._now = begins_at
@@ -38,7 +38,7 @@ class SimulatedTime:
         return self._now
 
     def turn(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._now += timedelta(seconds=seconds)
 
     def _time_of_a_row(self) -> datetime:
@@ -47,7 +47,7 @@ class SimulatedTime:
 
 
 def let_pass(seconds: float) -> None:
-    """Turn the clock of the present test."""
+    """Advance the clock of the present test."""
     assert _present is not None, "the test runs on the real clock"
     _present.turn(seconds)
 

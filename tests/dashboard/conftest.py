@@ -1,4 +1,4 @@
-"""What the dashboard's tests stand on: a scenario of rows, a real stream server, a real browser."""
+"""The base of the dashboard's tests: a scenario of rows, a real stream server, a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.dashboard.waiting import wait_until_requests_have_ended
 from tests.plugins.remembered import Remembered
 from tests.streams.server import StreamServer, stream_server
 
-# Detects a hang. How fast a page is drawn is not tested, and the planner may have to compile its core first.
+# Detects a hang. The speed of drawing is not tested, and the planner may have to compile its core first.
 expect.set_options(timeout=120_000)
 
 __all__ = ["stream_server"]  # a fixture
@@ -45,7 +45,7 @@ def scenario(db: None, scenarios: Remembered[Scenario]) -> Scenario:
 
 @pytest.fixture
 def as_user(client: Client) -> Callable[[Any], Client]:
-    """Logs a client in as somebody."""
+    """Return a function that logs a client in as a user."""
 
     def log_in(user: Any) -> Client:
         client.force_login(user)
@@ -56,7 +56,7 @@ def as_user(client: Client) -> Callable[[Any], Client]:
 
 @pytest.fixture
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every panel say that it is empty: drawing figures takes most of what a page costs."""
+    """Make every panel empty: drawing figures takes most of a page's time."""
     monkeypatch.setattr(Panel, "draw", lambda _panel, _request: {"empty": "No figure in this test."})
 
 
@@ -86,7 +86,7 @@ def site(
 
 
 def _kept_page(context: BrowserContext, address: str) -> Page:
-    """The page of the site that stays open, so that the browser keeps the site's process; another one where
+    """Return the site's page that stays open, so that the browser keeps the site's process, or a new one if
     that process has crashed."""
     for page in context.pages:
         with suppress(Error):

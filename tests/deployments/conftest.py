@@ -76,7 +76,7 @@ class ServingAgent(SimulatedAgent):
     def answered(
         self, key: str, requests: int, seconds: float, busy_seconds: float, uptime: float, **more: Any
     ) -> ReportAnswer:
-        """Report what one replica answered since it started."""
+        """Report the answers of one replica since it started."""
         latencies = [0] * LATENCY_BUCKETS
         latencies[latency_bucket(seconds)] = requests
         entry = {
@@ -98,7 +98,7 @@ Deploy = Callable[..., Deployment]
 
 
 def settle(*agents: ServingAgent, rounds: int = 12) -> None:
-    """Let control plane and agents talk until nothing changes any more."""
+    """Alternate control plane and agents until nothing changes."""
     for exchange in range(rounds):
         steer_deployments()
         before = [agent.shown() for agent in agents]

@@ -1,4 +1,4 @@
-"""Clients of the one running platform, and ways to wait for it and to look into its rows."""
+"""Clients of the shared running platform, and helpers to wait for it and to read its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.plugins.running_platform import quick_settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 GLOBAL_BATCH_SIZE = 64
-#: Between two looks at what is waited for: each costs the platform an answer, beside what it is tested on.
+#: Time between two polls: each costs the platform an answer besides the work under test.
 LOOK_SECONDS = 0.5
 
 
@@ -33,7 +33,7 @@ def running_platform() -> Iterator[Platform]:
 
 
 def started_platform(**changes: Any) -> Iterator[Platform]:
-    """A platform with quick periods and these settings, until the iterator is closed."""
+    """Run a platform with short periods and these settings, until the iterator is closed."""
     data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
     copy_migrated_cluster(data)
     platform = Platform(replace(quick_settings(data), **changes))
@@ -69,7 +69,7 @@ def _logged_in(platform: Platform, username: str, password: str) -> Client:
 
 @pytest.fixture(scope="package")
 def rows(running_platform: Platform) -> Callable[..., list[dict[str, Any]]]:
-    """Read the platform's database as nobody else can: for what must hold in the rows themselves."""
+    """Read the platform's database directly, for invariants of the rows themselves."""
 
     def query(sql: str, *parameters: Any) -> list[dict[str, Any]]:
         connection = psycopg2.connect(_plain(running_platform.database_url))
@@ -88,7 +88,7 @@ def _plain(url: str) -> str:
 
 
 def wait_until(condition: Callable[[], Any], what: str, *, seconds: float) -> Any:
-    """The condition's first true answer; a failure that says what was waited for after ``seconds``."""
+    """Return the condition's first true value; fail with ``what`` after ``seconds``."""
     ends_at = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > ends_at:
@@ -98,7 +98,7 @@ def wait_until(condition: Callable[[], Any], what: str, *, seconds: float) -> An
 
 
 def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: float = 120.0) -> Job:
-    """The job once it is as wanted; a failure with its history otherwise."""
+    """Return the job once the condition holds; fail with its history otherwise."""
     ends_at = time.monotonic() + seconds
     while not condition(job.refresh()):
         if time.monotonic() > ends_at or (job.finished and not condition(job)):
@@ -114,7 +114,7 @@ def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: f
 
 
 def nothing_is_wrong(rows: Callable[..., list[dict[str, Any]]]) -> None:
-    """What must hold in the database at every moment, whatever was killed."""
+    """Check what must hold in the database at every moment, whatever was killed."""
     twice_owned = rows(
         "select gpu_id from scheduling_assignment where state in ('held', 'clearing') group by gpu_id having "
         "count(distinct job_id) > 1"

@@ -22,7 +22,7 @@ START_SECONDS = 180.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip every test of this folder where there is no GPU."""
+    """Skip every test of this folder without a GPU."""
     if torch.cuda.is_available() or ON_THE_CPU:
         return
     for item in items:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how much was not seen."""
+    """Print how many tests were skipped."""
     skipped = [
         report
         for report in terminalreporter.stats.get("skipped", [])

@@ -16,7 +16,7 @@ _skipped = pytest.StashKey[int]()
 
 
 def browser_program() -> str | None:
-    """The path of the installed Chromium, or None."""
+    """Return the path of the installed Chromium, or None."""
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
@@ -25,8 +25,8 @@ def _is_required() -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Chromium loses a page now and then, whatever it shows: such a test is run once more, and counted as
-    rerun in the closing line."""
+    """Run a failed test once more, since Chromium sometimes loses a page; it is counted as rerun in the
+    closing line."""
     for item in items:
         if item.get_closest_marker("browser") is not None:
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun="Target crashed"))
@@ -50,7 +50,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of Chromium, for Playwright's `executable_path`."""
+    """Return the path of Chromium, for Playwright's `executable_path`."""
     program = browser_program()
     assert program is not None
     return program

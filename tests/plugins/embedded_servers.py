@@ -2,10 +2,10 @@
 
 Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_load_initial_conftests`, so a
 conftest would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to use
-instead. `DATABASE_URL` is deliberately not read: tests must never reach a database that somebody works with.
+instead. `DATABASE_URL` is deliberately not read: tests must never reach a database in use.
 
-Under pytest-xdist each worker process has servers of its own; the controller runs no tests. The databases are
-copies of one that has all migrations applied. It is kept in the user's cache (`migrated_cluster.py`).
+Under pytest-xdist each worker process has its own servers; the controller runs no tests. The databases are
+copies of one with all migrations applied, which is kept in the user's cache (`migrated_cluster.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.plugins.migrated_cluster import copy_migrated_cluster, keep_migrated_
 
 SECRET_KEY = "only-for-tests-0123456789-0123456789-0123456789-0123456789"
 
-#: The database that test databases are copies of; None where they are made from nothing.
+#: The database that test databases are copies of; None if they are created empty.
 template: str | None = None
 _folder: Path | None = None
 _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
@@ -36,13 +36,13 @@ _servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Start what is not given, and tell Django where it is."""
+    """Start the servers that are not given, and set their addresses for Django."""
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     if is_worker:
         # There are as many workers as cores.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     if not is_worker:
-        # Short, for sockets lie below it; and not the folder that pytest closes to other users at each start.
+        # A short path, because sockets are below it; and not the folder that pytest closes to other users.
         args.insert(0, f"--basetemp={_make_folder() / 't'}")
     os.environ.setdefault("SECRET_KEY", SECRET_KEY)
     database_url = os.environ.get("PUNCTUAL_TEST_DATABASE_URL")
@@ -50,7 +50,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     if database_url is None and not is_worker:
         keep_migrated_cluster(start_postgresql, _end_servers)
     if not is_worker and getattr(early_config.known_args_namespace, "numprocesses", None):
-        # The controller itself only collects results: it needs no server. The settings want addresses.
+        # The controller only collects results and needs no server, but the settings need addresses.
         os.environ |= {
             "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
             "REDIS_URL": "redis://127.0.0.1:1/0",
@@ -60,7 +60,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         folder = _make_folder()
         database_url = database_url or _own_postgresql(folder)
         redis_url = redis_url or _start_valkey(folder)
-    # For processes that a test starts as well.
+    # Processes that a test starts need the addresses too.
     os.environ["PUNCTUAL_TEST_DATABASE_URL"] = os.environ["DATABASE_URL"] = database_url
     os.environ["PUNCTUAL_TEST_REDIS_URL"] = os.environ["REDIS_URL"] = redis_url
     if _folder is not None:
@@ -74,7 +74,7 @@ def pytest_unconfigure() -> None:
 
 
 def _make_folder() -> Path:
-    """The folder of this process, which goes with it."""
+    """Make the folder of this process, which is removed with it."""
     global _folder
     if _folder is not None:
         return _folder
@@ -92,7 +92,7 @@ def _own_postgresql(folder: Path) -> str:
 
 
 def start_postgresql(folder: Path) -> str:
-    """Serve the cluster in `folder/postgresql`, which is made if it is not there. Returns its address."""
+    """Serve the cluster in `folder/postgresql`, which is created if missing. Return its address."""
     identity = unprivileged_identity()
     if identity.user_id is not None:
         folder.chmod(0o711)
@@ -120,7 +120,7 @@ def _start(name: str, server: EmbeddedPostgres | EmbeddedValkey, folder: Path) -
             stdout=output,
             stderr=subprocess.STDOUT,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
-            # Ctrl-C ends the test run, which ends the servers: they must not be first.
+            # Ctrl-C ends the test run, which ends the servers: they must not end first.
             start_new_session=True,
             preexec_fn=child_setup(server.stop_signal, identity=identity),
             **(identity.popen_arguments() if identity else {}),  # type: ignore[call-overload]
@@ -133,7 +133,7 @@ def _start(name: str, server: EmbeddedPostgres | EmbeddedValkey, folder: Path) -
 
 
 def stop_servers() -> None:
-    """End what this plugin started, newest first, and remove its folder. Harmless when repeated."""
+    """End what this plugin started, newest first, and remove its folder. Idempotent."""
     global _folder
     _end_servers()
     if _folder is not None:

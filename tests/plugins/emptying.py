@@ -1,9 +1,9 @@
 """Empties the database after a test that committed, in milliseconds.
 
-Django truncates every table, which costs a tenth of a second here, and then writes content types and
-permissions anew, which costs another. Most tests leave rows in a dozen tables; deleting these is enough, and
-what Django would write again stays. The session stays too: PostgreSQL spends a tenth of a second on a new one
-before it knows the tables, and what was prepared would be prepared again.
+Django truncates every table, which takes a tenth of a second here, and then writes content types and
+permissions anew, which takes another. Most tests leave rows in a dozen tables; deleting these suffices, and
+what Django would write again is kept. The session is kept too: a new one takes PostgreSQL a tenth of a second
+to load the tables and would have to prepare its statements again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from django.db import connections
 from django.test import TransactionTestCase
 
-#: What belongs to the schema: written by migrations and by Django after them.
+#: Tables of the schema, filled by migrations and by Django after them.
 KEPT = ("django_migrations", "django_content_type", "auth_permission")
 
-# Without foreign keys and triggers a table is emptied whatever refers to it.
+# Without foreign keys and triggers a table can be emptied despite references to it.
 _EMPTY = """
 DO $$
 DECLARE name text; filled boolean;
@@ -55,7 +55,7 @@ def _empties_quickly() -> Iterator[None]:
             empty_database()
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_advisory_unlock_all()")
-        else:  # a server that somebody named; only the owner of all may set keys aside
+        else:  # a server given by the user; only a superuser may disable keys
             usual(case)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -65,6 +65,6 @@ def _empties_quickly() -> Iterator[None]:
 
 
 def _is_in_a_loop(case: TransactionTestCase) -> bool:
-    """Whether an event loop runs in this thread, as beside a browser: Django gives it a connection of its
-    own, which nobody else would close."""
+    """Return whether an event loop runs in this thread, as beside a browser: Django then opens a separate
+    connection, which nothing else would close."""
     return asyncio._get_running_loop() is not None

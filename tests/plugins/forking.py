@@ -1,5 +1,5 @@
-"""Starts functions in processes of their own without the seconds that importing takes: they are forked from
-one that has imported what agents, stores and ranks need."""
+"""Starts functions in separate processes without the seconds of importing: they are forked from one that has
+imported what agents, stores and ranks need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RANKS = Path(__file__).parents[1] / "communication" / "hooks"
 
 
 def forking() -> ForkServerContext:
-    """The context of such processes. A function for them is one of a module."""
+    """Return the context of such processes. Their functions must be at module level."""
     context = multiprocessing.get_context("forkserver")
     tests = [f"tests.communication.hooks.{path.stem}" for path in _RANKS.glob("test_*.py")]
     context.set_forkserver_preload(

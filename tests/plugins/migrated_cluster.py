@@ -26,21 +26,21 @@ _KEPT_CLUSTERS = 8
 
 
 def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]) -> None:
-    """Make the cluster unless it is there. Test runs that need the same one make it once.
+    """Make the cluster if it is missing. Test runs that need the same one make it once.
 
     Args:
-        start: serves the cluster in a folder, which is made if there is none, and returns its address.
+        start: serves the cluster in a folder, which is created if missing, and returns its address.
         stop: ends that server.
     """
     kept = _kept_cluster()
     kept.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the folder, not in one lock for all: runs of other checkouts have no reason to wait.
+    # A lock for each folder instead of one for all, so that runs of other checkouts do not wait.
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if kept.exists():
             os.utime(kept)
             return
-        # Short, for a socket lies in it; and where another user may run the server.
+        # A short path, because it has a socket; and where another user may run the server.
         with tempfile.TemporaryDirectory(prefix="pt-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             try:
@@ -63,19 +63,19 @@ def keep_migrated_cluster(start: Callable[[Path], str], stop: Callable[[], None]
 
 
 def copy_migrated_cluster(folder: Path) -> None:
-    """Copy the cluster to ``folder/postgresql``, if there is one."""
+    """Copy the cluster to ``folder/postgresql``, if it exists."""
     if (kept := _kept_cluster()).exists():
         _copy(kept, folder / "postgresql")
 
 
 def _copy(source: Path, target: Path) -> None:
-    # With its owner, which may be somebody else.
+    # Keep the owner, which may be another user.
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
 def _kept_cluster() -> Path:
-    """Where the cluster lies. Its name identifies the migrations: whoever uses a copy applies migrations that
-    are new, but not those that have changed."""
+    """Return the cluster's folder. Its name identifies the migrations: users of a copy apply new migrations,
+    but not changed ones."""
     made_of = (sys.version_info[:2], unprivileged_identity(), migrations.digest())
     digest = hashlib.sha256(repr(made_of).encode())
     digest.update((PROJECT / "launch" / "postgresql.py").read_bytes())

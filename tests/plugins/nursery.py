@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """A process that forks warm workers."""
-    # Here: most sessions need none of it.
+    # Imported here because most sessions do not need it.
     from workers.runtime.at_home.local_agent import stage_packages
     from workers.runtime.at_home.local_nursery import Nursery
 

@@ -1,8 +1,8 @@
-"""Rows that hundreds of tests begin with: made by their factories once, and copied from then on.
+"""Rows that hundreds of tests begin with: made by their factories once, then copied.
 
-Fifty rows take a tenth of a second when they are made one by one, and a hundredth when they are copied. Their
-times are those of the test that made them. Tests that begin at the same simulated moment share them for ever;
-on the real clock, rows that tell of just now are made anew after some seconds.
+Making fifty rows one by one takes a tenth of a second, copying them a hundredth. Their times are those of the
+test that made them. Tests that begin at the same simulated moment share them without limit; on the real
+clock, rows about the present are made anew after some seconds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Made = TypeVar("Made")
 
 
 class Remembered(Generic[Made]):
-    """What ``build`` makes in an empty database, for one test after the other.
+    """The objects that ``build`` makes in an empty database, reused by successive tests.
 
-    ``fresh_seconds``: for how long.
+    ``fresh_seconds``: how long they may be reused.
     """
 
     def __init__(self, build: Callable[[], Made], fresh_seconds: float = inf) -> None:
@@ -32,11 +32,11 @@ class Remembered(Generic[Made]):
         self._fresh_seconds, self._old_at = fresh_seconds, inf
         #: Pickled, which takes a third of the time of deep copies.
         self._made: bytes | None = None
-        #: The rows of a table, as PostgreSQL copies them.
+        #: The rows of each table, in PostgreSQL's COPY format.
         self._rows: dict[str, str] = {}
 
     def __call__(self) -> Made:
-        """The objects as they were made, with their rows in the database of the present test."""
+        """Return the objects as they were made, with their rows in the present test's database."""
         if self._made is None or time.monotonic() > self._old_at:
             return self._anew()
         with transaction.atomic(), connection.cursor() as cursor:
@@ -47,7 +47,7 @@ class Remembered(Generic[Made]):
     def _anew(self) -> Made:
         others = _rows_by_table()
         made = self._build()
-        # Somebody else's rows are not to be remembered.
+        # Do not remember rows made by others.
         if not others:
             self._rows, self._made = _rows_by_table(), pickle.dumps(made)
             self._old_at = time.monotonic() + self._fresh_seconds
@@ -55,7 +55,7 @@ class Remembered(Generic[Made]):
 
 
 def _rows_by_table() -> dict[str, str]:
-    """All rows of the tables that have any, but those of the schema."""
+    """Return all rows of non-empty tables, except those of the schema."""
     found = {}
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     with connection.cursor() as cursor:

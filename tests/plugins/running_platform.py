@@ -1,4 +1,4 @@
-"""What platforms of tests have in common: short periods, two agents."""
+"""Common settings of tests' platforms: short periods, two agents."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ QUICK_PERIODS = {
 def quick_settings(
     data: Path, *, first_port: int = 18000, first_worker_port: int = 22000
 ) -> PlatformSettings:
-    """Two agents with four emulated slots each, on ports away from those of a platform somebody uses.
+    """Return settings with two agents of four emulated slots each, on ports that no other platform uses.
 
-    An iteration takes twice as long as by default: nothing here is about their number, and each is computed.
+    An iteration takes twice as long as by default: tests do not need many, and each one is computed.
     """
     return PlatformSettings(
         data=data,
@@ -31,7 +31,7 @@ def quick_settings(
         first_worker_port=first_worker_port,
         environment=QUICK_PERIODS,
         device_model={name: 2 * seconds for name, seconds in DEFAULT_DEVICE_MODEL.items()},
-        # A warm worker for every GPU: what a start takes is not what these tests are about.
+        # A warm worker for every GPU, since these tests are not about start times.
         warm_workers=4,
         examples=False,
     )

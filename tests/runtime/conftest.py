@@ -27,7 +27,7 @@ def emulated(
     within_server: float = 1e9,
     **changes: Any,
 ) -> dict[str, Any]:
-    """An emulated device of the given speed, on a server with links of these rates."""
+    """Return an emulated device of the given speed, on a server with links of these rates."""
     links = {
         "within_server": {"bytes_per_second": within_server, "latency_seconds": latency_seconds},
         "network": {"bytes_per_second": network, "latency_seconds": latency_seconds},
@@ -41,7 +41,7 @@ def emulated(
 
 
 def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[str, Any]:
-    """An assignment of the regression function; `hyperparameters` are merged, the rest is replaced."""
+    """Return an assignment of the regression function; `hyperparameters` are merged, the rest is replaced."""
     hyperparameters = {"global_batch_size": batch, **changes.pop("hyperparameters", {})}
     return {
         "function": {"entry": "regression:Regression"},
@@ -54,7 +54,7 @@ def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[st
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Threads of PyTorch that wait for each other take the processor from other tests."""
+    """Use one thread: PyTorch's threads that wait for each other take the processor from other tests."""
     torch.set_num_threads(1)
 
 

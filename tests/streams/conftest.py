@@ -1,4 +1,4 @@
-"""What the streams' tests stand on: a real stream server."""
+"""The base of the streams' tests: a real stream server."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["stream_server"]  # a fixture
 
 @pytest.fixture(autouse=True)
 def _empty_cache() -> None:
-    """What is counted for each caller is kept in the cache, which outlives a test."""
+    """Empty the cache, which counts by caller and outlives a test."""
     cache.clear()

@@ -1,4 +1,4 @@
-"""Two servers, and the time that tests turn."""
+"""Two servers, and a clock that tests advance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.control_plane.simulated_time import SimulatedTime
 
 @pytest.fixture
 def cluster(cluster: Cluster) -> Cluster:
-    """Silent servers are given up soon: there are fewer looks until then."""
+    """A cluster that declares silent servers lost early, after fewer looks."""
     cluster.fence_seconds = 24.0
     cluster.save()
     return cluster

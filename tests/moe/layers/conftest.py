@@ -1,4 +1,4 @@
-"""Layers compute in one thread: threads of small tensors would wait for cores that other tests use."""
+"""Layers compute in one thread: threads for small tensors would wait for cores that other tests use."""
 
 from __future__ import annotations
 

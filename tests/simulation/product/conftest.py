@@ -1,4 +1,4 @@
-"""An operator, a store in a folder, and studies small enough to be simulated in a moment."""
+"""An operator, a store in a folder, and studies small enough to be simulated quickly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def operator(db: None) -> User:
 
 @pytest.fixture
 def start(operator: User, store: Path) -> Callable[..., SimulationStudy]:
-    """Starts a study of twenty synthetic jobs unless told otherwise. Nobody works on it."""
+    """Return a function that starts a study, by default of twenty synthetic jobs. No worker executes it."""
 
     def start_one(**asked: Any) -> SimulationStudy:
         usual: dict[str, Any] = {
@@ -47,5 +47,5 @@ def start(operator: User, store: Path) -> Callable[..., SimulationStudy]:
 
 
 def runs_of(study: SimulationStudy) -> list[SimulationRun]:
-    """The study's runs as they are now, in the order in which they were asked for."""
+    """Return the study's present runs in the order of the request."""
     return list(SimulationRun.objects.filter(study=study).order_by("id"))
