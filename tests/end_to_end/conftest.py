@@ -49,18 +49,20 @@ def started_platform(**changes: Any) -> Iterator[Platform]:
 @pytest.fixture(scope="package")
 def person(running_platform: Platform) -> Iterator[Client]:
     """The demo user."""
-    with _logged_in(running_platform, *running_platform.demo_login) as client:
+    with logged_in(running_platform, *running_platform.demo_login) as client:
         yield client
 
 
 @pytest.fixture(scope="package")
 def operator(running_platform: Platform) -> Iterator[Client]:
     """The operator."""
-    with _logged_in(running_platform, *running_platform.operator_login) as client:
+    with logged_in(running_platform, *running_platform.operator_login) as client:
         yield client
 
 
-def _logged_in(platform: Platform, username: str, password: str) -> Client:
+def logged_in(platform: Platform, username: str, password: str) -> Client:
+    """Return a client of a person. Modules with a platform of their own make clients of their own, too: those
+    of the package belong to the platform that it shares."""
     with Client(platform.web_url, token="") as anonymous:
         token = anonymous.login(username, password)
     # A killed web server is back within seconds; submissions are repeated under their idempotency key.
@@ -70,9 +72,14 @@ def _logged_in(platform: Platform, username: str, password: str) -> Client:
 @pytest.fixture(scope="package")
 def rows(running_platform: Platform) -> Callable[..., list[dict[str, Any]]]:
     """Read the platform's database directly, for invariants of the rows themselves."""
+    return rows_of(running_platform)
+
+
+def rows_of(platform: Platform) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that queries a platform's database."""
 
     def query(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        connection = psycopg2.connect(_plain(running_platform.database_url))
+        connection = psycopg2.connect(_plain(platform.database_url))
         try:
             with connection, connection.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cursor:
                 cursor.execute(sql, parameters)

@@ -13,7 +13,7 @@ import torch
 from launch import Platform
 from launch.showing.emulated_link import emulated_link
 from punctual.client import Client, Job
-from tests.end_to_end.conftest import nothing_is_wrong, started_platform, wait_for
+from tests.end_to_end.conftest import logged_in, nothing_is_wrong, rows_of, started_platform, wait_for
 from tests.end_to_end.test_kills import goes_on, kill_a_worker
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1500)]
@@ -32,12 +32,23 @@ CODEC = "onebit"
 FAMILY = f"lossy({CODEC})"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def running_platform() -> Iterator[Platform]:
     """Two servers with one GPU each."""
     yield from started_platform(
         agents=2, slots=1, warm_workers=1, device_model=DEVICE_MODEL, links=emulated_link(LINK)
     )
+
+
+@pytest.fixture(scope="module")
+def person(running_platform: Platform) -> Iterator[Client]:
+    with logged_in(running_platform, *running_platform.demo_login) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows(running_platform: Platform) -> Rows:
+    return rows_of(running_platform)
 
 
 def submit(person: Client, name: str, iterations: int, **options: Any) -> Job:
