@@ -23,7 +23,7 @@ from launch import Platform, PlatformSettings
 from launch.credentials import Credentials
 from punctual.client import Client, Job
 from simulation.inference.usage import UsageSeries
-from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
+from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, logged_in, wait_for, wait_until
 from tests.plugins.migrated_cluster import copy_migrated_cluster
 from tests.plugins.running_platform import QUICK_PERIODS
 from workers.inference_emulator.emulator import Emulator
@@ -118,8 +118,8 @@ def scene() -> Iterator[Scene]:
         platform.start()
         credential = Credentials.load(platform.folders.secrets).inference_credential
         with (
-            _logged_in(platform, *platform.demo_login) as person,
-            _logged_in(platform, *platform.operator_login) as operator,
+            logged_in(platform, *platform.demo_login) as person,
+            logged_in(platform, *platform.operator_login) as operator,
             Client(platform.web_url, credential, retry_seconds=60.0) as scheduler,
         ):
             load = RequestLoad(UsageSeries("drawn", "drawn by the test", np.array([0.0])), 2)
@@ -129,12 +129,6 @@ def scene() -> Iterator[Scene]:
         platform.stop()
         platform.remove_sockets()
         shutil.rmtree(data, ignore_errors=True)
-
-
-def _logged_in(platform: Platform, username: str, password: str) -> Client:
-    with Client(platform.web_url, token="") as anonymous:
-        token = anonymous.login(username, password)
-    return Client(platform.web_url, token, retry_seconds=60.0)
 
 
 def test_a_burst_takes_servers_back_in_time_and_costs_no_job_its_work(scene: Scene) -> None:
