@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
 
@@ -13,6 +15,7 @@ from projects.models import (
     Membership,
     Project,
     Quota,
+    Role,
     User,
     UserQuota,
     token_digest,
@@ -27,10 +30,24 @@ def projects_visible_to(user: User) -> QuerySet[Project]:
     return Project.objects.filter(pk__in=user.reachable_memberships().values("project"))
 
 
-def projects_for_list(user: User) -> QuerySet[Project]:
-    """Return visible projects with the user's own membership prefetched as ``own_memberships``."""
+def projects_for_list(user: User, *, archived: bool | None = None) -> QuerySet[Project]:
+    """Return visible projects with the user's own membership prefetched as ``own_memberships``.
+
+    ``archived``: only those that are archived, or only those that are not.
+    """
     own = Prefetch("memberships", user.reachable_memberships(), to_attr="own_memberships")
-    return projects_visible_to(user).prefetch_related(own)
+    found = projects_visible_to(user).prefetch_related(own)
+    return found if archived is None else found.filter(archived_at__isnull=not archived)
+
+
+def find_project(user: User, name: str) -> Project | None:
+    """Return the visible project of that name, or None."""
+    return projects_visible_to(user).filter(name=name).first()
+
+
+def project_names(project_ids: Iterable[int]) -> list[str]:
+    """Return the names of the projects, sorted."""
+    return sorted(Project.objects.filter(pk__in=project_ids).values_list("name", flat=True))
 
 
 def project_get(user: User, name: str) -> Project:
@@ -56,6 +73,27 @@ def own_membership(user: User, project_name: str) -> Membership | None:
     """Return the user's own membership in the project with its project, if the token covers it; else None."""
     found = _MEMBERSHIP.first(user.pk, project_name)
     return found if found is not None and user.reaches(found.project_id) else None
+
+
+def memberships_shown_to(user: User) -> QuerySet[Membership]:
+    """Return the user's own memberships that the token covers, with their projects."""
+    return user.reachable_memberships().select_related("project")
+
+
+def memberships_to_submit(user: User) -> QuerySet[Membership]:
+    """Return the user's memberships in projects that they may submit to."""
+    return memberships_shown_to(user).filter(
+        role__in=(Role.MEMBER, Role.OWNER), project__archived_at__isnull=True
+    )
+
+
+def role_shown(user: User, project: Project) -> str | None:
+    """Return the user's role in a project, without a query if `projects_for_list` read it; None for an
+    operator who is no member."""
+    own = getattr(project, "own_memberships", None)
+    if own is None:
+        own = list(Membership.objects.filter(project=project, user=user))
+    return own[0].role if own else None
 
 
 def project_members(project: Project) -> QuerySet[Membership]:
@@ -124,12 +162,36 @@ def invitations_of(project: Project) -> QuerySet[Invitation]:
     )
 
 
+def invitation_get(project: Project, invitation_id: int) -> Invitation:
+    """Return one of the project's open invitations.
+
+    Raises:
+        NotFound: there is none.
+    """
+    found = invitations_of(project).filter(pk=invitation_id).first()
+    if found is None:
+        raise NotFound("There is no such invitation of this project.")
+    return found
+
+
 def invitations_for(user: User) -> QuerySet[Invitation]:
     """Return the invitations that the user may accept or decline."""
     waiting = Invitation.objects.filter(
         username=user.username, expires_at__gt=timezone.now(), declined_at__isnull=True
     )
     return waiting.select_related("project", "invited_by")
+
+
+def invitation_for(user: User, invitation_id: int) -> Invitation:
+    """Return one invitation that the user may accept or decline.
+
+    Raises:
+        NotFound: there is none, or it is somebody else's.
+    """
+    found = invitations_for(user).filter(pk=invitation_id).first()
+    if found is None:
+        raise NotFound("There is no such invitation for you.")
+    return found
 
 
 _TOKEN = PreparedRows(lambda digest: ApiToken.objects.select_related("user").filter(digest=digest).order_by())

@@ -30,6 +30,11 @@ def server_get(server_id: int) -> Server:
     return server
 
 
+def gpus_of(server: Server) -> list[Gpu]:
+    """Return the GPUs of a server, without a query if they are prefetched."""
+    return list(server.gpus.all())
+
+
 def gpus_known() -> QuerySet[Gpu]:
     return Gpu.objects.known().select_related("server")
 

@@ -14,9 +14,17 @@ from dashboard.views.lending import WINDOWS
 from dashboard.views.rendering import Fragment, render_page
 from deployments.choices import ReplicaState
 from deployments.models import Deployment
-from deployments.selectors.deployments import deployments_visible_to, may_change, present_replicas
+from deployments.selectors.deployments import (
+    deployment_events,
+    deployment_get,
+    may_change,
+    newest_deployments,
+    present_replicas,
+    rollouts_of,
+)
 from deployments.selectors.history import RECENT, answered_since, servers_home_and_lent
 from deployments.selectors.rings import ring_of
+from projects.errors import NotFound
 
 #: Number of rows, newest first; the API lists all.
 MOST_ROWS = 100
@@ -36,14 +44,13 @@ def deployments(request: HttpRequest) -> HttpResponse:
 
 def _rows(request: HttpRequest) -> list[dict[str, Any]]:
     since = timezone.now() - RECENT
-    found = deployments_visible_to(person(request)).order_by("-created_at", "-pk")[:MOST_ROWS]
     return [
         {
             "deployment": deployment,
             "serving": _count_serving(deployment),
             "recent": answered_since(deployment, since),
         }
-        for deployment in found
+        for deployment in newest_deployments(person(request), MOST_ROWS)
     ]
 
 
@@ -52,10 +59,10 @@ def _count_serving(deployment: Deployment) -> int:
 
 
 def _deployment_or_404(request: HttpRequest, deployment_id: str) -> Deployment:
-    found = deployments_visible_to(person(request)).filter(pk=deployment_id).first()
-    if found is None:
-        raise Http404("no such deployment")
-    return found
+    try:
+        return deployment_get(person(request), deployment_id)
+    except NotFound as error:
+        raise Http404("no such deployment") from error
 
 
 def _window(request: HttpRequest) -> str:
@@ -71,7 +78,7 @@ def deployment(request: HttpRequest, deployment_id: str) -> HttpResponse:
         "summary": Fragment("dashboard/parts/deployment_summary.html", lambda asked: _summary(asked, found)),
         "events": Fragment(
             "dashboard/parts/deployment_events.html",
-            lambda _: list(found.events.order_by("-id")[:MOST_EVENTS]),
+            lambda _: list(deployment_events(found)[:MOST_EVENTS]),
         ),
     }
     context = {
@@ -97,10 +104,10 @@ def _summary(request: HttpRequest, found: Deployment) -> dict[str, Any]:
         ],
         "recent": answered_since(found, timezone.now() - RECENT),
         "servers": servers_home_and_lent(found),
-        "rollouts": list(found.rollouts.all())[-MOST_ROLLOUTS:],
+        "rollouts": rollouts_of(found)[-MOST_ROLLOUTS:],
         "emulated": any(replica.gpu.emulated for replica in present_replicas(found)),
         "may_change": may_change(person(request), found) and not found.is_ending(),
-        "may_roll_back": sum(rollout.served_at is not None for rollout in found.rollouts.all()) > 1,
+        "may_roll_back": sum(rollout.served_at is not None for rollout in rollouts_of(found)) > 1,
     }
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from deployments.choices import DeploymentState, ExpertHosting
-from deployments.models import Deployment
+from deployments.selectors.deployments import deployments_spread
 from deployments.selectors.experts import deployment_experts
 
 _LABELS = ("project", "deployment", "id")
@@ -15,8 +14,7 @@ _LABELS = ("project", "deployment", "id")
 
 def expert_metrics() -> Iterator[Metric]:
     """Yield the metrics of groups that have reported experts; none where there is no such group."""
-    spread = Deployment.objects.filter(experts=ExpertHosting.SPREAD).exclude(state=DeploymentState.STOPPED)
-    reported = [(each, deployment_experts(each)) for each in spread.select_related("project").order_by("pk")]
+    reported = [(each, deployment_experts(each)) for each in deployments_spread()]
     found = [
         ([each.project.name, each.name, each.pk], experts) for each, experts in reported if experts["layers"]
     ]

@@ -7,14 +7,22 @@ from typing import Any
 
 from django.db.models import Prefetch, QuerySet
 
-from deployments.choices import ReplicaState
-from deployments.models import Deployment, DeploymentToken, Replica, Rollout
+from deployments.choices import DeploymentState, ExpertHosting, ReplicaState
+from deployments.models import (
+    Deployment,
+    DeploymentEvent,
+    DeploymentSample,
+    DeploymentToken,
+    Replica,
+    Rollout,
+)
 from projects.access import require_role, role_in
 from projects.errors import NotFound
 from projects.models import Role, User
 
 #: Large fields of replicas.
 REPORTED = ("log", "counts", "counted", "experts")
+MOST_LOGS = 50
 
 
 def deployments_visible_to(user: User) -> QuerySet[Deployment]:
@@ -71,6 +79,42 @@ def deployments_matching(found: QuerySet[Deployment], filters: Mapping[str, Any]
         if filters.get(name):
             found = found.filter(**{lookup: filters[name]})
     return found.distinct() if filters.get("job") else found
+
+
+def newest_deployments(user: User, most: int) -> list[Deployment]:
+    """Return the newest deployments that the person may see."""
+    return list(deployments_visible_to(user).order_by("-created_at", "-pk")[:most])
+
+
+def deployments_spread() -> QuerySet[Deployment]:
+    """Return deployments, not stopped, whose experts are spread over a group of servers."""
+    spread = Deployment.objects.filter(experts=ExpertHosting.SPREAD).exclude(state=DeploymentState.STOPPED)
+    return spread.select_related("project").order_by("pk")
+
+
+def rollouts_of(deployment: Deployment) -> list[Rollout]:
+    """Return the rollouts, oldest first, of a deployment read by `deployments_visible_to`."""
+    return list(deployment.rollouts.all())
+
+
+def deployment_events(deployment: Deployment) -> QuerySet[DeploymentEvent]:
+    """Return its history, newest first."""
+    return deployment.events.order_by("-id")
+
+
+def deployment_samples(deployment: Deployment) -> QuerySet[DeploymentSample]:
+    """Return its samples of answered requests."""
+    return deployment.samples.all()
+
+
+def newest_replicas(deployment: Deployment) -> QuerySet[Replica]:
+    """Return its newest replicas, including those that are gone, with their logs."""
+    return deployment.replicas.select_related("server").order_by("-created_at", "key")[:MOST_LOGS]
+
+
+def deployment_tokens(deployment: Deployment) -> QuerySet[DeploymentToken]:
+    """Return its tokens with the people who made them."""
+    return deployment.tokens.select_related("created_by")
 
 
 def deployment_token_get(deployment: Deployment, token_id: int) -> DeploymentToken:

@@ -9,7 +9,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from lending.models import InferenceCluster
-from projects.models import User, token_digest
+from lending.selectors.inference_clusters import scheduler_bearer
+from projects.models import User
 
 #: How a scheduler's credential begins; a person's token begins otherwise.
 CREDENTIAL_PREFIX = "ps_"
@@ -23,11 +24,7 @@ class InferenceSchedulerAuthentication(BaseAuthentication):
         scheme, _, credential = get_authorization_header(request).decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not credential.strip().startswith(CREDENTIAL_PREFIX):
             return None
-        found = (
-            InferenceCluster.objects.select_related("account", "cluster")
-            .filter(credential_digest=token_digest(credential.strip()))
-            .first()
-        )
+        found = scheduler_bearer(credential.strip())
         if found is None:
             raise AuthenticationFailed("The credential is unknown or was replaced.")
         return found.account, found

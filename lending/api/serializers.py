@@ -11,6 +11,7 @@ from rest_framework.exceptions import ValidationError
 
 from cluster.choices import LendingState, Whitelist, WorkState
 from cluster.models import Server
+from cluster.selectors.machines import gpus_of
 from lending.choices import LoanState, OrderSource, ReclaimState, ScheduledBy
 from lending.forecasting.registry import FORECASTERS
 from lending.models import (
@@ -177,7 +178,7 @@ class InferenceServerSerializer(serializers.ModelSerializer):
         fields = ("id", "name", "state", "whitelist", "lending_state", "lending_changed_at", "gpus")
 
     def get_gpus(self, server: Server) -> int:
-        return len(server.gpus.all())
+        return len(gpus_of(server))
 
 
 class LendingEventSerializer(serializers.ModelSerializer):

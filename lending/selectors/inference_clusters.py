@@ -16,12 +16,14 @@ from lending.core.lending_rule import LendingDecision
 from lending.models import (
     ForecasterTraining,
     InferenceCluster,
+    LendingEvent,
     LoanOrder,
     ReclaimOrder,
     UsageForecast,
     UsageSample,
 )
 from projects.errors import NotFound
+from projects.models import token_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,16 @@ class LendingStanding:
     decision: LendingDecision | None
 
 
-def inference_clusters() -> QuerySet[InferenceCluster]:
-    return InferenceCluster.objects.select_related("cluster")
+def inference_clusters(only: InferenceCluster | None = None) -> QuerySet[InferenceCluster]:
+    """Return all inference clusters, or the given one."""
+    rows = InferenceCluster.objects.select_related("cluster")
+    return rows if only is None else rows.filter(pk=only.pk)
+
+
+def scheduler_bearer(credential: str) -> InferenceCluster | None:
+    """Return the inference cluster whose scheduler has the credential."""
+    rows = InferenceCluster.objects.select_related("account", "cluster")
+    return rows.filter(credential_digest=token_digest(credential)).first()
 
 
 def servers_at_home(inference_cluster: InferenceCluster) -> list[str]:
@@ -67,6 +77,19 @@ def inference_cluster_get(name: str) -> InferenceCluster:
     if found is None:
         raise NotFound(f"There is no inference cluster called {name}.")
     return found
+
+
+def usage_samples(inference_cluster: InferenceCluster) -> QuerySet[UsageSample]:
+    return inference_cluster.usage_samples.all()
+
+
+def usage_forecasts(inference_cluster: InferenceCluster) -> QuerySet[UsageForecast]:
+    return inference_cluster.forecasts.all()
+
+
+def lending_events(inference_cluster: InferenceCluster) -> QuerySet[LendingEvent]:
+    """Return the history of its servers."""
+    return inference_cluster.events.all()
 
 
 def recent_peak(inference_cluster: InferenceCluster) -> float:
@@ -139,6 +162,10 @@ def servers_lendable(inference_cluster: InferenceCluster) -> QuerySet[Server]:
     return inference_cluster.servers.prefetch_related("gpus")
 
 
+def loan_orders(inference_cluster: InferenceCluster) -> QuerySet[LoanOrder]:
+    return inference_cluster.loan_orders.all()
+
+
 def loan_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> LoanOrder:
     """Return one of its loan orders.
 
@@ -165,6 +192,11 @@ def reclaim_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> Re
     if order is None:
         raise NotFound(f"There is no reclaim order {order_id}.")
     return order
+
+
+def trainings(inference_cluster: InferenceCluster) -> QuerySet[ForecasterTraining]:
+    """Return the trainings of its forecasters."""
+    return inference_cluster.trainings.select_related("trained")
 
 
 def training_get(inference_cluster: InferenceCluster, training_id: int) -> ForecasterTraining:

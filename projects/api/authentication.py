@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
@@ -12,9 +9,7 @@ from rest_framework.request import Request
 
 from projects.models import ApiToken, User
 from projects.selectors import token_bearer
-
-#: ``last_used_at`` is for people who clean up: a write per minute says as much as a write per request.
-USE_NOTED_EVERY = timedelta(minutes=1)
+from projects.services.tokens import token_note_use
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -29,9 +24,7 @@ class TokenAuthentication(BaseAuthentication):
         found = token_bearer(token.strip())
         if found is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
-        now = timezone.now()
-        if found.last_used_at is None or now - found.last_used_at > USE_NOTED_EVERY:
-            ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
+        token_note_use(token=found)
         return found.user, found
 
     def authenticate_header(self, request: Request) -> str:

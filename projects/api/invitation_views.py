@@ -10,7 +10,6 @@ from projects import selectors, services
 from projects.access import require_role
 from projects.api import serializers as shapes
 from projects.api.base import ApiView
-from projects.errors import NotFound
 from projects.models import Invitation, Project, Role, Scope
 
 
@@ -72,9 +71,7 @@ class ProjectInvitationView(ApiView):
     def delete(self, request: Request, name: str, invitation_id: int) -> Response:
         project = selectors.project_get(self.user, name)
         require_role(self.user, project, Role.OWNER)
-        found = selectors.invitations_of(project).filter(pk=invitation_id).first()
-        if found is None:
-            raise NotFound("There is no such invitation of this project.")
+        found = selectors.invitation_get(project, invitation_id)
         services.invitation_withdraw(invitation=found, actor=self.user)
         return Response(status=204)
 
@@ -105,10 +102,7 @@ class AnswerView(ApiView):
         Raises:
             NotFound: there is none, or it is somebody else's.
         """
-        found = selectors.invitations_for(self.user).filter(pk=invitation_id).first()
-        if found is None:
-            raise NotFound("There is no such invitation for you.")
-        return found
+        return selectors.invitation_for(self.user, invitation_id)
 
 
 @extend_schema(tags=["projects"])

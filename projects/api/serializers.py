@@ -12,6 +12,7 @@ from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
 from projects.models import ApiToken, Invitation, Membership, Project, Quota, Role, Scope, User, UserQuota
+from projects.selectors import memberships_shown_to, project_names, role_shown
 from projects.services.members import QUOTA_FIELDS
 
 
@@ -81,10 +82,7 @@ class TokenSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
     def get_projects(self, token: ApiToken) -> list[str] | None:
-        if token.project_ids is None:
-            return None
-        names = Project.objects.filter(pk__in=token.project_ids).values_list("name", flat=True)
-        return sorted(names)
+        return None if token.project_ids is None else project_names(token.project_ids)
 
 
 class MeSerializer(serializers.ModelSerializer):
@@ -103,7 +101,7 @@ class MeSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(OwnRoleSerializer(many=True))
     def get_projects(self, user: User) -> Any:
-        return OwnRoleSerializer(user.reachable_memberships().select_related("project"), many=True).data
+        return OwnRoleSerializer(memberships_shown_to(user), many=True).data
 
     def get_stream_url(self, user: User) -> str:
         from django.conf import settings
@@ -170,10 +168,7 @@ class ProjectSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
     def get_role(self, project: Project) -> str | None:
-        own = getattr(project, "own_memberships", None)
-        if own is None:
-            own = list(Membership.objects.filter(project=project, user=self.context["request"].user))
-        return own[0].role if own else None
+        return role_shown(self.context["request"].user, project)
 
 
 class ProjectRequestSerializer(StrictSerializer):

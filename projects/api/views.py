@@ -144,7 +144,7 @@ class ProjectsView(ApiView):
     )
     def get(self, request: Request) -> Response:
         archived = read_filters(request, shapes.ProjectFilterSerializer).get("archived", False)
-        rows = selectors.projects_for_list(self.user).filter(archived_at__isnull=not archived)
+        rows = selectors.projects_for_list(self.user, archived=archived)
         return self.page(rows, shapes.ProjectSerializer)
 
     @extend_schema(

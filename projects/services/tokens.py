@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.contrib.auth import authenticate
 from django.db import transaction
@@ -20,6 +20,8 @@ from projects.selectors import projects_visible_to
 #: Enough for people and machines, few enough to review.
 MAXIMUM_TOKENS = 200
 PREFIX_LENGTH = 12
+#: More often, a write per request would say no more.
+USE_NOTED_EVERY = timedelta(minutes=1)
 
 
 def _new_secret() -> str:
@@ -145,6 +147,13 @@ def token_revoke(*, token: ApiToken, actor: User) -> None:
     """
     _require_own_or_managing(token, actor)
     ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
+
+
+def token_note_use(*, token: ApiToken) -> None:
+    """Store that the token is used now, at most once a minute, for people who clean up."""
+    now = timezone.now()
+    if token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY:
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
 
 
 def _require_own_or_managing(token: ApiToken, actor: User) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest
 
 from cluster.models import Agent
-from projects.models import token_digest
+from scheduling.selectors.scope.streams import agent_of_credential
 
 
 def agent_of(request: HttpRequest) -> Agent | None:
@@ -13,8 +13,4 @@ def agent_of(request: HttpRequest) -> Agent | None:
     scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "agent" or not credential:
         return None
-    return (
-        Agent.objects.select_related("server")
-        .filter(credential_digest=token_digest(credential.strip()), revoked_at__isnull=True)
-        .first()
-    )
+    return agent_of_credential(credential.strip())

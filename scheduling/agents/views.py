@@ -23,9 +23,8 @@ from projects.errors import DomainError
 from punctual.protocol.reports import Report
 from scheduling.agents.authentication import agent_of
 from scheduling.agents.schemas import Enrolment
-from scheduling.models import Assignment, Bundle
-from scheduling.other_work import registered
 from scheduling.selectors.agents.desired_state import desired_state
+from scheduling.selectors.agents.own_work import bundle_to_run, needs_environment
 from scheduling.services.agents.enrolment import agent_enrol
 from scheduling.services.agents.reports import Fenced, apply_report, renew_lease
 from scheduling.services.long_work.environments import open_environment
@@ -162,27 +161,17 @@ def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
 @for_agents
 def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
     """The bytes of a function that this server was given to run."""
-    needed = Assignment.objects.filter(
-        gpu__server_id=agent.server_id, job__function_version__bundle_id=digest
-    )
-    is_needed = needed.exists() or any(work.needs_bundle(agent.server_id, digest) for work in registered())
-    bundle = Bundle.objects.filter(pk=digest).first() if is_needed else None
-    if bundle is None:
+    content = bundle_to_run(agent.server_id, digest)
+    if content is None:
         return problem(404, "not_found", "Not found", "No work on this server needs such a function.")
-    return HttpResponse(bytes(bundle.content), content_type="application/octet-stream")
+    return HttpResponse(content, content_type="application/octet-stream")
 
 
 @answers_only("GET")
 @for_agents
 def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponseBase:
     """The archive of an environment that this server needs."""
-    needed = Assignment.objects.filter(
-        gpu__server_id=agent.server_id, job__function_version__requirements_digest=digest
-    )
-    is_needed = needed.exists() or any(
-        work.needs_environment(agent.server_id, digest) for work in registered()
-    )
-    archive = open_environment(digest) if is_needed else None
+    archive = open_environment(digest) if needs_environment(agent.server_id, digest) else None
     if archive is None:
         return problem(
             404, "not_found", "Not found", "This environment is not built (yet), or no work here needs it."

@@ -10,6 +10,7 @@ from rest_framework import serializers
 from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState, Whitelist
 from cluster.links import links_of
 from cluster.models import Gpu, Server
+from cluster.selectors.machines import gpus_of
 from cluster.selectors.utilisation import USES
 from projects.api import fields
 from projects.api.base import StrictSerializer
@@ -306,7 +307,7 @@ class ServerSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(GpuSerializer(many=True))
     def get_gpus(self, server: Server) -> Any:
-        gpus = list(server.gpus.all())
+        gpus = gpus_of(server)
         for gpu in gpus:
             gpu.server = server
         return GpuSerializer(gpus, many=True, context=self.context).data

@@ -16,7 +16,7 @@ from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.errors import InvalidRequest
 from projects.models import Project, Role, User
-from projects.selectors import own_membership, projects_visible_to
+from projects.selectors import find_project, memberships_to_submit, own_membership
 from scheduling.api import job_fields
 from scheduling.choices import Lossy, ServiceClass
 from scheduling.models import Job
@@ -199,7 +199,7 @@ def project_to_submit_to(user: User, name: str | None) -> Project:
     if name is not None:
         mine = own_membership(user, name)
         # An operator needs no membership.
-        project = mine.project if mine else projects_visible_to(user).filter(name=name).first()
+        project = mine.project if mine else find_project(user, name)
         if project is None:
             raise InvalidRequest(
                 f"There is no project {name} among yours.", errors={"project": ["No such project."]}
@@ -207,12 +207,7 @@ def project_to_submit_to(user: User, name: str | None) -> Project:
         if not user.operates():
             require(Role(mine.role) if mine else None, project, Role.MEMBER)
         return project
-    able = (
-        user.reachable_memberships()
-        .filter(role__in=(Role.MEMBER, Role.OWNER), project__archived_at__isnull=True)
-        .select_related("project")
-    )
-    memberships = list(able[:21])
+    memberships = list(memberships_to_submit(user)[:21])
     if len(memberships) != 1:
         names = ", ".join(sorted(membership.project.name for membership in memberships[:20]))
         message = f"Say which project: {names}." if names else "You may submit to no project yet; create one."

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import ClassVar
 
-from django.db.models import Avg, Count, Max
 from django.http import HttpResponse
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
@@ -24,12 +23,16 @@ from cluster.selectors.machines import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.models import Scope
-from scheduling.choices import JobState, StateSource
-from scheduling.models import Decision, Job, PlannerPass
+from scheduling.choices import StateSource
 from scheduling.selectors.cluster import cluster_summary
 from scheduling.selectors.decisions.incidents import failed_passes, open_incidents_by_kind
+from scheduling.selectors.decisions.planning_times import (
+    decision_times,
+    longest_pass_seconds,
+    pass_seconds,
+)
 from scheduling.selectors.recovery import recoveries
-from scheduling.selectors.recovery.memory_states import copy_traffics, memory_states
+from scheduling.selectors.recovery.memory_states import copy_traffics, memory_states_of_running
 from scheduling.services.rows.pass_lengths import PASSES_KEPT_FOR
 
 #: Decisions of this many seconds make up the figures on computing.
@@ -138,8 +141,7 @@ def _recovery() -> Iterator[Metric]:
         "Iterations by which the newest whole state in memory is behind training.",
         labels=["job"],
     )
-    training = Job.objects.filter(state=JobState.RUNNING).select_related("checkpoint")
-    states = memory_states(training)
+    states = memory_states_of_running()
     for job_id, state in sorted(states.items()):
         behind = state.committed_lag()
         if behind is not None:
@@ -187,27 +189,24 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
         value=failed_passes(cluster.pk),
     )
     yield _labelled("incidents_open", "Incidents that are open, by kind.", "kind", open_incidents_by_kind())
-    recent = Decision.objects.filter(decided_at__gt=now - timedelta(seconds=RECENT_SECONDS)).aggregate(
-        count=Count("pk"), mean=Avg("compute_seconds"), most=Max("compute_seconds")
-    )
+    recent = decision_times(now - timedelta(seconds=RECENT_SECONDS))
     yield from _passes(now)
     window = f"over the last {RECENT_SECONDS} seconds"
-    yield GaugeMetricFamily("punctual_decisions_recent", f"Decisions {window}.", value=recent["count"])
+    yield GaugeMetricFamily("punctual_decisions_recent", f"Decisions {window}.", value=recent.count)
     yield GaugeMetricFamily(
-        "punctual_decision_mean_seconds", f"Mean time to compute one, {window}.", value=recent["mean"] or 0.0
+        "punctual_decision_mean_seconds", f"Mean time to compute one, {window}.", value=recent.mean_seconds
     )
     yield GaugeMetricFamily(
         "punctual_decision_maximum_seconds",
         f"Longest time to compute one, {window}.",
-        value=recent["most"] or 0.0,
+        value=recent.longest_seconds,
     )
 
 
 def _passes(now: datetime) -> Iterator[Metric]:
     """How long the planner's passes took that did something or failed: while one runs, nobody else gets a
     verdict."""
-    recent = PlannerPass.objects.filter(ended_at__gt=now - timedelta(seconds=RECENT_SECONDS))
-    seconds = list(recent.values_list("seconds", flat=True))
+    seconds = pass_seconds(now - timedelta(seconds=RECENT_SECONDS))
     window = f"over the last {RECENT_SECONDS} seconds"
     yield _labelled(
         "planner_pass_seconds",
@@ -215,9 +214,8 @@ def _passes(now: datetime) -> Iterator[Metric]:
         "quantile",
         _quantiles(seconds) or _quantiles([0.0]),
     )
-    kept = PlannerPass.objects.aggregate(longest=Max("seconds"))["longest"]
     yield GaugeMetricFamily(
         "punctual_planner_longest_pass_seconds",
         f"The planner's longest pass of the last {PASSES_KEPT_FOR.days} days.",
-        value=kept or 0.0,
+        value=longest_pass_seconds(),
     )

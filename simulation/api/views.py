@@ -79,9 +79,8 @@ class StudiesView(OperatorsView):
         responses=shapes.StudySerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        return self.page(
-            studies().filter(**read_filters(request, shapes.StudyFilterSerializer)), shapes.StudySerializer
-        )
+        source = read_filters(request, shapes.StudyFilterSerializer).get("source")
+        return self.page(studies(source), shapes.StudySerializer)
 
     @extend_schema(
         operation_id="simulation_create",

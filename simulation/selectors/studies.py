@@ -36,9 +36,11 @@ COMPARISON_FIGURES = {
 _FIGURES_OF_LOANS = ("on_loan", "reclaims")
 
 
-def studies() -> QuerySet[SimulationStudy]:
-    """Return all studies, newest first, with their runs; without the live states, which are large."""
-    return SimulationStudy.objects.defer("live_state").select_related("created_by").prefetch_related("runs")
+def studies(source: str | None = None) -> QuerySet[SimulationStudy]:
+    """Return all studies, or those of one source, newest first, with their runs; without the live states,
+    which are large."""
+    rows = SimulationStudy.objects.defer("live_state").select_related("created_by").prefetch_related("runs")
+    return rows if source is None else rows.filter(source=source)
 
 
 def study_get(study_id: int) -> SimulationStudy:

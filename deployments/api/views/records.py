@@ -9,12 +9,15 @@ from rest_framework.response import Response
 from deployments.api import serializers as shapes
 from deployments.api.expert_serializers import DeploymentExpertsSerializer
 from deployments.models import Deployment, DeploymentEvent, DeploymentSample, Replica
-from deployments.selectors.deployments import deployment_get
+from deployments.selectors.deployments import (
+    deployment_events,
+    deployment_get,
+    deployment_samples,
+    newest_replicas,
+)
 from deployments.selectors.experts import deployment_experts
 from projects.api.base import ApiView
 from projects.api.pagination import NewestFirstCursorPagination
-
-MOST_LOGS = 50
 
 
 class LatestSampleFirst(NewestFirstCursorPagination):
@@ -38,7 +41,7 @@ class SamplesView(ApiView):
     )
     def get(self, request: Request, deployment_id: str) -> Response:
         found = deployment_get(self.user, deployment_id)
-        return self.page(found.samples.all(), shapes.DeploymentSampleSerializer)
+        return self.page(deployment_samples(found), shapes.DeploymentSampleSerializer)
 
 
 @extend_schema(tags=["deployments"])
@@ -70,7 +73,7 @@ class EventsView(ApiView):
     )
     def get(self, request: Request, deployment_id: str) -> Response:
         found = deployment_get(self.user, deployment_id)
-        return self.page(found.events.all(), shapes.DeploymentEventSerializer)
+        return self.page(deployment_events(found), shapes.DeploymentEventSerializer)
 
 
 @extend_schema(tags=["deployments"])
@@ -86,5 +89,5 @@ class LogsView(ApiView):
     )
     def get(self, request: Request, deployment_id: str) -> Response:
         found = deployment_get(self.user, deployment_id)
-        newest = found.replicas.select_related("server").order_by("-created_at", "key")[:MOST_LOGS]
-        return Response({"results": shapes.ReplicaLogSerializer(newest, many=True).data})
+        rows = shapes.ReplicaLogSerializer(newest_replicas(found), many=True)
+        return Response({"results": rows.data})

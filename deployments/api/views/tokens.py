@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from deployments.api import serializers as shapes
 from deployments.api.requests import DeploymentTokenRequestSerializer
 from deployments.models import DeploymentToken
-from deployments.selectors.deployments import deployment_to_change, deployment_token_get
+from deployments.selectors.deployments import deployment_to_change, deployment_token_get, deployment_tokens
 from deployments.services.tokens import deployment_token_issue, deployment_token_revoke
 from projects.api.base import ApiView
 from projects.models import Scope
@@ -30,7 +30,7 @@ class TokensView(ApiView):
     )
     def get(self, request: Request, deployment_id: str) -> Response:
         found = deployment_to_change(self.user, deployment_id)
-        return self.page(found.tokens.select_related("created_by"), shapes.DeploymentTokenSerializer)
+        return self.page(deployment_tokens(found), shapes.DeploymentTokenSerializer)
 
     @extend_schema(
         operation_id="deployment_token_issue",

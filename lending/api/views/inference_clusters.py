@@ -17,9 +17,13 @@ from lending.models import ForecasterTraining, InferenceCluster, LendingEvent, U
 from lending.selectors.inference_clusters import (
     inference_cluster_get,
     inference_clusters,
+    lending_events,
     servers_lendable,
     standing,
     training_get,
+    trainings,
+    usage_forecasts,
+    usage_samples,
 )
 from lending.services.inference_clusters import (
     check_external_scheduler,
@@ -100,9 +104,7 @@ class InferenceClustersView(InferenceView):
         responses=shapes.InferenceClusterSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        rows = inference_clusters()
-        if self.scheduler_of is not None:
-            rows = rows.filter(pk=self.scheduler_of.pk)
+        rows = inference_clusters(only=self.scheduler_of)
         return self.page(rows, shapes.InferenceClusterSerializer)
 
     @extend_schema(
@@ -207,7 +209,7 @@ class UsageView(InferenceView):
         responses=shapes.UsageSampleSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = self.inference_cluster(inference_name).usage_samples.all()
+        rows = usage_samples(self.inference_cluster(inference_name))
         return self.page(rows, shapes.UsageSampleSerializer)
 
     @extend_schema(
@@ -241,7 +243,7 @@ class ForecastsView(InferenceView):
         responses=shapes.UsageForecastSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = self.inference_cluster(inference_name).forecasts.all()
+        rows = usage_forecasts(self.inference_cluster(inference_name))
         return self.page(rows, shapes.UsageForecastSerializer)
 
 
@@ -257,7 +259,7 @@ class LendingEventsView(InferenceView):
         responses=shapes.LendingEventSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = self.inference_cluster(inference_name).events.all()
+        rows = lending_events(self.inference_cluster(inference_name))
         return self.page(rows, shapes.LendingEventSerializer)
 
 
@@ -274,7 +276,7 @@ class TrainingsView(InferenceView):
     )
     def get(self, request: Request, inference_name: str) -> Response:
         self.require_human()
-        rows = self.inference_cluster(inference_name).trainings.select_related("trained")
+        rows = trainings(self.inference_cluster(inference_name))
         return self.page(rows, shapes.TrainingSerializer)
 
     @extend_schema(

@@ -14,7 +14,12 @@ from lending.api import serializers as shapes
 from lending.api.views.inference_clusters import InferenceView
 from lending.choices import OrderSource
 from lending.models import InferenceCluster, LoanOrder, ReclaimOrder
-from lending.selectors.inference_clusters import loan_order_get, reclaim_order_get, reclaim_orders
+from lending.selectors.inference_clusters import (
+    loan_order_get,
+    loan_orders,
+    reclaim_order_get,
+    reclaim_orders,
+)
 from lending.services.inference_clusters import check_external_scheduler
 from lending.services.loans import loan_order_create
 from lending.services.reclaiming import reclaim_confirm, reclaim_order_create
@@ -55,7 +60,7 @@ class LoanOrdersView(OrdersView):
         responses=shapes.LoanOrderSerializer(many=True),
     )
     def get(self, request: Request, inference_name: str) -> Response:
-        rows = self.inference_cluster(inference_name).loan_orders.all()
+        rows = loan_orders(self.inference_cluster(inference_name))
         return self.page(rows, shapes.LoanOrderSerializer)
 
     @extend_schema(

@@ -92,11 +92,7 @@ class DecisionsView(ApiView):
     )
     def get(self, request: Request) -> Response:
         filters = read_filters(request, DecisionFilterSerializer)
-        decisions = decisions_shown_to(self.user)
-        if "kind" in filters:
-            decisions = decisions.filter(kind=filters["kind"])
-        if "job" in filters:
-            decisions = decisions.filter(jobs=filters["job"])
+        decisions = decisions_shown_to(self.user, kind=filters.get("kind"), job=filters.get("job"))
         found = self.paginate_queryset(decisions) or []
         context = context_for(self.user, found, [])
         return self.get_paginated_response(DecisionSerializer(found, many=True, context=context).data)

@@ -18,10 +18,10 @@ from projects.api.filters import read_filters
 from projects.api.parsing import TOO_LARGE_KEY
 from projects.errors import InvalidRequest, TooLarge
 from projects.models import Role, Scope, User
-from projects.selectors import projects_visible_to
+from projects.selectors import find_project
 from scheduling.api import function_serializers as shapes
-from scheduling.models import Bundle, FunctionVersion
-from scheduling.selectors.jobs.functions import newest_versions, version_get, versions_visible_to
+from scheduling.models import FunctionVersion
+from scheduling.selectors.jobs.functions import bundle_content, newest_versions, version_get, versions_of
 from scheduling.services.requests.environment_requests import environment_build, environment_cancel
 from scheduling.services.requests.functions import function_upload
 
@@ -44,11 +44,8 @@ class FunctionsView(ApiView):
     )
     def get(self, request: Request) -> Response:
         filters = read_filters(request, shapes.FunctionFilterSerializer)
-        lookups = {"project": "function__project__name", "name": "function__name"}
-        versions = newest_versions(self.user).filter(
-            **{lookups[name]: value for name, value in filters.items()}
-        )
-        return self.page(versions.defer("files"), shapes.ListedVersionSerializer)
+        versions = newest_versions(self.user, project=filters.get("project"), name=filters.get("name"))
+        return self.page(versions, shapes.ListedVersionSerializer)
 
     @extend_schema(
         operation_id="function_upload",
@@ -80,7 +77,7 @@ class FunctionsView(ApiView):
         serializer = shapes.UploadSerializer(data=data)
         serializer.is_valid(raise_exception=True)
         body = serializer.validated_data
-        project = projects_visible_to(self.user).filter(name=body["project"]).first()
+        project = find_project(self.user, body["project"])
         if project is None:
             message = f"There is no project {body['project']} among yours."
             raise InvalidRequest(message, errors={"project": [message]})
@@ -126,8 +123,7 @@ class VersionsView(ApiView):
     )
     def get(self, request: Request, function_id: int) -> Response:
         function = version_get(self.user, function_id).function
-        versions = versions_visible_to(self.user).filter(function=function).defer("files")
-        return self.page(versions, shapes.ListedVersionSerializer)
+        return self.page(versions_of(self.user, function), shapes.ListedVersionSerializer)
 
 
 @extend_schema(tags=["functions"])
@@ -158,7 +154,7 @@ class BundleView(ApiView):
     )
     def get(self, request: Request, function_id: int, number: int) -> HttpResponse:
         version = version_get(self.user, function_id, number)
-        content = bytes(Bundle.objects.values_list("content", flat=True).get(pk=version.bundle_id))
+        content = bundle_content(version)
         ending = "zip" if content.startswith(b"PK") else "py"
         return HttpResponse(
             content,

@@ -13,7 +13,6 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from cluster.models import Gpu
 from projects.api.base import ApiView, StrictSerializer
 from projects.api.filters import read_filters
 from projects.api.pagination import ByIteration
@@ -23,11 +22,13 @@ from scheduling.api.expert_serializers import ExpertsSerializer
 from scheduling.choices import CurveState
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
-from scheduling.selectors.jobs.artifacts import artifact_get, artifact_open, pieces
+from scheduling.selectors.jobs.artifacts import artifact_get, artifact_open, artifacts_of, pieces
 from scheduling.selectors.jobs.experts import experts_of
 from scheduling.selectors.jobs.job_times import planned_finish_at, planned_pieces
-from scheduling.selectors.jobs.jobs import job_get, training_history
+from scheduling.selectors.jobs.jobs import is_emulated_kind, job_get, training_history
 from scheduling.selectors.jobs.logs import log_page, log_tail
+from scheduling.selectors.jobs.records import checkpoints_of, events_of, metrics_of
+from scheduling.selectors.jobs.scaling_curve import curve_levels
 from scheduling.selectors.network.communication import communication_of
 from scheduling.selectors.scope.hiding import mask_for
 
@@ -62,7 +63,7 @@ class EventsView(ApiView):
         responses=shapes.EventSerializer(many=True),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        found = self.paginate_queryset(JobEvent.objects.filter(job=job_get(self.user, job_id))) or []
+        found = self.paginate_queryset(events_of(job_get(self.user, job_id))) or []
         context = {"mask": mask_for(self.user, [event.message for event in found])}
         return self.get_paginated_response(shapes.EventSerializer(found, many=True, context=context).data)
 
@@ -85,10 +86,7 @@ class JobMetricsView(ApiView):
     def get(self, request: Request, job_id: str) -> Response:
         job = job_get(self.user, job_id)
         filters = read_filters(request, MetricFilterSerializer)
-        newest = JobMetric.objects.filter(job=job).order_by("iteration", "-generation").distinct("iteration")
-        rows = JobMetric.objects.filter(pk__in=newest.values("pk"))
-        if "after_iteration" in filters:
-            rows = rows.filter(iteration__gt=filters["after_iteration"])
+        rows = metrics_of(job, after_iteration=filters.get("after_iteration"))
         self.names = frozenset(name for name in filters.get("names", "").split(",") if name)
         return self.page(rows, shapes.MetricSerializer)
 
@@ -133,10 +131,7 @@ class CheckpointsView(ApiView):
         responses=shapes.CheckpointSerializer(many=True),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        stored = Checkpoint.objects.filter(
-            job=job_get(self.user, job_id), deleted_at__isnull=True, complete_at__isnull=False
-        )
-        return self.page(stored, shapes.CheckpointSerializer)
+        return self.page(checkpoints_of(job_get(self.user, job_id)), shapes.CheckpointSerializer)
 
 
 @extend_schema(tags=["job records"])
@@ -151,7 +146,7 @@ class ArtifactsView(ApiView):
         responses=shapes.ArtifactSerializer(many=True),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        return self.page(Artifact.objects.filter(job=job_get(self.user, job_id)), shapes.ArtifactSerializer)
+        return self.page(artifacts_of(job_get(self.user, job_id)), shapes.ArtifactSerializer)
 
 
 @extend_schema(tags=["job records"])
@@ -219,13 +214,13 @@ class CurveView(ApiView):
         kind = curve.gpu_kind if curve else None
         answer = {
             "gpu_kind": kind,
-            "emulated": kind is not None and Gpu.objects.filter(kind=kind, emulated=True).exists(),
+            "emulated": kind is not None and is_emulated_kind(kind),
             "plan_family": curve.plan_family if curve else choose_plan_family(),
             "state": curve.state if curve else CurveState.UNKNOWN,
             "complete": curve.complete if curve else False,
             "failure": curve.failure if curve else "",
             "measured_at": curve.measured_at if curve else None,
-            "levels": curve.levels.all() if curve else [],
+            "levels": curve_levels(curve) if curve else [],
         }
         return Response(shapes.CurveSerializer(answer).data)
 

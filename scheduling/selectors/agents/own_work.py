@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from projects.prepared import PreparedValues
-from scheduling.models import Assignment
+from scheduling.models import Assignment, Bundle
+from scheduling.other_work import registered
 
 #: Job, generation and rank.
 Place = tuple[str, int, int]
@@ -17,6 +18,23 @@ _GIVEN = PreparedValues(
         gpu__server=server_id, job__pk__any_of=job_ids
     ).values_list("job_id", "generation__number", "rank", "gpu__index")
 )
+
+
+def bundle_to_run(server_id: int, digest: str) -> bytes | None:
+    """Return the bytes of a bundle that work on the server runs; None if none does."""
+    given = Assignment.objects.filter(gpu__server_id=server_id, job__function_version__bundle_id=digest)
+    if not given.exists() and not any(work.needs_bundle(server_id, digest) for work in registered()):
+        return None
+    bundle = Bundle.objects.filter(pk=digest).first()
+    return None if bundle is None else bytes(bundle.content)
+
+
+def needs_environment(server_id: int, digest: str) -> bool:
+    """Return whether work on the server needs the environment."""
+    given = Assignment.objects.filter(
+        gpu__server_id=server_id, job__function_version__requirements_digest=digest
+    )
+    return given.exists() or any(work.needs_environment(server_id, digest) for work in registered())
 
 
 class OwnWork:

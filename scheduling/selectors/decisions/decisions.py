@@ -17,13 +17,20 @@ from scheduling.selectors.scope.visibility import visible_jobs
 HARMLESS = ("gpu_kind", "used_stored_plans")
 
 
-def decisions_shown_to(user: User) -> QuerySet[Decision]:
+def decisions_shown_to(user: User, *, kind: str | None = None, job: str | None = None) -> QuerySet[Decision]:
     """Return all decisions for an operator, else those about jobs that the person may see. Snapshots are
-    not read."""
+    not read.
+
+    ``kind``: only decisions of this kind; ``job``: only those about the job of this id.
+    """
     has_snapshot = Case(
         When(Q(snapshot__isnull=False), then=Value(True)), default=Value(False), output_field=BooleanField()
     )
     decisions = Decision.objects.defer("snapshot").annotate(has_snapshot=has_snapshot)
+    if kind is not None:
+        decisions = decisions.filter(kind=kind)
+    if job is not None:
+        decisions = decisions.filter(jobs=job)
     if user.operates():
         return decisions
     return decisions.filter(

@@ -9,6 +9,7 @@ from typing import IO
 import fsspec
 import structlog
 from django.conf import settings
+from django.db.models import QuerySet
 
 from projects.errors import NotFound, Unavailable
 from scheduling.models import Artifact, Job
@@ -16,6 +17,10 @@ from scheduling.models import Artifact, Job
 log = structlog.get_logger(__name__)
 
 CHUNK_BYTES = 256 * 1024
+
+
+def artifacts_of(job: Job) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(job=job)
 
 
 def artifact_get(job: Job, name: str) -> Artifact:

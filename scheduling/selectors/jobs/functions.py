@@ -7,7 +7,7 @@ from django.db.models import Exists, F, OuterRef, QuerySet, Subquery
 from projects.errors import InvalidRequest, NotFound
 from projects.models import Project, User
 from projects.prepared import PreparedRows
-from scheduling.models import Environment, FunctionVersion
+from scheduling.models import Bundle, Environment, Function, FunctionVersion
 from scheduling.selectors.scope.visibility import visible_project_ids
 
 
@@ -23,10 +23,28 @@ def versions_visible_to(user: User) -> QuerySet[FunctionVersion]:
     return versions if seen is None else versions.filter(function__project__in=seen)
 
 
-def newest_versions(user: User) -> QuerySet[FunctionVersion]:
-    """Return the newest version of each function."""
+def newest_versions(
+    user: User, *, project: str | None = None, name: str | None = None
+) -> QuerySet[FunctionVersion]:
+    """Return the newest version of each function, without its files.
+
+    ``project``: only functions of the project of that name; ``name``: only the function of that name.
+    """
     newer = FunctionVersion.objects.filter(function=OuterRef("function"), number__gt=OuterRef("number"))
-    return versions_visible_to(user).filter(~Exists(newer))
+    versions = versions_visible_to(user).filter(~Exists(newer)).defer("files")
+    if project is not None:
+        versions = versions.filter(function__project__name=project)
+    return versions if name is None else versions.filter(function__name=name)
+
+
+def versions_of(user: User, function: Function) -> QuerySet[FunctionVersion]:
+    """Return the versions of a function that the person may see, without their files."""
+    return versions_visible_to(user).filter(function=function).defer("files")
+
+
+def bundle_content(version: FunctionVersion) -> bytes:
+    """Return the bytes of the version's bundle."""
+    return bytes(Bundle.objects.values_list("content", flat=True).get(pk=version.bundle_id))
 
 
 def version_get(user: User, function_id: int, number: int | None = None) -> FunctionVersion:

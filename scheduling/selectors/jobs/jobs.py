@@ -42,12 +42,17 @@ _EMULATED = PreparedValues(
 )
 
 
+def is_emulated_kind(kind: str) -> bool:
+    """Return whether GPUs of this kind are emulated."""
+    return bool(_EMULATED.ask(kind))
+
+
 def as_submitted(job: Job) -> Job:
     """Return a job that was just stored in the form of `jobs_shown_to`: it has no GPUs and no history yet."""
     assert job.curve is not None  # every submission has one
     shown: Any = without_history(job)
     shown.gpus, shown.gpu_kind = 0, job.curve.gpu_kind
-    shown.emulated = bool(_EMULATED.ask(job.curve.gpu_kind))
+    shown.emulated = is_emulated_kind(job.curve.gpu_kind)
     return job
 
 
@@ -103,6 +108,11 @@ def jobs_matching(jobs: QuerySet[Job], filters: Mapping[str, Any]) -> QuerySet[J
             | Q(function_version__function__name__icontains=text)
         )
     return jobs
+
+
+def workers_of(generation: Generation) -> list[Assignment]:
+    """Return the workers' places of a generation read by `training_history`."""
+    return list(generation.assignments.all())
 
 
 def training_history(job: Job) -> QuerySet[Generation]:

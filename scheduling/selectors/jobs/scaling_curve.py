@@ -27,13 +27,18 @@ class Curve:
     others: dict[str, list[CurveLevel]] = field(default_factory=dict)
 
 
+def curve_levels(curve: ScalingCurve) -> list[CurveLevel]:
+    """Return the measured levels of a curve, ascending."""
+    return list(curve.levels.all())
+
+
 def curve(job: Job) -> Curve | None:
     """Return the job's scaling curve, or None if it has none."""
     if job.curve is None:
         return None
     live = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
     return Curve(
-        levels=list(job.curve.levels.all()),
+        levels=curve_levels(job.curve),
         gpu_kind=job.curve.gpu_kind,
         complete=job.curve.complete,
         gpus_now=live.world_size if live else 0,

@@ -14,7 +14,7 @@ from typing import Any
 
 from cluster.choices import ServerState
 from cluster.models import Agent
-from scheduling.choices import GenerationState, ProtectionState, Purpose, StateSource
+from scheduling.choices import GenerationState, JobState, ProtectionState, Purpose, StateSource
 from scheduling.models import Assignment, Generation, Job
 
 #: Delay until agents report what is kept.
@@ -289,6 +289,11 @@ def _reason(generation: Generation, problems: Sequence[str]) -> str:
     """Return why copies were refused at placement, else what prevents them on its servers."""
     refused = str(generation.protection.get("reason", ""))
     return refused or next((problem for problem in problems if problem), "")
+
+
+def memory_states_of_running() -> dict[str, MemoryState]:
+    """Return the states of all running jobs by job."""
+    return memory_states(Job.objects.filter(state=JobState.RUNNING).select_related("checkpoint"))
 
 
 def memory_state(job: Job) -> MemoryState | None:

@@ -18,7 +18,8 @@ def user_of_token(secret: str) -> User | None:
 
 def agent_of_credential(credential: str) -> Agent | None:
     """Return the agent with this credential, or None if it is unknown or revoked."""
-    return Agent.objects.filter(credential_digest=token_digest(credential), revoked_at__isnull=True).first()
+    agents = Agent.objects.select_related("server").filter(revoked_at__isnull=True)
+    return agents.filter(credential_digest=token_digest(credential)).first()
 
 
 def desired_version(server_id: int) -> int:
