@@ -39,14 +39,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from emulated_links.rates import NETWORK, STATE, ServerLinks
+from emulated_links.server import LinkServer
+from emulated_links.sockets import connect
 from recovery.store import process, wire
-from recovery.store.sockets import connect
 from recovery.traffic.link import Link, SubBuffers, received_through
 from recovery.traffic.modes import TrafficMode
 from recovery.traffic.partition import USABLE_SHARE
 from workers.agent.machine.configuration import Configuration
-from workers.links.rates import NETWORK, STATE, ServerLinks
-from workers.links.server import LinkServer
 from workers.runtime.at_home.local_agent import LocalAgent, stage_packages
 from workers.runtime.at_home.local_nursery import Nursery
 from workers.runtime.at_home.local_ports import free_port

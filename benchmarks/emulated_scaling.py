@@ -17,8 +17,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from emulated_links.rates import DEFAULT_LINKS
 from launch.settings import DEFAULT_DEVICE_MODEL
-from workers.links.rates import DEFAULT_LINKS
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.at_home.local_worker import Message
 from workers.runtime.emulation.device_models import DeviceModel

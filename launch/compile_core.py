@@ -29,8 +29,8 @@ import numpy as np
 from numba.core.serialize import dumps
 from numba.core.typing.typeof import Purpose, typeof
 
+from kernels import compiling, interpreting
 from launch.privileges import child_setup
-from scheduling.core import interpreting, kernels
 from scheduling.core.elasticflow import offers
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.choosing import ReclaimQuestion, choose_servers
@@ -197,7 +197,7 @@ def compile_in_two_processes() -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         calls = Path(folder) / "calls"
-        _start("note", calls, {kernels.INTERPRET_VARIABLE: "1"}).communicate()
+        _start("note", calls, {compiling.INTERPRET_VARIABLE: "1"}).communicate()
         if not calls.exists():
             return
         helper = _start("help", calls, {})
@@ -241,10 +241,10 @@ def _compile_share(path: Path, *, from_end: bool) -> None:
 
 def _take_turns(folder: Path) -> None:
     """Make the loading of kernels wait while the other process compiles the same kernel."""
-    kept_code: Any = kernels.KeptCode
+    kept_code: Any = compiling.KeptCode
     load, claimed = kept_code.load_overload, set[Path]()
 
-    def load_or_wait(kept: kernels.KeptCode, types: Any, context: Any) -> Any:
+    def load_or_wait(kept: compiling.KeptCode, types: Any, context: Any) -> Any:
         code = kept.path(types)
         claim = folder / code.name
         until = time.monotonic() + _LONGEST_WAIT_SECONDS
@@ -272,11 +272,11 @@ def main() -> None:
             _note_calls(Path(path))
         case ["help", path]:
             _compile_share(Path(path), from_end=True)
-        case _ if not kernels.machine_code_is_complete():
+        case _ if not compiling.machine_code_is_complete():
             if (os.cpu_count() or 1) > 1:
                 compile_in_two_processes()
             compile_core()
-            kernels.mark_complete()
+            compiling.mark_complete()
 
 
 if __name__ == "__main__":

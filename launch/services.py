@@ -29,7 +29,7 @@ CELERY_QUEUES: Mapping[str, int] = {
 
 EMPTY: Mapping[str, str] = {}
 #: For processes that decide or predict decisions: they do not wait for the compiler
-#: (`scheduling/core/kernels.py`). The supervisor restarts them when the machine code is ready.
+#: (`kernels/compiling.py`). The supervisor restarts them when the machine code is ready.
 UNTIL_COMPILED: Mapping[str, str] = {"INTERPRET_UNTIL_COMPILED": "1"}
 
 #: Each simulation runs in its own process, so that its memory usage is measured separately and freed at the

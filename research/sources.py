@@ -16,7 +16,7 @@ from pathlib import Path
 from simulation.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("communication", "moe", "recovery", "research", "scheduling", "simulation")
+PACKAGES = ("communication", "kernels", "moe", "recovery", "research", "scheduling", "simulation")
 ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduling.core.kernels import INTERPRET_VARIABLE
+from kernels.compiling import INTERPRET_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 #: Folders of tests by the start of a product path; the first that fits counts.
@@ -40,11 +40,12 @@ ROOMS = {
     "simulation": ("simulation",),
     "lending": ("lending",),
     "communication": ("communication",),
+    "emulated_links": ("links",),
+    "kernels": ("platform", "core"),
     "moe": ("moe",),
     "recovery": ("recovery", "control_plane/recoveries"),
     "workers/agent": ("agent",),
     "workers/runtime": ("runtime",),
-    "workers/links": ("links",),
     "workers": ("workers", "control_plane"),
     "cluster": ("control_plane", "api"),
     "projects": ("api",),

@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from emulated_links.rates import EXPERTS, GRADIENTS
+from emulated_links.shared_link import SharedLink
 from moe.lina.calibration import INTERFERENCE
 from moe.lina.micro_operations import MicroOperation, Traffic
 from moe.lina.scheduler import Mode
 from moe.lina.shared_link import Rates
 from moe.lina.training_step import StepModel
 from punctual.moe import MoELayer, TopK
-from workers.links.rates import EXPERTS, GRADIENTS
-from workers.links.shared_link import SharedLink
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.lina.communication import Begin, Pending, ScheduledCommunication
 from workers.runtime.synchronisation.lina import LinaSynchroniser

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from emulated_links.rates import ServerLinks
 from examples.multi_task_model import MultiTask
 from moe.moesys import tasks as planned
 from moe.moesys.elastic import plan_one_gpu_each
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.links.rates import ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.data.batches import BatchLoader

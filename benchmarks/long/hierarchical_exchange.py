@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from emulated_links.rates import EXPERTS, ServerLinks
 from moe.moesys.all_to_all import (
     Algorithm,
     AllToAll,
@@ -37,7 +38,6 @@ from moe.moesys.all_to_all import (
 )
 from punctual.moe import ExpertPlacement
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.links.rates import EXPERTS, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups

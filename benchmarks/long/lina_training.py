@@ -2,8 +2,8 @@
 
 Processes of gloo train a small mixture of experts with the runtime's own synchroniser: rows, gradients and
 experts really travel. Each rank has a link of a declared rate, which all-to-all and all-reduce share as in
-`workers.links`; transfers end no earlier than the link allows. Computation takes its declared time. Times are
-emulated: each part of a step begins when what it waits for has ended, so a host that is late for a while
+`emulated_links`; transfers end no earlier than the link allows. Computation takes its declared time. Times
+are emulated: each part of a step begins when what it waits for has ended, so a host that is late for a while
 changes little; its delay is printed. The effects of overlap, priority and packing are not computed by any
 formula. The simulator (SIM-T) predicts them from the same parameters.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from communication.espresso.operations import Resource
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

@@ -12,6 +12,7 @@ import sys
 #: From this repository: files, or folders with all their modules.
 STAGED = (
     "communication",
+    "emulated_links",
     "moe/__init__.py",
     "moe/gating",
     "moe/lina",
@@ -22,7 +23,6 @@ STAGED = (
     "recovery/store",
     "recovery/traffic",
     "workers/__init__.py",
-    "workers/links",
     "workers/runtime",
     "workers/serving",
 )

@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from emulated_links.sockets import listen_on
 from recovery.store.peer_wire import Channel, PeerError
-from recovery.store.sockets import listen_on
 from recovery.store.wire import WireError
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from emulated_links.sockets import connect
 from recovery.store import wire
 from recovery.store.allowances import Sending
-from recovery.store.sockets import connect
 from recovery.store.wire import Inbox, Message, WireError
 
 logger = logging.getLogger(__name__)

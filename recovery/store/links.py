@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workers.links.client import LinkClient, wait_until
-from workers.links.rates import HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, ServerLinks
+from emulated_links.client import LinkClient, wait_until
+from emulated_links.rates import HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, ServerLinks
 
 #: A piece takes about this long, so that changes of the rate take effect soon.
 PIECE_SECONDS = 0.02

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulated_links.sockets import listen
 from recovery.store import wire
 from recovery.store.groups import Groups
 from recovery.store.holdings import Holdings, RefusedError
 from recovery.store.links import StoreLinks
 from recovery.store.peers import Peers
-from recovery.store.sockets import listen
 from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 from recovery.store.worker_requests import Connection, Served, WorkerRequests
 

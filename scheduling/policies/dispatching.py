@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.placement.changes import Changes, changes_of
 from scheduling.core.placement.placing_together import placed_together
 from scheduling.core.plans.slots import Slots, slot_end

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.kernels import ZERO, kernel
+from kernels.compiling import ZERO, kernel
 from scheduling.core.plans.timeline import EVERYTHING
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem

@@ -7,8 +7,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from workers.agent.machine.configuration import Configuration, ConfigurationError, load_configuration
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 BASE = 'server_url = "http://a"\nstream_url = "http://b/"\ncheckpoint_url = "store"\n'
 MODEL = """

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from emulated_links.client import LinkClient
+from emulated_links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
+from emulated_links.server import LinkServer
 from recovery.store import peer_wire
 from recovery.store.callers import Callers
 from recovery.store.peer_wire import Channel, Peer, PeerError
@@ -22,9 +25,6 @@ from workers.agent.machine.main_loop import MainLoop
 from workers.agent.orders.desired_state import DesiredStateError, LinkProbe, parse_desired_state
 from workers.agent.talking.link_measuring import Pace, Paces, answer, measure
 from workers.agent.talking.link_probes import LinkProbes
-from workers.links.client import LinkClient
-from workers.links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
-from workers.links.server import LinkServer
 from workers.runtime.at_home.local_ports import free_port
 
 SECRET = "known to the two agents of this measurement alone"

@@ -9,13 +9,13 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Agent, EnrolmentToken, Server, ServerLink
+from emulated_links.rates import DEFAULT_LINKS, LINKS, ServerLinks
 from projects.errors import Conflict
 from projects.models import token_digest
 from scheduling.api.views import cluster as views
 from scheduling.models import GradientProfile
 from tests.api.conftest import World
 from tests.factories import ServerFactory
-from workers.links.rates import DEFAULT_LINKS, LINKS, ServerLinks
 
 
 def get(world: World, path: str, person: str = "viewer") -> Any:

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 
-from scheduling.core.kernels import YES
+from kernels.compiling import YES
 from scheduling.core.plans.ledger import Ledger, ledger_of, left_by_others, replanned
 from scheduling.core.plans.timeline import Timeline, new_timeline, occupied, take
 from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Server
 from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from projects.models import Role
 from scheduling.choices import JobState
 from scheduling.models import Environment, Job
@@ -24,7 +25,6 @@ from scheduling.selectors.cluster.planner_presence import COMPILING_FILE
 from scheduling.services.long_work.environments import BUILDS
 from tests import factories
 from tests.dashboard.scenario import Scenario
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 LogIn = Callable[[Any], Client]
 PAGES = ["/", "/jobs/", "/servers/", "/decisions/"]

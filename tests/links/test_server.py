@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from workers.links.client import LinkClient
-from workers.links.load import LinkLoad
-from workers.links.rates import GRADIENTS, NETWORK, STATE, TRAFFIC, WITHIN_SERVER, ServerLinks
-from workers.links.server import LinkServer
-from workers.links.wire import PIECE_BYTES, REQUEST_BYTES, SOCKET_NAME, Request
+from emulated_links.client import LinkClient
+from emulated_links.load import LinkLoad
+from emulated_links.rates import GRADIENTS, NETWORK, STATE, TRAFFIC, WITHIN_SERVER, ServerLinks
+from emulated_links.server import LinkServer
+from emulated_links.wire import PIECE_BYTES, REQUEST_BYTES, SOCKET_NAME, Request
 
 RATE = 2e7
 LINKS = ServerLinks.from_message(
@@ -65,7 +65,7 @@ def test_processes_of_a_server_share_its_links(server: LinkServer, tmp_path: Pat
     size = 2_000_000
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from workers.links.client import LinkClient; from workers.links.rates import *\n"
+        "from emulated_links.client import LinkClient; from emulated_links.rates import *\n"
         "links = ServerLinks.from_message({name: {'bytes_per_second': float(sys.argv[2])} for name in "
         "DECLARED_LINKS})\n"
         "client = LinkClient(links, Path(sys.argv[1])); print('ready', flush=True); input()\n"
@@ -162,8 +162,8 @@ def test_the_load_is_told_by_link_and_class(server: LinkServer, client: LinkClie
 def test_agents_and_the_control_plane_call_links_and_classes_the_same() -> None:
     from typing import get_args
 
+    from emulated_links.rates import LINKS as NAMES
     from punctual.protocol import links as protocol
-    from workers.links.rates import LINKS as NAMES
 
     assert get_args(protocol.LinkName) == NAMES
     assert get_args(protocol.TrafficName) == TRAFFIC

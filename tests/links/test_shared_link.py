@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.links.arbiter import LONGEST_DELAY_SECONDS, Arbiter
-from workers.links.rates import (
+from emulated_links.arbiter import LONGEST_DELAY_SECONDS, Arbiter
+from emulated_links.rates import (
     DEFAULT_LINKS,
     EQUAL_SHARES,
     EXPERTS,
@@ -19,8 +19,8 @@ from workers.links.rates import (
     WITHIN_SERVER,
     ServerLinks,
 )
-from workers.links.shared_link import SharedLink, Transfer
-from workers.links.wire import PIECE_BYTES, Request
+from emulated_links.shared_link import SharedLink, Transfer
+from emulated_links.wire import PIECE_BYTES, Request
 
 
 def _run(link: SharedLink, arrivals: list[tuple[float, str, int]]) -> list[Transfer]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from emulated_links.rates import DEFAULT_LINKS, LinkRate, ServerLinks
 from launch import ports
 from launch.agents import LocalAgents, to_toml
 from launch.credentials import Credentials
@@ -20,7 +21,6 @@ from launch.services import Addresses
 from launch.settings import PlatformSettings
 from launch.showing.emulated_kinds import emulated_kinds
 from launch.state import PlatformLock, lock_holder, read_state, write_state
-from workers.links.rates import DEFAULT_LINKS, LinkRate, ServerLinks
 
 
 @pytest.fixture

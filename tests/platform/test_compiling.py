@@ -23,16 +23,16 @@ import pytest
 from numba.core.errors import TypingError
 from numba.core.registry import CPUDispatcher
 
-from scheduling.core import kernels
-from scheduling.core.elasticflow.expected_demand import ExpectedDemand
-from scheduling.core.interpreting import interpreted
-from scheduling.core.kernels import (
+from kernels import compiling
+from kernels.compiling import (
     INTERPRET_VARIABLE,
     PACKAGES,
     leaf,
     machine_code_is_complete,
     mark_complete,
 )
+from kernels.interpreting import interpreted
+from scheduling.core.elasticflow.expected_demand import ExpectedDemand
 from scheduling.core.question.decision import Decision, ReasonCode
 from scheduling.core.question.snapshot import (
     Fill,
@@ -54,9 +54,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of its own with one kernel, whose machine code is kept below ``tmp_path``."""
-    monkeypatch.setattr(kernels, "_ROOT", tmp_path)
-    monkeypatch.setattr(kernels, "_KEPT", tmp_path / "user" / "kernels-0")
-    monkeypatch.setattr(kernels, "PACKAGES", (tmp_path / "project" / "small_kernels",))
+    monkeypatch.setattr(compiling, "_ROOT", tmp_path)
+    monkeypatch.setattr(compiling, "_KEPT", tmp_path / "user" / "kernels-0")
+    monkeypatch.setattr(compiling, "PACKAGES", (tmp_path / "project" / "small_kernels",))
     (tmp_path / "user" / "kernels-0").mkdir(parents=True)
     folder = tmp_path / "project" / "small_kernels"
     folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 LOOPS = '''"""A kernel."""
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from small_kernels.constants import FACTOR
 
 
@@ -81,8 +81,8 @@ def _scaled(package: Path) -> tuple[int, int]:
     """What the kernel of the package makes of 7, and how often the compiler ran for it."""
     for name in [name for name in sys.modules if name.startswith("small_kernels")]:
         del sys.modules[name]
-    kernels._version.cache_clear()
-    kernels._LOADED.clear()
+    compiling._version.cache_clear()
+    compiling._LOADED.clear()
     importlib.invalidate_caches()
     with patch.object(sys, "path", [str(package.parent), *sys.path]):
         scaled = importlib.import_module("small_kernels.loops").scaled
@@ -93,7 +93,7 @@ def test_edits_are_seen_and_what_stays_the_same_is_kept(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Outside the packages the digest is part of each kernel's file, so one folder holds all versions.
-    monkeypatch.setattr(kernels, "PACKAGES", ())
+    monkeypatch.setattr(compiling, "PACKAGES", ())
     assert _scaled(package) == (21, 1)
     (package / "loops.py").write_text(
         LOOPS.replace('"""A kernel."""', '"""A kernel.\n\nAnd lines."""\n# More.')
@@ -123,7 +123,7 @@ def test_the_mark_holds_only_while_what_it_lists_is_there(
     mark_complete()
     assert machine_code_is_complete()
     copied = Path(shutil.copytree(package, package.parents[1] / "copied" / package.name))
-    monkeypatch.setattr(kernels, "PACKAGES", (copied,))
+    monkeypatch.setattr(compiling, "PACKAGES", (copied,))
     assert machine_code_is_complete()
     (copied / "loops.py").write_text(LOOPS.replace("A kernel", "One kernel"))
     assert not machine_code_is_complete(), "callers may need it for other types"
@@ -137,11 +137,11 @@ def test_kernels_are_interpreted_only_where_told_and_code_is_missing(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(INTERPRET_VARIABLE, raising=False)
-    assert not kernels._is_interpreted()
+    assert not compiling._is_interpreted()
     monkeypatch.setenv(INTERPRET_VARIABLE, "1")
-    assert kernels._is_interpreted()
+    assert compiling._is_interpreted()
     mark_complete()
-    assert not kernels._is_interpreted()
+    assert not compiling._is_interpreted()
 
 
 @pytest.mark.parametrize("writable", ["configured", "cache", "tree"])
@@ -153,20 +153,20 @@ def test_machine_code_lies_in_the_first_folder_that_is_writable(
     places = {name: tmp_path / name if name == writable else blocked for name in ("configured", "cache")}
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(places["configured"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(places["cache"]))
-    monkeypatch.setattr(kernels, "_PACKAGE", tmp_path)
-    monkeypatch.setattr(kernels, "PACKAGES", ())
-    folder = kernels._kept_folder()
+    monkeypatch.setattr(compiling, "_FOLDER", tmp_path)
+    monkeypatch.setattr(compiling, "PACKAGES", ())
+    folder = compiling._kept_folder()
     assert folder is not None
     expected = {"configured": "configured", "cache": "cache/punctual", "tree": "__pycache__"}[writable]
     assert folder.parent == tmp_path / expected
-    assert kernels._kept_folder() == folder
+    assert compiling._kept_folder() == folder
 
 
 def test_the_oldest_versions_of_machine_code_are_removed(tmp_path: Path) -> None:
     for age in range(5):
         (tmp_path / f"kernels-{age}").mkdir()
         os.utime(tmp_path / f"kernels-{age}", (1e9 - age, 1e9 - age))
-    kernels._remove_oldest(tmp_path.glob("kernels-*"), beyond=2)
+    compiling._remove_oldest(tmp_path.glob("kernels-*"), beyond=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kernels-0", "kernels-1"]
 
 
@@ -309,7 +309,7 @@ def tell_loaded(queue: str) -> None:
     from config.celery import app
 
     # Whoever runs this file alone has machine code, but no mark.
-    with patch("scheduling.core.kernels.machine_code_is_complete", return_value=True):
+    with patch("kernels.compiling.machine_code_is_complete", return_value=True):
         app.Worker(queues=[queue], concurrency=1)
     loaded = _signatures()
     for seed in range(12):
@@ -321,7 +321,7 @@ def tell_loaded(queue: str) -> None:
 
 def tell_decisions() -> None:
     """For a process of its own: print what it decides."""
-    from scheduling.core.kernels import INTERPRETED
+    from kernels.compiling import INTERPRETED
 
     print(json.dumps({"interpreted": INTERPRETED, "decisions": _decisions()}))
 

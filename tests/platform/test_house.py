@@ -26,6 +26,14 @@ def test_no_modules_import_each_other_in_a_circle(monkeypatch: pytest.MonkeyPatc
     TopologicalSorter(above).prepare()
 
 
+def test_all_rooms_stand_in_one_contract() -> None:
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (c["layers"] for c in settings["contracts"] if c["name"].startswith("All rooms"))
+    assert sorted(room for layer in layers for room in layer.split(" | ")) == sorted(
+        settings["root_packages"]
+    )
+
+
 def test_no_two_things_of_the_core_have_one_name() -> None:
     """Who searches for a term finds one thing; names that begin with an underscore belong to their file."""
     found = Counter(

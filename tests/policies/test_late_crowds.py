@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from kernels.compiling import NO
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
-from scheduling.core.kernels import NO
 from scheduling.core.placement.changes import changes_between
 from scheduling.core.placement.repacking import Seating, repack_together
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, occupy

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from emulated_links.sockets import listen
 from recovery.store import calls, memory, peer_wire, wire, worker_requests
 from recovery.store.allowances import Sending
 from recovery.store.client import StoreClient, StoreError
@@ -24,7 +25,6 @@ from recovery.store.peer_wire import Channel, Peer
 from recovery.store.peers import Peers
 from recovery.store.server import StoreServer
 from recovery.store.shard_stream import receive_shard, send_shard
-from recovery.store.sockets import listen
 from recovery.store.wire import Inbox
 from recovery.store.worker_requests import Connection, Served, WorkerRequests
 from tests.recovery.test_peers import SECRET, Server

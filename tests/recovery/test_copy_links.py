@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.store.allowances import LONGEST_COPY_SECONDS, LONGEST_PAUSE_SECONDS, Allowance, Sending, Span
-from recovery.store.client import StoreClient
-from tests.recovery.test_peers import Server, later_worker
-from tests.recovery.test_store import SECONDS, content, read, wait_until, write
-from workers.links.client import LinkClient
-from workers.links.rates import (
+from emulated_links.client import LinkClient
+from emulated_links.rates import (
     DECLARED_LINKS,
     GRADIENTS,
     HOST_TO_DEVICE,
@@ -27,7 +23,11 @@ from workers.links.rates import (
     STATE,
     ServerLinks,
 )
-from workers.links.server import LinkServer
+from emulated_links.server import LinkServer
+from recovery.store.allowances import LONGEST_COPY_SECONDS, LONGEST_PAUSE_SECONDS, Allowance, Sending, Span
+from recovery.store.client import StoreClient
+from tests.recovery.test_peers import Server, later_worker
+from tests.recovery.test_store import SECONDS, content, read, wait_until, write
 
 #: 10 Mbit/s.
 RATE = 1.25e6

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from emulated_links.sockets import connect
 from recovery.store import process, setbacks, wire
 from recovery.store.client import StoreClient, StoredShard, StoreError
-from recovery.store.sockets import connect
 from tests.plugins.forking import forking
 
 PROJECT = Path(__file__).parents[2]

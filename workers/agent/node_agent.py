@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from emulated_links.load import LinkLoad
+from emulated_links.server import LinkServer
 from workers.agent.assignments import Assignments
 from workers.agent.ending import Ending
 from workers.agent.hearing import Hearing
@@ -45,8 +47,6 @@ from workers.agent.talking.link_probes import LinkProbes
 from workers.agent.talking.reports import Report, Reporter
 from workers.agent.talking.wakeups import WakeupFollower
 from workers.agent.this_server import ThisServer
-from workers.links.load import LinkLoad
-from workers.links.server import LinkServer
 
 logger = logging.getLogger(__name__)
 

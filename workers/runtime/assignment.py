@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from emulated_links.rates import ServerLinks
 from punctual.protocol.hyperparameters import Settings, read_settings
 from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
-from workers.links.rates import ServerLinks
 from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.tiers.disk_share import DiskShare

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from communication.profiles.link import LinkRate
+from emulated_links.rates import NETWORK, SPINE, WITHIN_SERVER, ServerLinks
 from moe.moesys.all_to_all import LinkRates
-from workers.links.rates import NETWORK, SPINE, WITHIN_SERVER, ServerLinks
 from workers.runtime.assignment import Assignment, Places
 
 MEASURED, EMULATED, PUBLISHED = "measured", "emulated", "published"

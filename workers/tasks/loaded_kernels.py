@@ -35,8 +35,8 @@ def load_kernels() -> None:
     """Load all kernels that decisions use. Do nothing if they are not compiled: that takes a minute, during
     which nothing is planned."""
     # Imported here: every process imports the application, but only the planner's worker needs these.
+    from kernels.compiling import machine_code_is_complete
     from launch.compile_core import compile_core
-    from scheduling.core.kernels import machine_code_is_complete
 
     if not machine_code_is_complete():
         return

@@ -11,6 +11,7 @@ from weakref import proxy
 
 import numpy as np
 
+from kernels.compiling import YES
 from scheduling.core.elasticflow.alone import impossible, peak_gpus_alone
 from scheduling.core.elasticflow.bid_prices import BidPrices
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
@@ -21,7 +22,6 @@ from scheduling.core.elasticflow.promised_plans import PromisedPlans
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew
-from scheduling.core.kernels import YES
 from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import TAKE, occupy, overbooked

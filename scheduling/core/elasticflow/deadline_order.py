@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kernels.compiling import YES, kernel
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
-from scheduling.core.kernels import YES, kernel
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import TAKE, Timeline, copy_timeline, occupy, timeline_copied
 from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, new_draft, plans_copied, set_plan

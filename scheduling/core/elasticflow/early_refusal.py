@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import Timeline
 from scheduling.core.problem.problem import Problem

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.compiling import NO, YES, kernel, leaf, whole
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.holding import hold_until, next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, Terms, fill
-from scheduling.core.kernels import NO, YES, kernel, leaf, whole
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import (
     GIVE_BACK,

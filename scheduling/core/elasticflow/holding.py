@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, planned_gpus

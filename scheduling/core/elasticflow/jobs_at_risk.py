@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
+from kernels.compiling import NO
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, earliest_finish, fill
 from scheduling.core.elasticflow.promises import Promises
-from scheduling.core.kernels import NO
 from scheduling.core.plans.timeline import TAKE, Timeline, occupy
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import ceil, inf
 from typing import NamedTuple
 
-from scheduling.core.kernels import ZERO, leaf, whole
+from kernels.compiling import ZERO, leaf, whole
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.plans.timeline import Timeline, free_for, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.compiling import YES, kernel, leaf
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
 from scheduling.core.elasticflow.settling import LATE, Settled, settled_together
-from scheduling.core.kernels import YES, kernel, leaf
 from scheduling.core.placement.foresight import Script, Stage, foresee_after
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, Seats

@@ -6,11 +6,11 @@ from math import inf
 
 import numpy as np
 
+from kernels.compiling import NO
 from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.settling import wanted_gpus
-from scheduling.core.kernels import NO
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, repack_promises_first
 from scheduling.core.plans.timeline import occupied

@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
+from kernels.compiling import YES
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill_beside
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
-from scheduling.core.kernels import YES
 from scheduling.core.plans.timeline import TAKE, Timeline, occupied, occupy
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work

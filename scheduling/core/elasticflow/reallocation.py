@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernels.compiling import NO
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.attempts import ATTEMPTS, EVERY_GRANT, Base, Grants
 from scheduling.core.elasticflow.elastic_allocation import (
@@ -34,7 +35,6 @@ from scheduling.core.elasticflow.placing_promises_first import placed_promises_f
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.settling import BROKEN, KEPT, wanted_gpus
 from scheduling.core.elasticflow.wider_search import planned_anew
-from scheduling.core.kernels import NO
 from scheduling.core.placement.changes import Changes, changes_between, changes_of
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, repack_together

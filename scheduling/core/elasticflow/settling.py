@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import YES, ZERO, kernel, whole
+from kernels.compiling import YES, ZERO, kernel, whole
 from scheduling.core.placement.changes import Rearrangement, rearranged
 from scheduling.core.placement.foresight import Script, Stage, foresee_after, no_charges
 from scheduling.core.placement.repacking import Seats, all_repacked

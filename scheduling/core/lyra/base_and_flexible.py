@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.fleet import Speeds, WorkerMap, rate_of
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import NO, kernel
+from kernels.compiling import NO, kernel
 from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, base_on
 from scheduling.core.lyra.base_demands import BaseDemandsMet, Skip, fits_alone
 from scheduling.core.lyra.fleet import Fleet

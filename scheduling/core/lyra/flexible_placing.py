@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.base_and_flexible import Demands
 from scheduling.core.lyra.flexible_demands import extra_counted_from
 from scheduling.core.lyra.worker_placement import Grouping, Kept, Room, place_flexible, return_flexible

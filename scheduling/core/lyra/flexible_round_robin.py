@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import YES, kernel
+from kernels.compiling import YES, kernel
 from scheduling.core.lyra.base_and_flexible import (
     Demands,
     base_table,

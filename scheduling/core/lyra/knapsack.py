@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 NO_ITEM = -1

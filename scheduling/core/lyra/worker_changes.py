@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.fleet import BASE, FLEXIBLE, NO_ROLE, WorkerMap
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray

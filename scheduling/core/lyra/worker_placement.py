@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import NO, YES, kernel
+from kernels.compiling import NO, YES, kernel
 from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, listed_extra, speeds_on
 from scheduling.core.lyra.fleet import WorkerMap
 from scheduling.core.placement.buddy_blocks import NOWHERE

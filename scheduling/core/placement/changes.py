@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import FREE, Occupancy
 from scheduling.core.placement.present_placement import PresentPlacement

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import NO, YES, ZERO, kernel, leaf
+from kernels.compiling import NO, YES, ZERO, kernel, leaf
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import (
     END,

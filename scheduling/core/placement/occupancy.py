@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, leaf, whole
+from kernels.compiling import kernel, leaf, whole
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 
-from scheduling.core.kernels import NO, YES, ZERO, kernel, leaf
+from kernels.compiling import NO, YES, ZERO, kernel, leaf
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.displacing import displacing_place
 from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, Occupancy, lift, list_blocks

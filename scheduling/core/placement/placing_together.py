@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.changes import Rearrangement, rearranged
 from scheduling.core.placement.repacking import Seats, all_repacked

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import YES, ZERO, kernel
+from kernels.compiling import YES, ZERO, kernel
 from scheduling.core.placement.foresight import (
     Events,
     Script,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, whole
+from kernels.compiling import kernel, whole
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import Occupancy, addresses_of
 from scheduling.core.question.arrays import BoolArray

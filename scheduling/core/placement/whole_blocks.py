@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.displacing import prices
 from scheduling.core.placement.occupancy import FREE, SPREAD, TIGHT, Occupancy

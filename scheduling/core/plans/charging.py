@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 

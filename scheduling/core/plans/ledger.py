@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import ZERO, kernel, leaf
+from kernels.compiling import ZERO, kernel, leaf
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, Timeline
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray

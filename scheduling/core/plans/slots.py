@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from scheduling.core.kernels import leaf
+from kernels.compiling import leaf
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
 

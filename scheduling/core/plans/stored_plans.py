@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.kernels import ONE, YES, ZERO, kernel
+from kernels.compiling import ONE, YES, ZERO, kernel
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.timeline import EVERYTHING, Timeline, occupied
 from scheduling.core.question.arrays import (

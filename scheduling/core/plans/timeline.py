@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import ZERO, kernel, leaf, whole
+from kernels.compiling import ZERO, kernel, leaf, whole
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 

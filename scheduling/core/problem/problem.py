@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.placement.buddy_blocks import Blocks, blocks_of
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.plans.reserve import reserved_gpus

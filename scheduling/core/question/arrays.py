@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.kernels import kernel, leaf
+from kernels.compiling import kernel, leaf
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]

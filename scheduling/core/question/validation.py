@@ -16,7 +16,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from scheduling.core.kernels import YES, leaf
+from kernels.compiling import YES, leaf
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CurveColumns, JobColumns
 from scheduling.core.question.snapshot import (

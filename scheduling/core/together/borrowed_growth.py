@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap, rate_of
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
 from scheduling.core.question.arrays import BoolArray

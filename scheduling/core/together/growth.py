@@ -11,10 +11,10 @@ from math import inf
 
 import numpy as np
 
+from kernels.compiling import kernel
 from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, pays
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, Terms, fill
-from scheduling.core.kernels import kernel
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
 from scheduling.core.plans.timeline import GIVE_BACK, TAKE, Timeline, free_until, occupy
 from scheduling.core.question.arrays import (

@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray

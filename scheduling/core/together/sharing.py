@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.base_and_flexible import Demands
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.effects import effects_of

@@ -20,10 +20,10 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster
+from kernels.compiling import INTERPRETED
 from projects.prepared import PreparedValues
 from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.clock import changes_allowed, slot_end_after
-from scheduling.core.kernels import INTERPRETED
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer
 from scheduling.core.question.snapshot import JobSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import ZERO, kernel, whole
+from kernels.compiling import ZERO, kernel, whole
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from kernels.compiling import YES
 from scheduling.core.elasticflow.holding import next_wake
-from scheduling.core.kernels import YES
 from scheduling.core.plans.timeline import occupy_all, take
 from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer

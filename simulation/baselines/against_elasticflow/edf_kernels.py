@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduling.core.kernels import NO, ZERO, kernel, leaf
+from kernels.compiling import NO, ZERO, kernel, leaf
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.plans.timeline import EVERYTHING, TAKE, Timeline, occupy, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays, Plans, new_draft, set_plan

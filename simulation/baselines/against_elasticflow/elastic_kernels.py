@@ -6,9 +6,9 @@ from math import inf
 
 import numpy as np
 
+from kernels.compiling import NO, YES, kernel, leaf, whole
 from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
-from scheduling.core.kernels import NO, YES, kernel, leaf, whole
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, Timeline, compact, occupy
 from scheduling.core.question.arrays import (

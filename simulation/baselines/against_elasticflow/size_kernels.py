@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.question.arrays import JobArrays
 from scheduling.core.question.snapshot import IntArray
 

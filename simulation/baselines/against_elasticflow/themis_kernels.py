@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.question.snapshot import FloatArray
 
 HALVINGS = 100

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 WorkerCounts: TypeAlias = NDArray[np.int16]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.baselines.against_lyra.genetic_operators import (
     Question,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.fleet import Speeds, rate_of
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CurveColumns

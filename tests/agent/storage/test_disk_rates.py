@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from workers.agent.machine import disk_rates
 from workers.agent.machine.configuration import Configuration, Emulation
 from workers.agent.machine.disk_rates import disk_rate_of_worker, measure_disk
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 
 def configuration(data: Path, **settings: Any) -> Configuration:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from emulated_links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
+from emulated_links.server import LinkServer
 from workers.agent.storage.durable_store import DurableStore, fetch
 from workers.agent.storage.link_copies import LinkCopies
-from workers.links.rates import DEFAULT_LINKS, NETWORK, NETWORK_IN, STATE, ServerLinks
-from workers.links.server import LinkServer
 
 RATE = 1e7
 LINKS = ServerLinks.from_message({**DEFAULT_LINKS, NETWORK: {"bytes_per_second": RATE}})

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from emulated_links.sockets import connect
 from recovery.store import wire
-from recovery.store.sockets import connect
 from tests.agent.conftest import process_alive, wait_until
 from workers.agent.machine import clock
 from workers.agent.orders.desired_state import DesiredState, StorePeers

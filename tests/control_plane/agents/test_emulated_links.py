@@ -8,12 +8,12 @@ import pytest
 
 from cluster.links import links_of
 from cluster.models import Server
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from scheduling.choices import Purpose
 from scheduling.models import CurveLevel
 from scheduling.selectors.agents.desired_state import desired_state
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.factories import ClusterFactory, GenerationFactory, JobFactory, ScalingCurveFactory, ServerFactory
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 LINKS = ServerLinks.from_message(DEFAULT_LINKS).to_message()
 INVENTORY = {"gpus": [{"index": 0, "kind": "emulated-a100", "emulated": True}], "links": LINKS}

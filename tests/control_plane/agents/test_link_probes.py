@@ -11,6 +11,7 @@ from django.utils import timezone
 from cluster.link_pairs import MOST_WITH_ALL_PAIRS, apart, pairs_of
 from cluster.models import Agent, Gpu, Server, ServerLink
 from communication.profiles.link import LinkRate
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.link_drift import link_moved
 from scheduling.models import Assignment
@@ -23,7 +24,6 @@ from scheduling.services.generations.server_ports import take_ports
 from tests.control_plane.agent_api import busy_server, send
 from tests.factories import GenerationFactory, JobFactory
 from workers.agent.orders.desired_state import parse_desired_state
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 

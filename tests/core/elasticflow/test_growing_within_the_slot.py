@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from kernels.compiling import YES
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.growth_experience import unknown_seconds
-from scheduling.core.kernels import YES
 from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem, build_problem

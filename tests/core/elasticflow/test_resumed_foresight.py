@@ -11,8 +11,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from kernels.compiling import YES
 from scheduling.core.elasticflow import offers
-from scheduling.core.kernels import YES
 from scheduling.core.placement import resumed_foresight
 from scheduling.core.placement.foresight import (
     Script,

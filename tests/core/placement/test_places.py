@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.kernels import YES
+from kernels.compiling import YES
 from scheduling.core.placement.buddy_blocks import Blocks, blocks_of
 from scheduling.core.placement.occupancy import FREE, UNPLACED, Occupancy, empty_occupancy, lift
 from scheduling.core.placement.placing import free_place, turn_former_into_mine

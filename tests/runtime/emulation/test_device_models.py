@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.links import client
+from emulated_links import client
 from workers.runtime.emulation import emulated_time
 from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.emulation.emulated_time import EmulatedClock, Overrun

@@ -148,7 +148,7 @@ def test_a_machine_that_stands_still_in_the_middle_of_an_iteration_loses_that_ti
     """It is no time of the device or its links: whoever measures must hear of it, from whichever thread."""
     host = FakeTime()
     monkeypatch.setattr(emulated_time, "time", host)
-    monkeypatch.setattr("workers.links.client.time", host)
+    monkeypatch.setattr("emulated_links.client.time", host)
     clock = EmulatedClock()
     clock.begin(patience_seconds=0.01)
     overrun, began_at = Overrun(clock), clock.at

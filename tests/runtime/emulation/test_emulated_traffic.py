@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from communication.profiles.placement import PlacementShape
+from emulated_links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from tests.runtime.conftest import EXAMPLES, emulated
 from tests.runtime.synchronisation.test_zen_plans import DENSE, SPARSE, recommender, zen
-from workers.links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import LocalAgent, runtime_plan
 from workers.runtime.emulation.emulated_network import EmulatedGroup, Emulation

@@ -29,7 +29,7 @@ LAYERS = 5
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     fake = FakeTime()
     monkeypatch.setattr(emulated_time, "time", fake)
-    monkeypatch.setattr("workers.links.client.time", fake)
+    monkeypatch.setattr("emulated_links.client.time", fake)
     monkeypatch.setattr(emulated_time, "GRAIN_SECONDS", 0.0)
     return fake
 

@@ -16,12 +16,12 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
+from emulated_links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from punctual import TrainingFunction
 from punctual.moe import Adaptive, ExpertPlacement, Gate, MoELayer, TopK, balance_loss, routing_counts
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import emulated
 from tests.runtime.in_process import runner_of
-from workers.links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
 from workers.runtime.failures import WorkerFailureError

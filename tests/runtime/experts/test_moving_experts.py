@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from emulated_links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from punctual import TrainingFunction
 from punctual.moe import MoELayer, TopK
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import emulated
 from tests.runtime.in_process import CPU, runner_of
-from workers.links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register

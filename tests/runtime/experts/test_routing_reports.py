@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from emulated_links.rates import EXPERTS, ServerLinks
 from moe.lina.packing import PackingDecision, Reason
 from moe.moesys.all_to_all import Algorithm, AllToAllChoice
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, RoutingCounts, routing_counts
@@ -23,7 +24,6 @@ from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import FUNCTIONS, emulated
 from tests.runtime.experts.test_expert_parallel import RANKS, Mixture
 from tests.runtime.in_process import runner_of
-from workers.links.rates import EXPERTS, ServerLinks
 from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register

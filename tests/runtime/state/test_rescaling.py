@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from emulated_links.rates import WITHIN_SERVER, ServerLinks
 from tests.runtime.conftest import FUNCTIONS, REGRESSION, emulated, regression
 from tests.runtime.functions.mixture import Mixture
-from workers.links.rates import WITHIN_SERVER, ServerLinks
 from workers.runtime.at_home.local_agent import Generation, LocalAgent
 from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.at_home.local_worker import Message

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.conftest import emulated
-from workers.links.rates import (
+from emulated_links.rates import (
     DISK,
     HOST_TO_DEVICE,
     NETWORK,
@@ -21,7 +20,8 @@ from workers.links.rates import (
     WITHIN_SERVER,
     ServerLinks,
 )
-from workers.links.server import LinkServer
+from emulated_links.server import LinkServer
+from tests.runtime.conftest import emulated
 from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.emulation.emulated_network import Emulation

@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from punctual.protocol.storage import missing_library
 from workers.agent.machine.storage_libraries import usual_schemes
-from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 EMULATED_PREFIX = "emulated-"
 DEVICE_MODEL_FIELDS = ("fixed_seconds", "seconds_per_sample")

@@ -114,7 +114,7 @@ def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
     for name in [
         name
         for name in sys.modules
-        if name.partition(".")[0] in ("communication", "workers", "punctual", "recovery")
+        if name.partition(".")[0] in ("communication", "emulated_links", "workers", "punctual", "recovery")
     ]:
         del sys.modules[name]  # these are the agent's; the worker's are in its sandbox
     importlib.invalidate_caches()

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from emulated_links.server import LinkServer
 from workers.agent.machine import clock
 from workers.agent.machine.configuration import Configuration
 from workers.agent.machine.durable_files import read_json
@@ -19,7 +20,6 @@ from workers.agent.processes.sandboxing import Sandboxing
 from workers.agent.processes.worker_processes import ExitStatus
 from workers.agent.processes.worker_record import LEASE_ENDED, WorkerRecord
 from workers.agent.processes.worker_sockets import WorkerSockets
-from workers.links.server import LinkServer
 
 logger = logging.getLogger(__name__)
 

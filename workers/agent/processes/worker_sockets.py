@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recovery.store.sockets import listen
+from emulated_links.listening import ListeningThread
+from emulated_links.sockets import listen
 from workers.agent.processes.worker_messages import Message, MessageError, Refusal, parse_message
-from workers.links.listening import ListeningThread
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.links.client import LinkClient
-from workers.links.rates import NETWORK, NETWORK_IN, STATE, ServerLinks
-from workers.links.server import LinkServer
+from emulated_links.client import LinkClient
+from emulated_links.rates import NETWORK, NETWORK_IN, STATE, ServerLinks
+from emulated_links.server import LinkServer
 
 #: Waits until bytes moved since a time (monotonic clock) have passed; returns when they did.
 Carry = Callable[[int, float], float]

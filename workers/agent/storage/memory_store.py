@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from emulated_links.sockets import connect
 from recovery.store import process, wire
-from recovery.store.sockets import connect
 from workers.agent.machine import clock
 from workers.agent.orders.desired_state import DesiredState
 from workers.agent.processes.runtime_staging import SOURCE_ROOT

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from emulated_links.client import LinkClient, wait_until
+from emulated_links.rates import STATE
 from recovery.store.peer_wire import Channel, PeerError
-from workers.links.client import LinkClient, wait_until
-from workers.links.rates import STATE
 
 PINGS = 16
 MOST_PINGS = 64

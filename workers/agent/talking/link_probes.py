@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from emulated_links.client import LinkClient
+from emulated_links.rates import NETWORK, NETWORK_IN, SPINE, ServerLinks
 from recovery.store import peer_wire
 from recovery.store.callers import Callers
 from recovery.store.peer_wire import Channel, Peer, PeerError
@@ -21,8 +23,6 @@ from workers.agent.machine import clock
 from workers.agent.machine.main_loop import MainLoop
 from workers.agent.orders.desired_state import LinkProbe
 from workers.agent.talking.link_measuring import MOST_OVERRUN, Pace, Paces, answer, measure
-from workers.links.client import LinkClient
-from workers.links.rates import NETWORK, NETWORK_IN, SPINE, ServerLinks
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from emulated_links.load import LinkLoad
 from workers.agent.machine import clock
 from workers.agent.orders.agent_state import AgentState
 from workers.agent.processes.worker_messages import Metrics
@@ -16,7 +17,6 @@ from workers.agent.talking import worker_logs
 from workers.agent.talking.event_outbox import EventOutbox
 from workers.agent.talking.metric_buffer import Measured, MetricBuffer
 from workers.agent.talking.worker_logs import LogPiece
-from workers.links.load import LinkLoad
 
 logger = logging.getLogger(__name__)
 

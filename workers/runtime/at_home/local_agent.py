@@ -16,10 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from emulated_links.rates import ServerLinks
+from emulated_links.server import LinkServer
 from punctual.protocol.staged import STAGED
 from punctual.randomness import HASH_SEED
-from workers.links.rates import ServerLinks
-from workers.links.server import LinkServer
 from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.at_home.local_worker import Launch, LocalWorker, Message, start_process
 from workers.runtime.synchronisation.plan import content_digest

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.links.rates import GRADIENTS, STATE
+from emulated_links.rates import GRADIENTS, STATE
 
 Reduce = Callable[[Tensor, Tensor], object]
 

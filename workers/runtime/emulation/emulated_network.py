@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workers.links.arbiter import LONGEST_DELAY_SECONDS
-from workers.links.client import LinkClient, wait_until
-from workers.links.rates import EXPERTS, NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
+from emulated_links.arbiter import LONGEST_DELAY_SECONDS
+from emulated_links.client import LinkClient, wait_until
+from emulated_links.rates import EXPERTS, NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
 from workers.runtime.assignment import Assignment, Places
 from workers.runtime.emulation import emulated_collectives as collectives
 from workers.runtime.emulation.emulated_codecs import CodecTable, EmulatedCourse

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from workers.links.client import wait_until
+from emulated_links.client import wait_until
 from workers.runtime.emulation.emulated_schedule import DeviceSchedule
 
 #: Shorter waits are merged, as each wait costs the host machine computing time.

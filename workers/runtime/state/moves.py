@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from workers.links.rates import DISK, HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, WITHIN_SERVER
+from emulated_links.rates import DISK, HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, WITHIN_SERVER
 from workers.runtime.emulation.emulated_network import Emulation
 
 #: A worker's place: numbers of its server and rack, eight bytes each.

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from communication.hooks.groups import open_subgroup
-from workers.links.rates import GRADIENTS
+from emulated_links.rates import GRADIENTS
 from workers.runtime import own_groups
 
 #: Largest size of the gradients summed in one collective: DDP's default.

@@ -16,12 +16,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.hooks.groups import open_group
+from emulated_links.rates import EXPERTS, STATE
 from moe.lina.packing import ExpertPacking
 from punctual.moe import ExpertPlacement, LocalExchange, MoELayer, moe_layers
 from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter, expert_parameters
 from punctual.protocol.limits import PLAN_REFUSED
-from workers.links.rates import EXPERTS, STATE
 from workers.runtime import own_groups
 from workers.runtime.experts.host_experts import take_copies_to_device, take_to_device
 from workers.runtime.experts.spread_experts import spread_experts

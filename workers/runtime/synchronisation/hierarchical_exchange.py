@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from communication.hooks.groups import open_subgroup
+from emulated_links.rates import EXPERTS
 from moe.moesys.all_to_all import Algorithm, AllToAll, AllToAllChoice, LinkRates, choose_all_to_all
 from moe.moesys.hierarchical_exchange import exchange_steps
 from punctual.moe import ExpertPlacement
 from punctual.moe.group_exchange import all_to_all
-from workers.links.rates import EXPERTS
 from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 from workers.runtime.topology import RankGrid, Topology
 

@@ -17,13 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from communication.hooks.groups import open_group
+from emulated_links.rates import GRADIENTS
 from moe.lina.micro_operations import PARTITION_BYTES, MicroOperation, Traffic, cut
 from moe.lina.packing import PackingDecision
 from moe.lina.scheduler import Mode
 from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter
 from punctual.moe.placement import ExpertPlacement
-from workers.links.rates import GRADIENTS
 from workers.runtime import own_groups
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.lina.communication import ScheduledCommunication

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from kernels.compiling import kernel
 from scheduling.core.lyra.fleet import Speeds, rate_of
 from scheduling.core.lyra.reclaiming.question import Layout, workers_of
 from scheduling.core.question.arrays import BoolArray

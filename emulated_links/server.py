@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from recovery.store.sockets import listen
-from workers.links.arbiter import Arbiter, Pending
-from workers.links.listening import ListeningThread
-from workers.links.rates import ServerLinks
-from workers.links.wire import REQUEST_BYTES, SOCKET_NAME, Request, answer_to_bytes
+from emulated_links.arbiter import Arbiter, Pending
+from emulated_links.listening import ListeningThread
+from emulated_links.rates import ServerLinks
+from emulated_links.sockets import listen
+from emulated_links.wire import REQUEST_BYTES, SOCKET_NAME, Request, answer_to_bytes
 
 logger = logging.getLogger(__name__)
 

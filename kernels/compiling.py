@@ -35,8 +35,8 @@ from numba.core.caching import NullCache
 from numba.core.compiler import Compiler, CompileResult
 from numba.core.serialize import dumps
 
-from scheduling.core import kernel_digest
-from scheduling.core.interpreting import interpreted
+from kernels import kernel_digest
+from kernels.interpreting import interpreted
 
 # Numba fills in its settings at run time, and its stubs name few of the compiler's options.
 _CONFIG: Any = numba.config
@@ -47,10 +47,10 @@ _COMPILER: Any = Compiler
 # The pass that removes pairs of reference counts frees arrays that are still in use (seen with numba 0.68:
 # an array returned from one of several branches was overwritten while it was being read).
 _CONFIG.LLVM_REFPRUNE_PASS = 0
-_PACKAGE = Path(__file__).resolve().parent
-PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
+_FOLDER = Path(__file__).resolve().parent
+_ROOT = _FOLDER.parent
+PACKAGES = (_ROOT / "scheduling" / "core", _ROOT / "scheduling" / "policies", _FOLDER)
 """The packages whose kernels may call each other. A kernel elsewhere uses only these and its own folder."""
-_ROOT = _PACKAGE.parents[1]
 _COMPILING = _ROOT / "launch" / "compile_core.py"
 _KEPT_VERSIONS = 8
 """How many folders of machine code lie beside each other before the oldest are removed."""
@@ -131,7 +131,7 @@ def _kept_folder() -> Path | None:
     configured = os.environ.get("NUMBA_CACHE_DIR")
     candidates = [Path(configured)] if configured else []
     candidates += [home / "punctual"] if home.is_absolute() else []
-    for base in (*candidates, _PACKAGE / "__pycache__"):
+    for base in (*candidates, _FOLDER / "__pycache__"):
         try:
             base.mkdir(parents=True, exist_ok=True)
             digest = hashlib.sha256(f"{digest_of_folders(PACKAGES, base)} {_compiler()}".encode()).hexdigest()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.links.rates import LINKS, ServerLinks
-from workers.links.shared_link import SharedLink, Transfer
-from workers.links.wire import Request
+from emulated_links.rates import LINKS, ServerLinks
+from emulated_links.shared_link import SharedLink, Transfer
+from emulated_links.wire import Request
 
 #: Longest time by which a transfer's begin may precede its request, because its host was busy or moved the
 #: bytes first. Traffic that a link has carried meanwhile is not revised.

@@ -6,9 +6,9 @@ import ast
 
 import pytest
 
-from scheduling.core import kernel_digest
-from scheduling.core.kernel_digest import source_digest
-from scheduling.core.kernels import PACKAGES
+from kernels import kernel_digest
+from kernels.compiling import PACKAGES
+from kernels.kernel_digest import source_digest
 
 NUMBERS = '''"""Constants."""
 import math

@@ -1,4 +1,4 @@
 """Emulated links: the links of a declared server, shared by all traffic of its workers.
 
-Used by the agent and by the training runtime; standard library only.
+The agent, the training runtime and the in-memory store use them; standard library only.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from workers.links.server import LinkServer
+from emulated_links.server import LinkServer
 
 
 class LinkLoad:

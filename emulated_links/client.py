@@ -8,9 +8,9 @@ import threading
 import time
 from pathlib import Path
 
-from workers.links.arbiter import Arbiter
-from workers.links.rates import ServerLinks
-from workers.links.wire import (
+from emulated_links.arbiter import Arbiter
+from emulated_links.rates import ServerLinks
+from emulated_links.wire import (
     ANSWER_BYTES,
     PIECE_BYTES,
     SOCKET_NAME,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from workers.links.rates import LINKS, TRAFFIC
+from emulated_links.rates import LINKS, TRAFFIC
 
 #: Name of the socket in a worker's box.
 SOCKET_NAME = "links.sock"

@@ -1,5 +1,5 @@
-"""Unix sockets in folders with long paths, and TCP sockets on an address of this machine. Used by the store
-and the emulated links (standard library only)."""
+"""Unix sockets in folders with long paths, and TCP sockets on an address of this machine. The in-memory
+store and the agent use them too."""
 
 from __future__ import annotations
 
