@@ -38,8 +38,8 @@ from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.data.batches import BatchLoader
 from workers.runtime.data.sample_order import SampleOrder
 from workers.runtime.function.parts import build_parts
-from workers.runtime.iteration import IterationRunner
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 WIDTH, HIDDEN, LAYERS, EXPERTS, BATCH, TURN = 128, 512, 2, 8, 32, 25

@@ -30,10 +30,10 @@ from workers.runtime.data.batches import BatchLoader
 from workers.runtime.data.data_comparison import fetch_first_samples
 from workers.runtime.data.sample_order import SampleOrder
 from workers.runtime.function.parts import build_parts
-from workers.runtime.function.trained_parameters import TrainedParameters
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.trained_parameters import TrainedParameters
 from workers.runtime.parameter_comparison import ParameterComparison, digests_of
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 BATCH = 16

@@ -15,12 +15,12 @@ from typing import Any
 from launch import ports
 from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.emulating.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import DEPLOYMENTS_USAGE, PlatformSettings
-from launch.showing.emulated_kinds import emulated_kinds
 from launch.showing.example_deployment import submitted_job
 
 #: Same minimum as in the agents: PyTorch needs this much even on a small machine with many slots.

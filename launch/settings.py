@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from launch.emulating.emulated_kinds import emulated_kinds
+from launch.emulating.emulated_link import emulated_link
 from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
-from launch.showing.emulated_kinds import emulated_kinds
-from launch.showing.emulated_link import emulated_link
 
 #: Compute times of an emulated accelerator (docs/protocols.md 3.1), slow enough that eight of them fit on two
 #: cores. Every gradient is really computed, and is available no earlier than this model says.

@@ -26,7 +26,6 @@ from examples.multi_task_model import MultiTask
 from moe.moesys import tasks as planned
 from moe.moesys.elastic import plan_one_gpu_each
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.data.batches import BatchLoader
 from workers.runtime.data.task_order import TaskOrder
@@ -34,9 +33,10 @@ from workers.runtime.emulation.device_models import DeviceModel
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
 from workers.runtime.emulation.emulated_time import Overrun
 from workers.runtime.emulation.pace import Pace
+from workers.runtime.emulation.places import Places
 from workers.runtime.function.parts import build_dataset, build_parts, build_sample_order
-from workers.runtime.iteration import IterationRunner
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 #: A sixteenth of the published batch of 1,024 samples.

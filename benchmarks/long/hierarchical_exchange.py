@@ -38,8 +38,8 @@ from moe.moesys.all_to_all import (
 )
 from punctual.moe import ExpertPlacement
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.runtime.assignment import Places
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
+from workers.runtime.emulation.places import Places
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.topology import EMULATED, RankGrid
 

@@ -34,9 +34,9 @@ from faults.processes import find
 from faults.schedule import Part, Target
 from launch import Platform, PlatformSettings
 from launch.agents import INFERENCE_CLUSTER
+from launch.emulating.emulated_link import emulated_link
 from launch.settings import DEPLOYMENTS_USAGE
 from launch.showing.demo_lending import read_report
-from launch.showing.emulated_link import emulated_link
 from punctual.client import Job
 from punctual.client.load import AddressBook, OpenLoop, Outcomes
 from punctual.client.requests import JobOptions

@@ -12,8 +12,8 @@ from scheduling.core.runtime_plans.expert_families import (
     with_gradients,
     without_gradient_plan,
 )
+from workers.runtime.runtime_plan import RuntimePlan as PlanOfAWorker
 from workers.runtime.synchronisation.kinds import KINDS
-from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
 
 
 @pytest.mark.parametrize(

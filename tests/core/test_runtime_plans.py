@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from communication.profiles.link import LinkRate
 from scheduling.core.runtime_plans.choosing import choose_plan_family, choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan, Shape, Synchroniser
+from workers.runtime.runtime_plan import RuntimePlan as PlanOfAWorker
 from workers.runtime.synchronisation.kinds import KINDS
-from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
 
 NAMES = st.text(min_size=1, max_size=8)
 SYNCHRONISERS = st.builds(

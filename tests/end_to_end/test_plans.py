@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from launch import Platform
-from launch.showing.emulated_link import emulated_link
+from launch.emulating.emulated_link import emulated_link
 from punctual.client import Client, Job
 from tests.end_to_end.conftest import logged_in, nothing_is_wrong, rows_of, started_platform, wait_for
 from tests.end_to_end.test_kills import goes_on, kill_a_worker

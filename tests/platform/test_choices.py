@@ -15,11 +15,11 @@ from emulated_links.rates import DEFAULT_LINKS, LinkRate, ServerLinks
 from launch import ports
 from launch.agents import LocalAgents, to_toml
 from launch.credentials import Credentials
+from launch.emulating.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import Folders, make_private
 from launch.services import Addresses
 from launch.settings import PlatformSettings
-from launch.showing.emulated_kinds import emulated_kinds
 from launch.state import PlatformLock, lock_holder, read_state, write_state
 
 

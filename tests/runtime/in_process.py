@@ -14,8 +14,8 @@ from punctual.protocol.hyperparameters import RANDOM_ORDER
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.data.batches import BatchLoader
 from workers.runtime.function.parts import build_dataset, build_parts, build_sample_order
-from workers.runtime.iteration import IterationRunner
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 CPU = torch.device("cpu")

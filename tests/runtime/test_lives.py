@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from tests.runtime.function.test_models_in_train import Points
 from tests.runtime.in_process import runner_of
 from workers.runtime.function.parts import build_dataset
-from workers.runtime.iteration import IterationRunner
-from workers.runtime.measuring.lives import Lives, copies_of
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.lives import Lives, copies_of
 
 
 class CountingRows(Dataset[Any]):

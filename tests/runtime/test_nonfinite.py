@@ -12,8 +12,8 @@ from torch import nn
 from tests.runtime.conftest import REGRESSION, regression
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.iterating.training_state import Progress
 from workers.runtime.nonfinite import TOLD_RUNS, NonfiniteWatch, find_nonfinite
-from workers.runtime.state.training_state import Progress
 
 
 class Training:

@@ -16,9 +16,9 @@ from punctual import TrainingFunction, current_iteration
 from tests.runtime.in_process import CPU, runner_of
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, capture, restore
 from workers.runtime.parameter_comparison import ParameterComparison
-from workers.runtime.state.training_state import Progress, capture, restore
 
 SIZE, BATCH, SEED = 48, 12, 3
 

@@ -11,9 +11,10 @@ from punctual.moe import TopK, moe_layers
 from tests.plugins.forking import forking
 from tests.serving.test_expert_group import CPU, EXPERTS, LAYERS, Tower, build_choices, profile
 from workers.runtime.at_home.local_ports import free_port
+from workers.serving.assignment import GroupPlace
 from workers.serving.errors import NotServingError
 from workers.serving.experts.group import ExpertGroup
-from workers.serving.experts.meeting import GroupPlace, meet
+from workers.serving.experts.meeting import meet
 from workers.serving.experts.plans import ExpertPlanner
 
 RANKS, DYING = 3, 2

@@ -12,7 +12,8 @@ from punctual.protocol.hyperparameters import Settings, read_settings
 from recovery.costs.failures import PUBLISHED_FAILURES_A_DAY, SECONDS_PER_DAY
 from recovery.traffic.modes import TrafficMode
 from workers.runtime.emulation.device_models import DeviceModel
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.emulation.places import Places
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.tiers.disk_share import DiskShare
 
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -35,14 +36,6 @@ class Device:
     model: DeviceModel | None = None
     links: ServerLinks | None = None
     place: bytes = bytes(16)
-
-
-@dataclass(frozen=True)
-class Places:
-    """Numbers of the servers and racks on which the ranks of a generation are, by rank."""
-
-    servers: tuple[int, ...]
-    racks: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from punctual.protocol.hyperparameters import NONFINITE_ITERATIONS_IN_A_ROW
 from punctual.protocol.limits import NONFINITE, TENSORS_NAMED
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.state.training_state import Progress
+from workers.runtime.iterating.training_state import Progress
 
 #: Runs reported per job. Training in mixed precision may skip single steps very often.
 TOLD_RUNS = 5

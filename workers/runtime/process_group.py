@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,15 @@ START_TIMEOUT = timedelta(seconds=120)
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _BACKLOG = 1024
 _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR
+
+
+def build_emulation(assignment: Assignment, box: Path) -> Emulation | None:
+    """Return the emulation of a worker with this assignment; None on a real device."""
+    links = assignment.device.links
+    model = assignment.device.model
+    if links is None or model is None:
+        return None
+    return Emulation(links, assignment.places, box, model.codecs)
 
 
 def open_process_group(assignment: Assignment, emulation: Emulation | None = None) -> None:

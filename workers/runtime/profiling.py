@@ -19,10 +19,8 @@ import torch.distributed as dist
 from communication.hooks.device_time import courses_of
 from workers.runtime import host_memory
 from workers.runtime.data.data_comparison import compare_workers, fetch_first_samples
-from workers.runtime.emulation.emulated_network import build_emulation
 from workers.runtime.emulation.emulated_time import Overrun
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function.evaluation import evaluate
 from workers.runtime.function.function_loading import overrides
 from workers.runtime.function.parts import (
     TrainingParts,
@@ -31,21 +29,10 @@ from workers.runtime.function.parts import (
     build_parts,
     select_device,
 )
-from workers.runtime.iteration import Control, IterationRunner
-from workers.runtime.measuring.codec_times import codec_fields
-from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
-from workers.runtime.measuring.gradient_times import GradientTimes
-from workers.runtime.measuring.link_times import link_fields
-from workers.runtime.measuring.lives import Lives, copies_of
-from workers.runtime.measuring.mixture_sizes import mixture_fields
-from workers.runtime.measuring.records import profile_fields
-from workers.runtime.measuring.row_times import traffic_fields
-from workers.runtime.process_group import open_process_group, subgroup
-from workers.runtime.state.layout import OwnState
-from workers.runtime.state.loading import ShardInMemory, load_state
-from workers.runtime.state.moves import StateMoves
-from workers.runtime.state.shards import Shard, describe_as_bytes
-from workers.runtime.state.training_state import (
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.iteration import Control, IterationRunner
+from workers.runtime.iterating.lives import Lives, copies_of
+from workers.runtime.iterating.training_state import (
     Progress,
     ShardCapture,
     check_portable,
@@ -53,6 +40,18 @@ from workers.runtime.state.training_state import (
     restore,
     state_bytes,
 )
+from workers.runtime.measuring.codec_times import codec_fields
+from workers.runtime.measuring.gradient_densities import GradientDensities, sparse_fields
+from workers.runtime.measuring.gradient_times import GradientTimes
+from workers.runtime.measuring.link_times import link_fields
+from workers.runtime.measuring.mixture_sizes import mixture_fields
+from workers.runtime.measuring.records import profile_fields
+from workers.runtime.measuring.row_times import traffic_fields
+from workers.runtime.process_group import build_emulation, open_process_group, subgroup
+from workers.runtime.state.layout import OwnState
+from workers.runtime.state.loading import ShardInMemory, load_state
+from workers.runtime.state.moves import StateMoves
+from workers.runtime.state.shards import Shard, describe_as_bytes
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.topology import Topology
 from workers.runtime.training import WorkerContext, build_pace

@@ -7,7 +7,7 @@ from collections import deque
 
 from workers.runtime.connection import AgentConnection
 from workers.runtime.host_memory import peak_bytes
-from workers.runtime.iteration import IterationResult, finite
+from workers.runtime.iterating.iteration import IterationResult, finite
 
 PHASE_PERIOD_SECONDS = 0.25
 METRICS_PERIOD_SECONDS = 0.25

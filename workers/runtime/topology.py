@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from communication.profiles.link import LinkRate
 from emulated_links.rates import NETWORK, SPINE, WITHIN_SERVER, ServerLinks
 from moe.moesys.all_to_all import LinkRates
-from workers.runtime.assignment import Assignment, Places
+from workers.runtime.assignment import Assignment
+from workers.runtime.emulation.places import Places
 
 MEASURED, EMULATED, PUBLISHED = "measured", "emulated", "published"
 

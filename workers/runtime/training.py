@@ -23,11 +23,10 @@ from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
 from workers.runtime.data.data_comparison import compare_generations, compare_workers, fetch_first_samples
 from workers.runtime.data.sample_order import chain_digest
-from workers.runtime.emulation.emulated_network import Emulation, build_emulation
+from workers.runtime.emulation.emulated_network import Emulation
 from workers.runtime.emulation.pace import Pace
 from workers.runtime.experts.path_recorder import PathRecorder
 from workers.runtime.failures import start_failed
-from workers.runtime.function.evaluation import evaluate
 from workers.runtime.function.function_loading import overrides
 from workers.runtime.function.parts import (
     TrainingParts,
@@ -36,15 +35,25 @@ from workers.runtime.function.parts import (
     build_parts,
     select_device,
 )
-from workers.runtime.function.stopping import function_stops
 from workers.runtime.goals import Goals
-from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.iteration import Control, IterationResult, IterationRunner, finite
+from workers.runtime.iterating.routing import routing_reports
+from workers.runtime.iterating.stopping import function_stops
+from workers.runtime.iterating.training_state import (
+    Progress,
+    ShardCapture,
+    check_portable,
+    final_weights,
+    homes_of,
+    restore,
+    state_bytes,
+)
 from workers.runtime.measuring.gradient_times import GradientTimes
-from workers.runtime.measuring.routing import routing_reports
 from workers.runtime.measuring.windows import CommunicationWindows
 from workers.runtime.nonfinite import NonfiniteWatch
 from workers.runtime.parameter_comparison import ParameterComparison
-from workers.runtime.process_group import open_process_group
+from workers.runtime.process_group import build_emulation, open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.server_lease import ServerLease
 from workers.runtime.state.copy_traffic import CopyTraffic
@@ -54,15 +63,6 @@ from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard
 from workers.runtime.state.sources import StateSource
-from workers.runtime.state.training_state import (
-    Progress,
-    ShardCapture,
-    check_portable,
-    final_weights,
-    homes_of,
-    restore,
-    state_bytes,
-)
 from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.topology import Topology
 

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from workers.runtime.assignment import Device, read_device
-from workers.serving.experts.meeting import GroupPlace
 from workers.serving.limits import ServingLimits
 
 WEIGHTS = "weights.pt"
+
+
+@dataclass(frozen=True)
+class GroupPlace:
+    """This server's place in a group. `address`, `port`: where rank 0 serves the group's store."""
+
+    rank: int
+    size: int
+    address: str
+    port: int
 
 
 @dataclass(frozen=True)

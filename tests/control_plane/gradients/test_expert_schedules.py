@@ -9,8 +9,8 @@ from scheduling.models import GradientPlan, ScalingCurve
 from scheduling.services.gradients.gradient_plans import make_plans
 from tests.control_plane.agent_api import busy_server
 from tests.control_plane.gradients.test_gradient_plans import asked, measured, on_family, successor
+from workers.runtime.runtime_plan import RuntimePlan as PlanOfAWorker
 from workers.runtime.synchronisation.kinds import KINDS
-from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 

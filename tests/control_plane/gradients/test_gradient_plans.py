@@ -21,8 +21,8 @@ from scheduling.services.gradients.gradient_plans import COMMON_FAMILIES, make_p
 from scheduling.services.requests.jobs import curve_for, request_of
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.control_plane.simulated_time import SimulatedTime
+from workers.runtime.runtime_plan import RuntimePlan as PlanOfAWorker
 from workers.runtime.synchronisation.kinds import KINDS
-from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 

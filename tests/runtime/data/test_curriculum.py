@@ -26,8 +26,8 @@ from workers.runtime.data.batches import BatchLoader
 from workers.runtime.data.curriculum import CurriculumOrder, build_order
 from workers.runtime.data.sample_order import SampleOrder
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.iteration import IterationRunner
-from workers.runtime.state.training_state import Progress, capture, restore
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, capture, restore
 
 COSINE, MAGNITUDE = Curriculum.COSINE, Curriculum.MAGNITUDE
 SAMPLES, TOKENS, WIDTH, BATCH, SEED = 64, 12, 6, 8, 4

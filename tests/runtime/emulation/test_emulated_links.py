@@ -16,12 +16,12 @@ from tests.runtime.conftest import FUNCTIONS, emulated, regression
 from tests.runtime.emulation.test_device_models import FakeTime
 from tests.runtime.test_own_groups import pair_of_ranks
 from workers.runtime import own_groups
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.at_home.local_worker import Message
 from workers.runtime.emulation import emulated_time
 from workers.runtime.emulation.emulated_network import EmulatedGroup
 from workers.runtime.emulation.emulated_time import EmulatedClock, Overrun
+from workers.runtime.emulation.places import Places
 from workers.runtime.failures import is_peer_loss
 from workers.runtime.profiling import VOID_OVERRUN
 

@@ -14,9 +14,9 @@ from communication.profiles.placement import PlacementShape
 from emulated_links.rates import EXPERTS, GRADIENTS, NETWORK, STATE, ServerLinks
 from tests.runtime.conftest import EXAMPLES, emulated
 from tests.runtime.synchronisation.test_zen_plans import DENSE, SPARSE, recommender, zen
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import LocalAgent, runtime_plan
 from workers.runtime.emulation.emulated_network import EmulatedGroup, Emulation
+from workers.runtime.emulation.places import Places
 
 LINKS = emulated()["links"]
 TWO_SERVERS = {"servers": [0, 1], "racks": [0, 0]}

@@ -22,15 +22,15 @@ from punctual.moe import Adaptive, ExpertPlacement, Gate, MoELayer, TopK, balanc
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import emulated
 from tests.runtime.in_process import runner_of
-from workers.runtime.assignment import Places
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
+from workers.runtime.emulation.places import Places
+from workers.runtime.experts.expert_exchanges import RuntimeExchange
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function.evaluation import evaluate
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, ShardCapture, homes_of, restore, state_bytes
 from workers.runtime.state.loading import OpenShard, ShardInMemory, load_state
 from workers.runtime.state.shards import read_shard, write_shard
-from workers.runtime.state.training_state import Progress, ShardCapture, homes_of, restore, state_bytes
-from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 
 RANKS, WIDTH, ITERATIONS = 2, 6, 4
 GATES: Mapping[str, Gate] = {"top2": TopK(2), "adaptive": Adaptive(0.2)}

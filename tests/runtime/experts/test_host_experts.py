@@ -19,7 +19,7 @@ from tests.runtime.in_process import CPU
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.experts.host_experts import take_to_device
 from workers.runtime.function.parts import build_parts
-from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 RANKS, WIDTH, EXPERTS = 2, 8, 5

@@ -20,7 +20,7 @@ from punctual import TrainingFunction
 from punctual.moe import MoELayer
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.iteration import IterationRunner
 from workers.runtime.lina.communication import Pending
 from workers.runtime.synchronisation import model
 from workers.runtime.synchronisation.lina import LinaSynchroniser

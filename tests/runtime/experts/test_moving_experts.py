@@ -18,17 +18,17 @@ from punctual.moe import MoELayer, TopK
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import emulated
 from tests.runtime.in_process import CPU, runner_of
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import runtime_plan
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
+from workers.runtime.emulation.places import Places
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import build_parts
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, ShardCapture, state_bytes
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.state.experts import ExpertStates
 from workers.runtime.state.loading import ShardInMemory, load_state
-from workers.runtime.state.training_state import Progress, ShardCapture, state_bytes
 from workers.runtime.synchronisation.expert_parallel import ExpertParallelSynchroniser
-from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 WIDTH, HIDDEN, ITERATIONS = 6, 8, 3

@@ -16,11 +16,11 @@ from punctual.moe import MoELayer, PartitionedEmbedding
 from punctual.moe.tables import LocalTableExchange
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import runner_of
-from workers.runtime.function.evaluation import evaluate
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, ShardCapture, homes_of, restore
 from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.shards import read_shard, write_shard
-from workers.runtime.state.training_state import Progress, ShardCapture, homes_of, restore
 from workers.runtime.synchronisation.partitioned_tables import GroupTableExchange, owners_of_blocks
 
 RANKS, ROWS, WIDTH, ITERATIONS = 2, 11, 5, 3

@@ -20,7 +20,7 @@ from tests.runtime.in_process import runner_of
 from workers.runtime.checkpoints import write_final
 from workers.runtime.experts import path_recorder
 from workers.runtime.experts.path_recorder import EVERY_ITERATIONS, WINDOW_ITERATIONS, PathRecorder
-from workers.runtime.state.training_state import Progress, capture, restore
+from workers.runtime.iterating.training_state import Progress, capture, restore
 
 WIDTH, LENGTH, BATCH = 6, 5, 8
 STABLE = {"moe/balance_loss": 1.0}

@@ -24,13 +24,13 @@ from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.conftest import FUNCTIONS, emulated
 from tests.runtime.experts.test_expert_parallel import RANKS, Mixture
 from tests.runtime.in_process import runner_of
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_agent import LocalAgent
 from workers.runtime.emulation.emulated_network import BACKEND, Emulation, register
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.emulation.places import Places
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.routing import RoutingReports, reportable
 from workers.runtime.lina.communication import ScheduledCommunication
 from workers.runtime.lina.exchange import PipelinedExchange
-from workers.runtime.measuring.routing import RoutingReports, reportable
 from workers.runtime.measuring.row_times import (
     WARM_UP_ITERATIONS,
     IterationRows,
@@ -188,7 +188,7 @@ def test_the_first_layers_that_fit_are_reported() -> None:
 
 def test_a_record_is_bounded_and_kept_until_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     now, heard, told = [0.0], [False], list[dict[str, Any]]()
-    monkeypatch.setattr("workers.runtime.measuring.routing.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("workers.runtime.iterating.routing.time.monotonic", lambda: now[0])
     monkeypatch.setattr(limits, "MOE_LAYERS_OF_A_MODEL", 2)
     experts = 8
     layers = [MoELayer(2, 2, experts=experts) for _ in range(3)]

@@ -16,9 +16,9 @@ from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.function.test_models_in_train import Points
 from tests.runtime.in_process import runner_of
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function.evaluation import evaluate
 from workers.runtime.function.parts import build_parts
-from workers.runtime.state.training_state import Progress, capture, check_portable, restore
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.training_state import Progress, capture, check_portable, restore
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))

@@ -20,9 +20,9 @@ from torch import nn
 from punctual.function import TrainingFunction
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
+from workers.runtime.iterating.training_state import Progress, ShardCapture, check_portable, final_weights
 from workers.runtime.state.layout import put_together, take_apart
 from workers.runtime.state.portable import TYPE
-from workers.runtime.state.training_state import Progress, ShardCapture, check_portable, final_weights
 
 Point = namedtuple("Point", "x y")
 

@@ -22,9 +22,9 @@ from emulated_links.rates import (
 )
 from emulated_links.server import LinkServer
 from tests.runtime.conftest import emulated
-from workers.runtime.assignment import Places
 from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.emulation.emulated_network import Emulation
+from workers.runtime.emulation.places import Places
 from workers.runtime.state.handover import HandoverServer, open_handover
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard, own_shard

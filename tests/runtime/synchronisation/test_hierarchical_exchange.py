@@ -15,7 +15,8 @@ from emulated_links.rates import DECLARED_LINKS, LinkRate, ServerLinks
 from moe.moesys.all_to_all import Algorithm, LinkRates
 from punctual.moe import ExpertPlacement, GroupExchange, MoELayer, TopK
 from tests.communication.hooks.ranks import run_on_ranks
-from workers.runtime.assignment import Assignment, Device, Places
+from workers.runtime.assignment import Assignment, Device
+from workers.runtime.emulation.places import Places
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.topology import RankGrid, Topology, emulated_rates, measured_rates
 

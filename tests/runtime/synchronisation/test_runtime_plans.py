@@ -17,10 +17,10 @@ from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.at_home.local_agent import LocalAgent, runtime_plan
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts, build_parts
+from workers.runtime.runtime_plan import RuntimePlan
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
-from workers.runtime.synchronisation.plan import RuntimePlan
 from workers.runtime.synchronisation.together import Synchronisation
 
 BESIDE = {"kind": "dense", "choices": {"gradients_in_buckets": False}}

@@ -16,13 +16,13 @@ from punctual.moe import MoELayer, TopK, expert_parameters, moe_layers
 from tests.communication.hooks.ranks import run_on_ranks
 from tests.runtime.in_process import CPU, runner_of
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.function.evaluation import evaluate
 from workers.runtime.function.parts import build_parts
-from workers.runtime.iteration import IterationRunner
+from workers.runtime.iterating.evaluation import evaluate
+from workers.runtime.iterating.iteration import IterationRunner
+from workers.runtime.iterating.training_state import Progress, ShardCapture, final_weights
 from workers.runtime.profiling import take_over
-from workers.runtime.state.training_state import Progress, ShardCapture, final_weights
+from workers.runtime.synchronisation.model_tiers import ModelTiers
 from workers.runtime.tiers.disk_share import DiskShare
-from workers.runtime.tiers.model_tiers import ModelTiers
 from workers.runtime.tiers.usage import TierUsage
 
 WIDTH, ITERATIONS = 6, 4

@@ -22,7 +22,7 @@ from punctual.protocol.staged import STAGED
 from punctual.randomness import HASH_SEED
 from workers.runtime.at_home.local_ports import LOOPBACK, free_port
 from workers.runtime.at_home.local_worker import Launch, LocalWorker, Message, start_process
-from workers.runtime.synchronisation.plan import content_digest
+from workers.runtime.runtime_plan import content_digest
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 

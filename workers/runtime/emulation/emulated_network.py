@@ -25,11 +25,11 @@ from torch import Tensor
 from emulated_links.arbiter import LONGEST_DELAY_SECONDS
 from emulated_links.client import LinkClient, wait_until
 from emulated_links.rates import EXPERTS, NETWORK, NETWORK_IN, SPINE, TRAFFIC, WITHIN_SERVER, ServerLinks
-from workers.runtime.assignment import Assignment, Places
 from workers.runtime.emulation import emulated_collectives as collectives
 from workers.runtime.emulation.emulated_codecs import CodecTable, EmulatedCourse
 from workers.runtime.emulation.emulated_collectives import Message
 from workers.runtime.emulation.emulated_time import Asked, EmulatedClock
+from workers.runtime.emulation.places import Places
 
 BACKEND = "emulated"
 _NUMBERS = 1 << 20
@@ -429,15 +429,6 @@ def _result_or_raise(raised: list[BaseException], result: Any) -> Any:
     if raised:
         raise raised[0]
     return result
-
-
-def build_emulation(assignment: Assignment, box: Path) -> Emulation | None:
-    """Return the emulation of a worker with this assignment; None on a real device."""
-    links = assignment.device.links
-    model = assignment.device.model
-    if links is None or model is None:
-        return None
-    return Emulation(links, assignment.places, box, model.codecs)
 
 
 def register(emulation: Emulation) -> None:

@@ -24,8 +24,8 @@ from moe.lina.micro_operations import PARTITION_BYTES, MicroOperation, Traffic, 
 from punctual.moe.exchange import ComputeExpert, compute_experts
 from punctual.moe.group_exchange import Split
 from punctual.moe.placement import ExpertPlacement
+from workers.runtime.experts.expert_exchanges import RuntimeExchange
 from workers.runtime.lina.communication import Pending, ScheduledCommunication
-from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
 
 #: Called with an operation on rows and the bytes that this rank sends.
 Submitted = Callable[[Pending, int], None]

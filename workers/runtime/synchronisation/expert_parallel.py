@@ -23,20 +23,20 @@ from punctual.moe.exchange import ExpertExchange
 from punctual.moe.model import ExpertParameter, expert_parameters
 from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime import own_groups
+from workers.runtime.experts.expert_exchanges import RehearsedExchange, RuntimeExchange
 from workers.runtime.experts.host_experts import take_copies_to_device, take_to_device
 from workers.runtime.experts.spread_experts import spread_experts
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.function.returned import refused
 from workers.runtime.state.experts import ExpertHosts, free
-from workers.runtime.state.moving_experts import move_experts, send_parameters
-from workers.runtime.synchronisation.expert_exchanges import RehearsedExchange, RuntimeExchange
 from workers.runtime.synchronisation.expert_gradients import HostGroups
 from workers.runtime.synchronisation.hierarchical_exchange import HierarchicalExchange, RailGroups
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.synchronisation.model_tiers import ModelTiers, find_tiered
+from workers.runtime.synchronisation.moving_experts import move_experts, send_parameters
 from workers.runtime.synchronisation.partitioned_tables import PartitionedTables
-from workers.runtime.tiers.model_tiers import ModelTiers, find_tiered
 from workers.runtime.tiers.usage import TierUsage
 
 

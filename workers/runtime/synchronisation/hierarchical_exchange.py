@@ -18,7 +18,7 @@ from moe.moesys.all_to_all import Algorithm, AllToAll, AllToAllChoice, LinkRates
 from moe.moesys.hierarchical_exchange import exchange_steps
 from punctual.moe import ExpertPlacement
 from punctual.moe.group_exchange import all_to_all
-from workers.runtime.synchronisation.expert_exchanges import RuntimeExchange
+from workers.runtime.experts.expert_exchanges import RuntimeExchange
 from workers.runtime.topology import RankGrid, Topology
 
 

@@ -16,11 +16,11 @@ from punctual.protocol.limits import PLAN_REFUSED
 from workers.runtime.experts.host_experts import take_to_device
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.function.parts import TrainingParts
+from workers.runtime.runtime_plan import RuntimePlan, SynchroniserChoice
 from workers.runtime.state.layout import OwnState
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.kinds import KINDS
 from workers.runtime.synchronisation.model import DistributedModel
-from workers.runtime.synchronisation.plan import RuntimePlan, SynchroniserChoice
 from workers.runtime.synchronisation.usage import GradientUsage
 
 

@@ -16,9 +16,9 @@ from punctual.moe import MoELayer, moe_layers
 from punctual.moe.expert_paths import FILE_NAME, ExpertPaths, read_expert_paths
 from punctual.moe.gates import TopK
 from workers.runtime.failures import WorkerFailureError
-from workers.serving.assignment import ServingAssignment
+from workers.serving.assignment import GroupPlace, ServingAssignment
 from workers.serving.experts.group import ExpertGroup
-from workers.serving.experts.meeting import GroupPlace, meet
+from workers.serving.experts.meeting import meet
 from workers.serving.experts.plans import ExpertPlanner, profile_of
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -11,19 +10,10 @@ import torch.distributed as dist
 
 from workers.runtime.failures import WorkerFailureError, first_line, start_failed
 from workers.runtime.process_group import START_TIMEOUT, backend_for, listen_on, pin_interface
+from workers.serving.assignment import GroupPlace
 
 #: Long, as a client of the store logs a warning when this time ends.
 _LONGEST_SILENCE = timedelta(hours=1)
-
-
-@dataclass(frozen=True)
-class GroupPlace:
-    """This server's place in a group. `address`, `port`: where rank 0 serves the group's store."""
-
-    rank: int
-    size: int
-    address: str
-    port: int
 
 
 class Bell:

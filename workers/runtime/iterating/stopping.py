@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from workers.runtime.experts.spread_experts import keeps_experts
 from workers.runtime.failures import blaming_the_function
-from workers.runtime.function.evaluation import alone
 from workers.runtime.function.parts import TrainingParts
+from workers.runtime.iterating.evaluation import alone
 from workers.runtime.synchronisation.together import Synchronisation
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from punctual.function import TrainingFunction
-from workers.runtime.iteration import Control, IterationResult, IterationRunner
+from workers.runtime.iterating.iteration import Control, IterationResult, IterationRunner
 
 _CONTAINERS = (dict, list, set, deque, Counter, OrderedDict, defaultdict)
 #: A function's tensors up to this size are taken for counters and averages and copied; larger ones are data.

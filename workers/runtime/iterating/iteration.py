@@ -26,13 +26,13 @@ from workers.runtime.data.batches import BatchLoader, LocalBatch
 from workers.runtime.data.curriculum import SampleCounts
 from workers.runtime.data.task_times import TaskTimes
 from workers.runtime.emulation.pace import Pace
-from workers.runtime.experts.mixtures import Mixtures, RoutingOfIteration
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.function.leftover_steps import LeftoverSteps
 from workers.runtime.function.parts import TrainingParts
 from workers.runtime.function.returned import METRIC_SLOTS, loss_and_metrics, refused
-from workers.runtime.function.trained_parameters import TrainedParameters
 from workers.runtime.function.undeclared_state import UndeclaredState
+from workers.runtime.iterating.mixtures import Mixtures, RoutingOfIteration
+from workers.runtime.iterating.trained_parameters import TrainedParameters
 from workers.runtime.measuring.gradient_times import GradientTimes
 from workers.runtime.measuring.row_times import RowTimes
 from workers.runtime.process_group import sum_beside

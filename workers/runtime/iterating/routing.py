@@ -20,7 +20,7 @@ from workers.runtime.measuring.row_times import RowTimes, timing_fields
 from workers.runtime.synchronisation.lina import LinaSynchroniser
 
 if TYPE_CHECKING:
-    from workers.runtime.iteration import IterationRunner
+    from workers.runtime.iterating.iteration import IterationRunner
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from punctual.function import TrainingFunction
 from punctual.randomness import derive_seed, seed_generators
-from workers.runtime.experts.mixtures import without_peers
 from workers.runtime.failures import blaming_the_function
 from workers.runtime.function.returned import check_metric_names, numbers_of
+from workers.runtime.iterating.mixtures import without_peers
 
 
 def evaluate(function: TrainingFunction, module: nn.Module, seed: int) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""Iterations of training: the loop, what it checks, and the state at its boundary."""
