@@ -46,7 +46,7 @@ def decisions(request: HttpRequest) -> HttpResponse:
         "query_string": query.urlencode(),
     }
     fragments = {
-        "incidents": Fragment("dashboard/parts/incidents.html", _incidents),
-        "decisions": Fragment("dashboard/parts/decisions.html", _rows),
+        "incidents": Fragment("dashboard/parts/cluster/incidents.html", _incidents),
+        "decisions": Fragment("dashboard/parts/cluster/decisions.html", _rows),
     }
     return render_page(request, "dashboard/decisions.html", fragments, section="decisions", context=context)

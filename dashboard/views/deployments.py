@@ -38,7 +38,7 @@ FIRST_WINDOW = "1h"
 @page
 def deployments(request: HttpRequest) -> HttpResponse:
     """Show the deployments that the user may see."""
-    fragments = {"rows": Fragment("dashboard/parts/deployments_table.html", _rows)}
+    fragments = {"rows": Fragment("dashboard/parts/deployments/table.html", _rows)}
     return render_page(request, "dashboard/deployments.html", fragments, section="deployments")
 
 
@@ -75,9 +75,9 @@ def deployment(request: HttpRequest, deployment_id: str) -> HttpResponse:
     """Show one deployment."""
     found = _deployment_or_404(request, deployment_id)
     fragments = {
-        "summary": Fragment("dashboard/parts/deployment_summary.html", lambda asked: _summary(asked, found)),
+        "summary": Fragment("dashboard/parts/deployments/summary.html", lambda asked: _summary(asked, found)),
         "events": Fragment(
-            "dashboard/parts/deployment_events.html",
+            "dashboard/parts/deployments/events.html",
             lambda _: list(deployment_events(found)[:MOST_EVENTS]),
         ),
     }

@@ -82,7 +82,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "projects": visible_projects(person(request)),
         "query_string": query.urlencode(),
     }
-    fragments = {"table": Fragment("dashboard/parts/jobs_table.html", _table)}
+    fragments = {"table": Fragment("dashboard/parts/jobs/table.html", _table)}
     return render_page(request, "dashboard/jobs.html", fragments, section="jobs", context=context)
 
 
@@ -100,17 +100,18 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
     found = _job_or_404(request, job_id)
 
     fragments = {
-        "summary": Fragment("dashboard/parts/job_summary.html", lambda request: _summary(request, found)),
+        "summary": Fragment("dashboard/parts/jobs/summary.html", lambda request: _summary(request, found)),
         "events": Fragment(
-            "dashboard/parts/job_events.html", lambda request: selectors.newest_events(person(request), found)
+            "dashboard/parts/jobs/events.html",
+            lambda request: selectors.newest_events(person(request), found),
         ),
         "recoveries": Fragment(
-            "dashboard/parts/job_recoveries.html", lambda _: list(recoveries_of(found)[:_RECOVERIES_SHOWN])
+            "dashboard/parts/jobs/recoveries.html", lambda _: list(recoveries_of(found)[:_RECOVERIES_SHOWN])
         ),
         "packing": Fragment(
-            "dashboard/parts/job_packing.html", lambda _: newest_decisions(found, _DECISIONS_SHOWN)
+            "dashboard/parts/jobs/packing.html", lambda _: newest_decisions(found, _DECISIONS_SHOWN)
         ),
-        "files": Fragment("dashboard/parts/job_files.html", lambda _: _files(found)),
+        "files": Fragment("dashboard/parts/jobs/files.html", lambda _: _files(found)),
     }
     context = {"job": found, "panels": JOB_PANELS}
     return render_page(request, "dashboard/job.html", fragments, section="jobs", context=context)

@@ -81,11 +81,11 @@ def lending(request: HttpRequest) -> HttpResponse:
 
 def _fragments(chosen: InferenceCluster) -> dict[str, Fragment]:
     return {
-        "standing": Fragment("dashboard/parts/lending_standing.html", lambda _: _standing(chosen)),
+        "standing": Fragment("dashboard/parts/lending/standing.html", lambda _: _standing(chosen)),
         "combined": Fragment(
-            "dashboard/parts/lending_combined.html", lambda request: _combined(request, chosen)
+            "dashboard/parts/lending/combined.html", lambda request: _combined(request, chosen)
         ),
-        "orders": Fragment("dashboard/parts/lending_orders.html", lambda request: _orders(request, chosen)),
+        "orders": Fragment("dashboard/parts/lending/orders.html", lambda request: _orders(request, chosen)),
     }
 
 
@@ -146,11 +146,11 @@ def lending_order(request: HttpRequest, order_id: UUID) -> HttpResponse:
         raise Http404("no such order")
     is_loan = isinstance(order, LoanOrder)
     context = {"order": order, "is_loan": is_loan, "inference_cluster": order.inference_cluster}
-    fragments = {"summary": Fragment("dashboard/parts/lending_order.html", lambda _: _summary(order))}
+    fragments = {"summary": Fragment("dashboard/parts/lending/order.html", lambda _: _summary(order))}
     if isinstance(order, ReclaimOrder):
-        fragments["choice"] = Fragment("dashboard/parts/lending_choice.html", lambda _: _choice(order))
+        fragments["choice"] = Fragment("dashboard/parts/lending/choice.html", lambda _: _choice(order))
     fragments["timeline"] = Fragment(
-        "dashboard/parts/lending_timeline.html", lambda _: order_timeline(order, timezone.now())
+        "dashboard/parts/lending/timeline.html", lambda _: order_timeline(order, timezone.now())
     )
     return render_page(request, "dashboard/lending_order.html", fragments, section="lending", context=context)
 

@@ -33,9 +33,11 @@ def _tiles(request: HttpRequest) -> dict[str, Any]:
 
 FRAGMENTS = {
     "tiles": Fragment("dashboard/parts/tiles.html", _tiles),
-    "queue": Fragment("dashboard/parts/queue.html", lambda request: queue(person(request), timezone.now())),
+    "queue": Fragment(
+        "dashboard/parts/jobs/queue.html", lambda request: queue(person(request), timezone.now())
+    ),
     "agents": Fragment(
-        "dashboard/parts/agents.html", lambda request: server_cards(person(request), timezone.now())
+        "dashboard/parts/cluster/agents.html", lambda request: server_cards(person(request), timezone.now())
     ),
 }
 

@@ -31,7 +31,7 @@ def _recovery_or_404(request: HttpRequest, job_id: str, number: int) -> Recovery
 def recovery(request: HttpRequest, job_id: str, number: int) -> HttpResponse:
     """Show the lost work, the source of each rank's state, and the length of each phase."""
     found = _recovery_or_404(request, job_id, number)
-    fragments = {"summary": Fragment("dashboard/parts/recovery_summary.html", lambda _: _summary(found))}
+    fragments = {"summary": Fragment("dashboard/parts/jobs/recovery_summary.html", lambda _: _summary(found))}
     context = {"recovery": found, "job": found.job, "panels": RECOVERY_PANELS}
     return render_page(request, "dashboard/recovery.html", fragments, section="jobs", context=context)
 

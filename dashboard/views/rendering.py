@@ -31,7 +31,7 @@ def _planner(request: HttpRequest) -> PlannerAbsence | None:
 
 
 #: Parts of the frame around every page that are refreshed too.
-_FRAME = {"planner": Fragment("dashboard/parts/planner.html", _planner)}
+_FRAME = {"planner": Fragment("dashboard/parts/cluster/planner.html", _planner)}
 
 
 def render_page(

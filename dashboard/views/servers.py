@@ -36,8 +36,8 @@ def _cards(request: HttpRequest) -> dict[str, Any]:
 def servers(request: HttpRequest) -> HttpResponse:
     """Show every server of the cluster; operators can also drain them here."""
     fragments = {
-        "cards": Fragment("dashboard/parts/servers.html", _cards),
-        "codecs": Fragment("dashboard/parts/codecs.html", lambda _request: codec_times()),
+        "cards": Fragment("dashboard/parts/cluster/servers.html", _cards),
+        "codecs": Fragment("dashboard/parts/cluster/codecs.html", lambda _request: codec_times()),
     }
     return render_page(
         request, "dashboard/servers.html", fragments, section="servers", context={"panels": SERVERS_PANELS}

@@ -73,7 +73,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
             "slot_seconds": USUAL_SLOT_SECONDS,
         },
     }
-    fragments = {"studies": Fragment("dashboard/parts/studies.html", _list)}
+    fragments = {"studies": Fragment("dashboard/parts/simulations/studies.html", _list)}
     return render_page(
         request, "dashboard/simulations.html", fragments, section="simulations", context=context
     )
@@ -89,8 +89,10 @@ def simulation(request: HttpRequest, study_id: int) -> HttpResponse:
         for name, title in figures_of(study).items()
     }
     fragments = {
-        "runs": Fragment("dashboard/parts/runs.html", lambda _: run_rows(study, timezone.now())),
-        "comparison": Fragment("dashboard/parts/comparison.html", lambda _: comparison_table(study)),
+        "runs": Fragment("dashboard/parts/simulations/runs.html", lambda _: run_rows(study, timezone.now())),
+        "comparison": Fragment(
+            "dashboard/parts/simulations/comparison.html", lambda _: comparison_table(study)
+        ),
     }
     context = {"study": study, "panels": panels}
     return render_page(

@@ -18,7 +18,8 @@ from typing import Annotated
 
 import typer
 
-from punctual.cli import (
+from punctual.cli import options, output, session
+from punctual.cli.commands import (
     account,
     cluster,
     deployments,
@@ -26,12 +27,9 @@ from punctual.cli import (
     inference,
     jobs,
     login,
-    options,
-    output,
     projects,
     recoveries,
     results,
-    session,
     simulations,
     submit,
     users,

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from punctual.cli import options, output, quotas, session
-from punctual.cli.projects import Role, Username
+from punctual.cli import options, output, session
+from punctual.cli.commands import quotas
+from punctual.cli.commands.projects import Role, Username
 from punctual.client import User
 from punctual.errors import InvalidInputError
 

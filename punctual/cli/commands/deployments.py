@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from punctual.cli import options, output, session
-from punctual.cli.deployment_load import load
+from punctual.cli.commands.deployment_load import load
 from punctual.cli.inputs import read_inputs
 from punctual.client.deployments import Deployments
 from punctual.client.durations import parse_duration

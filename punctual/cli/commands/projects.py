@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from punctual.cli import options, output, quotas, session
+from punctual.cli import options, output, session
+from punctual.cli.commands import quotas
 
 projects_app = typer.Typer(help="List, create, archive and delete projects; manage their members.")
 members_app = typer.Typer(help="List, invite and remove members; change their roles.")
