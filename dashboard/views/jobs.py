@@ -29,9 +29,10 @@ from scheduling.selectors.jobs.jobs_table import PROMISE_FILTERS, JobFilters, ha
 from scheduling.selectors.jobs.nonfinite import warning_of
 from scheduling.selectors.jobs.standing import standing
 from scheduling.selectors.recovery.recoveries import recoveries_of
+from scheduling.selectors.scope.streams import log_chunks_after
 from scheduling.selectors.scope.visibility import steerable_project_ids, visible_projects
 
-_LOG_TAIL_CHUNKS = 200
+_LOG_CHUNKS = 200
 _RECOVERIES_SHOWN = 20
 _DECISIONS_SHOWN = 20
 
@@ -167,9 +168,9 @@ def job_log(request: HttpRequest, job_id: str) -> HttpResponse:
     found = _job_or_404(request, job_id)
     after = request.GET.get("after", "")
     if after.isascii() and after.isdigit() and len(after) < 19:
-        chunks = selectors.log_chunks_after(found, int(after))
+        chunks = log_chunks_after(found.pk, int(after), _LOG_CHUNKS)
     else:
-        chunks = selectors.newest_log_chunks(found, _LOG_TAIL_CHUNKS)
+        chunks = selectors.newest_log_chunks(found, _LOG_CHUNKS)
     return JsonResponse({"chunks": [_chunk(chunk) for chunk in chunks], "finished": found.finished()})
 
 

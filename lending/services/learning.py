@@ -14,7 +14,7 @@ from lending.forecasting.sampling import LONGEST_HISTORY
 from lending.models import ForecasterTraining, TrainedForecaster
 from lending.services.trainings import TRAININGS
 from lending.services.usage import recent_usage
-from scheduling.services.long_work.long_tasks import Attempt
+from scheduling.services.long_work.long_tasks import TaskAttempt
 from scheduling.services.rows.wakeups import hint, wake
 
 KEPT_MODELS = 5
@@ -29,7 +29,7 @@ def _explained(error: Exception) -> str | None:
     return str(error) if isinstance(error, (ForecasterError, ValueError)) else None
 
 
-def _train(attempt: Attempt[ForecasterTraining]) -> bool:
+def _train(attempt: TaskAttempt[ForecasterTraining]) -> bool:
     training = attempt.row
     found = recent_usage(training.inference_cluster, LONGEST_HISTORY)
     if found is None:
@@ -45,7 +45,7 @@ def _train(attempt: Attempt[ForecasterTraining]) -> bool:
 
 
 def _store(
-    attempt: Attempt[ForecasterTraining],
+    attempt: TaskAttempt[ForecasterTraining],
     forecaster: Forecaster,
     report: FitReport,
     samples: int,

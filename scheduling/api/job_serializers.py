@@ -15,7 +15,7 @@ from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job,
 from scheduling.moments import rfc3339
 from scheduling.selectors.jobs.environments import BuildQueue
 from scheduling.selectors.jobs.job_times import planned_finish_at, planned_start_at, progress_share
-from scheduling.selectors.jobs.jobs import workers_of
+from scheduling.selectors.jobs.jobs import assignments_of
 from scheduling.selectors.jobs.nonfinite import warning_of
 from scheduling.selectors.jobs.standing import standing
 from scheduling.selectors.recovery.state_sources import sources_of_shards
@@ -444,11 +444,11 @@ class GenerationSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_servers(self, generation: Generation) -> list[str]:
-        return sorted({assignment.gpu.server.name for assignment in workers_of(generation)})
+        return sorted({assignment.gpu.server.name for assignment in assignments_of(generation)})
 
     @extend_schema_field(ShardSourcesSerializer(many=True))
     def get_state_from(self, generation: Generation) -> list[dict[str, Any]]:
-        by_rank = {one.rank: one.gpu.server_id for one in workers_of(generation)}
+        by_rank = {one.rank: one.gpu.server_id for one in assignments_of(generation)}
         counted = Counter(
             sources_of_shards(generation.start, [by_rank[rank] for rank in range(generation.world_size)])
         )

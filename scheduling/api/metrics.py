@@ -29,7 +29,7 @@ from scheduling.selectors.decisions.incidents import failed_passes, open_inciden
 from scheduling.selectors.decisions.planning_times import (
     decision_times,
     longest_pass_seconds,
-    pass_seconds,
+    recent_pass_seconds,
 )
 from scheduling.selectors.recovery import recoveries
 from scheduling.selectors.recovery.memory_states import copy_traffics, memory_states_of_running
@@ -206,7 +206,7 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
 def _passes(now: datetime) -> Iterator[Metric]:
     """How long the planner's passes took that did something or failed: while one runs, nobody else gets a
     verdict."""
-    seconds = pass_seconds(now - timedelta(seconds=RECENT_SECONDS))
+    seconds = recent_pass_seconds(now - timedelta(seconds=RECENT_SECONDS))
     window = f"over the last {RECENT_SECONDS} seconds"
     yield _labelled(
         "planner_pass_seconds",

@@ -11,7 +11,7 @@ import structlog
 from django.conf import settings
 
 from scheduling.core.question.snapshot import Fill, Newcomers
-from scheduling.services.long_work.long_tasks import Attempt
+from scheduling.services.long_work.long_tasks import TaskAttempt
 from simulation import store
 from simulation.choices import StudySource
 from simulation.engine.asked.pauses import Pauses
@@ -48,7 +48,7 @@ def execute_run(run_id: int) -> bool:
     )
 
 
-def _simulate(attempt: Attempt[SimulationRun]) -> bool:
+def _simulate(attempt: TaskAttempt[SimulationRun]) -> bool:
     def told(jobs_ended: int, jobs_total: int, simulated_seconds: float) -> None:
         attempt.told(
             jobs_ended=jobs_ended,
@@ -132,7 +132,7 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
     )
 
 
-def _store(attempt: Attempt[SimulationRun], outcome: RunOutcome) -> bool:
+def _store(attempt: TaskAttempt[SimulationRun], outcome: RunOutcome) -> bool:
     """Store the files, then the row that points to them; delete the files if the row cannot be stored."""
     run, found = attempt.row, summary(outcome)
     key = f"{store.study_folder(run.study_id)}/run-{run.pk}-{attempt.token[:12]}"

@@ -406,8 +406,8 @@ class WhatIfView(ApiView):
         body = self.read(WhatIfRequestSerializer)
         project, job_request = request_from(self.user, body)
         link = body.get("link_bytes_per_second")
-        from scheduling.services.requests.what_if import what_if
+        from scheduling.services.requests.what_if import job_what_if
 
-        verdict = what_if(project=project, request=job_request, link_bytes_per_second=link)
+        verdict = job_what_if(project=project, request=job_request, link_bytes_per_second=link)
         mask = mask_for(self.user, [verdict.reason])
         return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)

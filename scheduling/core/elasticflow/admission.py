@@ -323,7 +323,7 @@ class Admission(PromisedPlans):
             return None
         return self.budget.affordable(plans, [*self.rows, row])
 
-    def _facts(self, row: int) -> reasons.JobFacts:
+    def _facts(self, row: int) -> reasons.VerdictFacts:
         return reasons.job_facts(self.problem, row, spared=bool(self.jobs_at_risk.rows()))
 
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:

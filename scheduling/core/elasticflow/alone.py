@@ -14,7 +14,7 @@ from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.decision import Verdict
 
 
-def impossible(problem: Problem, row: int, job: reasons.JobFacts) -> Verdict | None:
+def impossible(problem: Problem, row: int, job: reasons.VerdictFacts) -> Verdict | None:
     """Why the newcomer cannot run, or meet its deadline, even alone; None where it can.
 
     A job without a deadline needs a level and work.

@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import StoredPlan
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class VerdictFacts:
     """What a sentence says about a job."""
 
     #: The job's id.
@@ -58,11 +58,11 @@ class CostlyRoom:
     typical: float
 
 
-def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
+def job_facts(problem: Problem, row: int, *, spared: bool = False) -> VerdictFacts:
     """The facts of one row. ``spared``: whether GPUs are kept for jobs at risk."""
     columns = problem.columns
     level = int(problem.jobs.levels[row, 0])
-    return JobFacts(
+    return VerdictFacts(
         id=columns.ids[row],
         deadline_at=float(columns.deadline_at[row]),
         finishing_seconds=float(columns.finishing[row]),
@@ -85,7 +85,7 @@ def share_text(plan: StoredPlan) -> str:
     return gpus_text(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]} GPUs"
 
 
-def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
+def fits(job: VerdictFacts, plan: StoredPlan) -> Verdict:
     """Admitted: the deadline is promised."""
     slack = max(0.0, job.deadline_at - plan.finish_at - job.finishing_seconds)
     share = share_text(plan)
@@ -100,7 +100,7 @@ def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
     )
 
 
-def best_effort(job: JobFacts) -> Verdict:
+def best_effort(job: VerdictFacts) -> Verdict:
     """Admitted without a deadline."""
     return Verdict(
         job.id,
@@ -111,7 +111,7 @@ def best_effort(job: JobFacts) -> Verdict:
     )
 
 
-def no_promises(job: JobFacts) -> Verdict:
+def no_promises(job: VerdictFacts) -> Verdict:
     """Admitted without a promise: the policy makes none."""
     return Verdict(
         job.id,
@@ -135,14 +135,14 @@ def soft_unpromised(refusal: Verdict) -> Verdict:
     )
 
 
-def deadline_passed(job: JobFacts, now: float) -> Verdict:
+def deadline_passed(job: VerdictFacts, now: float) -> Verdict:
     """Refused: the deadline is in the past."""
     return _refusal(
         job, ReasonCode.DEADLINE_PASSED, f"the deadline passed {duration_text(now - job.deadline_at)} ago"
     )
 
 
-def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
+def no_levels(job: VerdictFacts, cluster_gpus: int) -> Verdict:
     """Refused: the cluster supports no measured GPU count."""
     if job.smallest_level:
         smallest = gpus_text(job.smallest_level)
@@ -157,14 +157,14 @@ def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
     return _refusal(job, ReasonCode.NO_LEVELS, text)
 
 
-def no_work(job: JobFacts) -> Verdict:
+def no_work(job: VerdictFacts) -> Verdict:
     """Refused: the job has zero iterations, so no plan can start or end it."""
     return _refusal(
         job, ReasonCode.NO_WORK, "the job has no iterations to do; ask for at least one iteration"
     )
 
 
-def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
+def too_slow_alone(job: VerdictFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
     """Refused: the job would be late even with the whole cluster."""
     return _refusal(
         job,
@@ -174,7 +174,7 @@ def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gp
     )
 
 
-def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
+def capacity(job: VerdictFacts, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
     """Refused: promises leave too few GPUs."""
     missing = max(1, needed - free)
     return _refusal(
@@ -187,7 +187,7 @@ def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds
     )
 
 
-def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
+def room_kept(job: VerdictFacts, now: float, kept: KeptRoom) -> Verdict:
     """Refused: the room is kept for newcomers that each need less of it."""
     missing = max(
         1, ceil((kept.needed + kept.promised + kept.expected - kept.capacity) / kept.within_seconds)
@@ -213,7 +213,7 @@ def no_room_made(refusal: Verdict, why: CostlyRoom) -> Verdict:
 
 
 def would_break(
-    job: JobFacts, now: float, broken: JobFacts, needed: int, free: int, tight_in_seconds: float
+    job: VerdictFacts, now: float, broken: VerdictFacts, needed: int, free: int, tight_in_seconds: float
 ) -> Verdict:
     """Refused: an admitted job would be late."""
     missing = max(1, needed - free)
@@ -229,7 +229,7 @@ def would_break(
 
 
 def _refusal(
-    job: JobFacts, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
+    job: VerdictFacts, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
 ) -> Verdict:
     """A refusal with its code and sentence."""
     return Verdict(

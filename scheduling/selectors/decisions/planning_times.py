@@ -27,7 +27,7 @@ def decision_times(since: datetime) -> DecisionTimes:
     return DecisionTimes(found["count"], found["mean"] or 0.0, found["longest"] or 0.0)
 
 
-def pass_seconds(since: datetime) -> list[float]:
+def recent_pass_seconds(since: datetime) -> list[float]:
     """Return the lengths of the passes that ended since then."""
     return list(PlannerPass.objects.filter(ended_at__gt=since).values_list("seconds", flat=True))
 

@@ -312,8 +312,3 @@ def artifacts(job: Job) -> list[Artifact]:
 def newest_log_chunks(job: Job, limit: int = 200) -> list[LogChunk]:
     """Return the end of the log, in order."""
     return list(LogChunk.objects.filter(job=job).order_by("-id")[:limit])[::-1]
-
-
-def log_chunks_after(job: Job, chunk_id: int, limit: int = 200) -> list[LogChunk]:
-    """Return the next pieces of the log after a known one, in order."""
-    return list(LogChunk.objects.filter(job=job, id__gt=chunk_id).order_by("id")[:limit])

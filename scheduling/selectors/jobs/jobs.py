@@ -110,7 +110,7 @@ def jobs_matching(jobs: QuerySet[Job], filters: Mapping[str, Any]) -> QuerySet[J
     return jobs
 
 
-def workers_of(generation: Generation) -> list[Assignment]:
+def assignments_of(generation: Generation) -> list[Assignment]:
     """Return the workers' places of a generation read by `training_history`."""
     return list(generation.assignments.all())
 

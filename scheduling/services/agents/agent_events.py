@@ -25,7 +25,7 @@ from scheduling.services.agents.expert_routing import note_routing
 from scheduling.services.agents.nonfinite import last_good_state, name_state, note_nonfinite, went_back
 from scheduling.services.agents.recovering import advance_recoveries
 from scheduling.services.generations.generations import let_go, retire
-from scheduling.services.generations.lifecycle import advance, became_live, worker_failed
+from scheduling.services.generations.lifecycle import advance, became_live, fail_worker
 from scheduling.services.generations.measured_points import note_point_age, remembered
 from scheduling.services.generations.pauses import note_pause, tell_pause
 from scheduling.services.generations.plan_watch import could_not_follow, level_measured
@@ -355,7 +355,7 @@ def _failed(
     if diverged:
         message += f". {name_state(good)}"
     fault = Fail(event["reason"], message, event["traceback"])
-    worker_failed(job, generation, fault, cluster, reached=event["iteration"] or 0)
+    fail_worker(job, generation, fault, cluster, reached=event["iteration"] or 0)
     if diverged and job.state == JobState.FAILED:
         job.checkpoint = good
         job.save(update_fields=["checkpoint"])

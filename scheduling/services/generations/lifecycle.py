@@ -100,9 +100,7 @@ def give_up(job: Job, reason: str, cluster: Cluster) -> None:
     obey_owner(job, cluster)
 
 
-def worker_failed(
-    job: Job, generation: Generation, fault: Fail, cluster: Cluster, *, reached: int = 0
-) -> None:
+def fail_worker(job: Job, generation: Generation, fault: Fail, cluster: Cluster, *, reached: int = 0) -> None:
     """Handle the failure of one rank. Errors that repeat without progress end the job. ``reached``:
     iterations that the rank had completed.
     """

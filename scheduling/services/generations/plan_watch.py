@@ -51,7 +51,7 @@ def watch_plans() -> int:
         reason = _loses(generation, plan, is_own=is_own)
         if reason is not None:
             if is_own:
-                give_up(plan, reason)
+                give_up_plan(plan, reason)
             given_up += 1
             renew(
                 generation,
@@ -62,7 +62,7 @@ def watch_plans() -> int:
     return given_up
 
 
-def give_up(plan: GradientPlan, reason: str) -> None:
+def give_up_plan(plan: GradientPlan, reason: str) -> None:
     """Stop using the plan for new generations. Other inputs make another plan."""
     GradientPlan.objects.filter(pk=plan.pk).update(given_up=reason[:300])
 
@@ -79,7 +79,7 @@ def level_measured(job: Job, generation: Generation, gpus: int, iterations_per_s
             GradientPlan.objects.filter(pk=plan.pk).update(measured_seconds=1.0 / iterations_per_second)
             without = _rate_without_plan(plan)
             if without is not None and iterations_per_second < (1.0 - TOLERANCE) * without:
-                give_up(plan, _slower(iterations_per_second, without))
+                give_up_plan(plan, _slower(iterations_per_second, without))
 
 
 def could_not_follow(job: Job, generation: Generation, message: str) -> None:
@@ -89,7 +89,7 @@ def could_not_follow(job: Job, generation: Generation, message: str) -> None:
         return
     for plan in _plans(job, generation, [*levels, generation.world_size]):
         if plan.carried_out:
-            give_up(plan, f"workers could not follow it: {message}")
+            give_up_plan(plan, f"workers could not follow it: {message}")
 
 
 def _plans(job: Job, generation: Generation, gpus: Sequence[int]) -> list[GradientPlan]:

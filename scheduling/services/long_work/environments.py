@@ -21,7 +21,7 @@ from scheduling.life_cycle.instructions import Fail
 from scheduling.models import Environment, Job
 from scheduling.selectors.jobs.environments import build_order
 from scheduling.services.generations.lifecycle import fail_all
-from scheduling.services.long_work.long_tasks import Attempt, LongTask, TookTooLong
+from scheduling.services.long_work.long_tasks import LongTask, TaskAttempt, TookTooLong
 from scheduling.services.long_work.requirement_installer import RequirementInstaller
 from scheduling.services.rows.records import lock_cluster, planning_fact_changed
 from scheduling.services.rows.wakeups import wake
@@ -48,7 +48,7 @@ def open_environment(digest: str) -> IO[bytes] | None:
     return opened
 
 
-def _build(attempt: Attempt[Environment]) -> bool:
+def _build(attempt: TaskAttempt[Environment]) -> bool:
     environment = attempt.row
     with tempfile.TemporaryDirectory(prefix="environment-") as folder:
         overlay = Path(folder) / "overlay"
@@ -71,7 +71,7 @@ def _build(attempt: Attempt[Environment]) -> bool:
     return ok and counts
 
 
-def _store(attempt: Attempt[Environment], folder: Path, overlay: Path) -> tuple[str, int]:
+def _store(attempt: TaskAttempt[Environment], folder: Path, overlay: Path) -> tuple[str, int]:
     digest = attempt.row.digest
     archive = folder / "overlay.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as packed:

@@ -102,7 +102,7 @@ class LongTask(Generic[Row]):
             self.tell(current)
         return current
 
-    def attempt(self, key: Any, *, longest_seconds: float | None = None) -> Attempt[Row] | None:
+    def attempt(self, key: Any, *, longest_seconds: float | None = None) -> TaskAttempt[Row] | None:
         """Take a queued row. Return None if it is not queued or is being taken by another worker."""
         with transaction.atomic():
             row = self.rows.lock_queued(key, *self.related)
@@ -113,12 +113,12 @@ class LongTask(Generic[Row]):
                 setattr(row, name, value)
             row.save()
             self.tell(row)
-        return Attempt(self, row, token, longest_seconds)
+        return TaskAttempt(self, row, token, longest_seconds)
 
     def work_off(
         self,
         key: Any,
-        work: Callable[[Attempt[Row]], bool],
+        work: Callable[[TaskAttempt[Row]], bool],
         *,
         explain: Callable[[Exception], str | None],
         longest_seconds: float | None = None,
@@ -135,7 +135,7 @@ class LongTask(Generic[Row]):
     def work_off_first(
         self,
         keys: Iterable[Any],
-        work: Callable[[Attempt[Row]], bool],
+        work: Callable[[TaskAttempt[Row]], bool],
         *,
         explain: Callable[[Exception], str | None],
         longest_seconds: float | None = None,
@@ -207,7 +207,7 @@ class LongTask(Generic[Row]):
         return count
 
 
-class Attempt(Generic[Row]):
+class TaskAttempt(Generic[Row]):
     """A row that this worker owns, and the thread that renews its lease while the context is entered."""
 
     def __init__(
@@ -264,7 +264,7 @@ class Attempt(Generic[Row]):
         self._task.tell(self.row)
         return ended
 
-    def __enter__(self) -> Attempt[Row]:
+    def __enter__(self) -> TaskAttempt[Row]:
         self._thread.start()
         return self
 

@@ -86,7 +86,7 @@ def raised(level: CurveLevel, peak_bytes: int, share: float) -> int:
 
 
 @dataclass(frozen=True)
-class Growth:
+class MemoryGrowth:
     """A level on which a running job takes more host memory than was seen before."""
 
     level: CurveLevel
@@ -95,7 +95,7 @@ class Growth:
     reserved_bytes: int
 
 
-def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[Growth]:
+def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[MemoryGrowth]:
     """Return levels whose running jobs recently reported more host memory than was seen before."""
     live = Generation.objects.filter(
         job__cluster=cluster,
@@ -118,7 +118,7 @@ def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[Growth]:
         for level in CurveLevel.objects.filter(curve__in={one.curve_id for one in running.values()})
     }
     shares: dict[str, float] = {}
-    grown: dict[int, Growth] = {}
+    grown: dict[int, MemoryGrowth] = {}
     for job_id, number, peak in told:
         generation = running.get((job_id, number))
         if generation is None or generation.curve is None:
@@ -130,11 +130,11 @@ def growth_of_running_jobs(cluster: Cluster, since: datetime) -> list[Growth]:
         kind = generation.curve.gpu_kind
         if kind not in shares:
             shares[kind] = smallest_share(cluster, kind)
-        grown[level.pk] = Growth(level, generation.job, peak, raised(level, peak, shares[kind]))
+        grown[level.pk] = MemoryGrowth(level, generation.job, peak, raised(level, peak, shares[kind]))
     return list(grown.values())
 
 
-def note_growth(grown: list[Growth]) -> bool:
+def note_growth(grown: list[MemoryGrowth]) -> bool:
     """Store the growth, and record it in jobs for which more is reserved. Return whether there are any."""
     any_more = False
     for one in grown:

@@ -51,7 +51,7 @@ from scheduling.services.rows.pass_lengths import Pass, measured_pass
 from scheduling.services.rows.records import lock_cluster, planning_fact_changed, read_cluster
 from scheduling.services.rows.slots import frozen_until, slot_and_wake
 from scheduling.services.rows.wakeups import hint, wake
-from scheduling.services.snapshots.isolating import answered, set_aside
+from scheduling.services.snapshots.isolating import answer_isolated, set_aside_pool
 from scheduling.services.snapshots.planner_lease import Moved, SetAside, planner_lease, unmoved, waited_for
 from scheduling.services.snapshots.snapshots import (
     MOST_NEWCOMERS,
@@ -311,7 +311,7 @@ def _decide_again(cluster: Cluster, epoch: int) -> int:
             break
         cluster = read_cluster(cluster_id)
         job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
-        answered_by = partial(answered, cluster, epoch)
+        answered_by = partial(answer_isolated, cluster, epoch)
         verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class, answered_by)
         with unmoved(cluster, epoch):
             restore_promise(job, verdict, plans)
@@ -338,7 +338,7 @@ def _decide(
     ask = partial(
         _compute, cluster, policy=policy, most_work=_for_each(most_work, pools), reallocate=reallocate
     )
-    computed = [answered(cluster, epoch, pool, ask) for pool in pools]
+    computed = [answer_isolated(cluster, epoch, pool, ask) for pool in pools]
     rows = []
     with unmoved(cluster, epoch) as current:
         for result in computed:
@@ -356,7 +356,7 @@ def _decide(
             )
             rows += [row] if row else []
             give_chances(result.chances)
-            set_aside(current, result.pool, now)
+            set_aside_pool(current, result.pool, now)
         version = current.planning_version + 1
         facts: dict[str, Any] = {"planning_version": version}
         if reallocate:

@@ -38,7 +38,7 @@ from scheduling.services.rows.slots import frozen_until
 from scheduling.services.rows.wakeups import wake
 from scheduling.services.snapshots.isolating import FAILURES, answered_now, words_on
 from scheduling.services.snapshots.jobs_of_pool import core_curve
-from scheduling.services.snapshots.kinds import in_turn, kinds_to_ask
+from scheduling.services.snapshots.kinds import kinds_to_ask, reasons_in_turn
 from scheduling.services.snapshots.planner_lease import Moved, waited_for
 from scheduling.services.snapshots.snapshots import Pool, cluster_policy, pool_snapshot
 from scheduling.services.verdicts.offers import seconds_from_acceptance, snapshot_after, within_horizon
@@ -56,7 +56,7 @@ from scheduling.stored_verdict import (
 _TRIAL = "what-if"
 
 
-def what_if(
+def job_what_if(
     *, project: Project, request: JobRequest, link_bytes_per_second: float | None = None
 ) -> StoredVerdict:
     """Return the verdict that a submission would get now. Store no job and hold no offer.
@@ -158,7 +158,7 @@ def _refused_by_all(refusals: list[tuple[str, StoredVerdict]]) -> StoredVerdict:
     offers = [refusal.offer for _, refusal in refusals if refusal.offer]
     return replace(
         answer,
-        reason=in_turn([(kind, refusal.reason) for kind, refusal in refusals]),
+        reason=reasons_in_turn([(kind, refusal.reason) for kind, refusal in refusals]),
         offer=min(offers, key=lambda offer: datetime.fromisoformat(offer["deadline_at"]), default=None),
     )
 

@@ -43,7 +43,7 @@ FAILURES = (
 Answer = TypeVar("Answer")
 
 
-def answered(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
+def answer_isolated(cluster: Cluster, epoch: int, pool: Pool, ask: Callable[[Pool], Answer]) -> Answer:
     """Return the answer to the pool's question.
 
     Raises:
@@ -84,7 +84,7 @@ def words_on(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:400].replace("\0", "")
 
 
-def set_aside(cluster: Cluster, pool: Pool, now: datetime) -> None:
+def set_aside_pool(cluster: Cluster, pool: Pool, now: datetime) -> None:
     """Store which jobs a snapshot leaves out, and which take part again. The caller holds the cluster's
     row."""
     planned = {job.id for job in pool.snapshot.jobs}

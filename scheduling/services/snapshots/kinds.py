@@ -147,9 +147,9 @@ def all_reasons(job: Job, reason: str) -> str:
     others = {name: said.reason for name, said in refusals_of(job).items() if name != kind}
     if not others:
         return reason
-    return in_turn([*others.items(), (kind, reason)])
+    return reasons_in_turn([*others.items(), (kind, reason)])
 
 
-def in_turn(said: Sequence[tuple[str, str]]) -> str:
+def reasons_in_turn(said: Sequence[tuple[str, str]]) -> str:
     """Return the texts of all kinds of GPU as one sentence."""
     return "; ".join(f"on {name} GPUs: {text.rstrip('.')}" for name, text in said)

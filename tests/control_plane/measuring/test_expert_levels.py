@@ -16,7 +16,7 @@ from scheduling.choices import GenerationState, JobState, PromiseOutcome, Purpos
 from scheduling.models import CurveLevel, FunctionVersion, Generation, Job, ScalingCurve
 from scheduling.services.agents.leases import expire_leases, reconcile
 from scheduling.services.requests.jobs import request_of
-from scheduling.services.requests.what_if import what_if
+from scheduling.services.requests.what_if import job_what_if
 from scheduling.stored_verdict import StoredVerdict
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import let_pass
@@ -165,7 +165,7 @@ def test_a_model_that_fits_nowhere_is_declined_with_what_binds(
     settle(*agents)
     assert verdict(again).reason == verdict(job).reason
     assert Generation.objects.count() == measured, "it is known, so no GPU is taken"
-    asked = what_if(project=job.project, request=request_of(job))
+    asked = job_what_if(project=job.project, request=request_of(job))
     assert (asked.decision, asked.reason) == ("declined", verdict(job).reason)
 
 
@@ -186,7 +186,7 @@ def test_what_if_uses_levels_of_three_six_and_twelve(
     held = {
         seconds: [
             piece["gpus"]
-            for piece in what_if(
+            for piece in job_what_if(
                 project=mixture.function.project,
                 request=_within(request, seconds),
             ).minimum_satisfactory_share
@@ -194,7 +194,7 @@ def test_what_if_uses_levels_of_three_six_and_twelve(
         for seconds in (100, 60, 35)
     }
     assert held == {100: [4], 60: [8], 35: [16]}
-    assert what_if(project=mixture.function.project, request=_within(request, 20)).declined
+    assert job_what_if(project=mixture.function.project, request=_within(request, 20)).declined
 
 
 def _within(request: Any, seconds: float) -> Any:

@@ -15,7 +15,7 @@ from scheduling.services.memory.disk_shares import levels_with_room, smallest_di
 from scheduling.services.memory.mixture_models import model_sizes
 from scheduling.services.memory.tier_options import modes
 from scheduling.services.requests.jobs import request_of
-from scheduling.services.requests.what_if import what_if
+from scheduling.services.requests.what_if import job_what_if
 from tests.control_plane.measuring.test_expert_levels import GIB, SPEED, levels, live, nodes, sizes, verdict
 from tests.control_plane.simulated_agent import KIND, settle
 
@@ -63,7 +63,7 @@ def test_a_model_in_tiers_trains_where_it_did_not_fit(
         ],
     }
     assert tiers["without_tiers"] == {"gpus": None, "binding": "device memory", "options": []}
-    asked = what_if(project=job.project, request=request_of(job))
+    asked = job_what_if(project=job.project, request=request_of(job))
     assert asked.tiers == tiers
 
 
@@ -134,5 +134,5 @@ def test_measured_levels_without_room_on_disk_are_none(
     assert room() == [3], "a level on which a job trains has its room"
     Generation.objects.filter(job=job, purpose=Purpose.TRAINING).update(state=GenerationState.RETIRED)
     assert room() == []
-    asked = what_if(project=job.project, request=request_of(job))
+    asked = job_what_if(project=job.project, request=request_of(job))
     assert asked.declined

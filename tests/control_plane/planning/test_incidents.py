@@ -23,7 +23,7 @@ from scheduling.models import Assignment, CurveLevel, Generation, Incident, Job,
 from scheduling.policies.punctual import Punctual
 from scheduling.selectors.jobs.job_times import planned_finish_at, planned_pieces
 from scheduling.services.planning import planning
-from scheduling.services.requests.what_if import what_if
+from scheduling.services.requests.what_if import job_what_if
 from scheduling.services.snapshots.snapshots import pool_kinds, pool_snapshot
 from scheduling.services.verdicts.incidents import TRY_AGAIN_AFTER
 from tests.control_plane.conftest import SPEED
@@ -352,6 +352,6 @@ def test_work_that_would_outlast_everything_is_refused_in_words(
     tell_speed(first, 1e-5)
     asked = request_of(first)
     asked = type(asked)(**{**asked.__dict__, "max_iterations": CENTURIES})
-    verdict = what_if(project=first.project, request=asked)
+    verdict = job_what_if(project=first.project, request=asked)
     assert verdict.reason_code == "cannot_be_planned"
     assert "its work would take over" in verdict.reason

@@ -22,7 +22,7 @@ from scheduling.policies.punctual import Punctual
 from scheduling.services.agents.drain import server_drain
 from scheduling.services.planning import planning
 from scheduling.services.requests.jobs import job_pause, job_resume, request_of
-from scheduling.services.requests.what_if import job_change_deadline, what_if
+from scheduling.services.requests.what_if import job_change_deadline, job_what_if
 from scheduling.services.snapshots.snapshots import pool_snapshot
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
@@ -163,7 +163,7 @@ def test_who_asks_is_told_that_no_plan_can_be_computed(
     with pytest.raises(Unavailable, match="RecursionError"):
         job_change_deadline(job=job, actor=job.owner, deadline_at=sooner)
     with pytest.raises(Unavailable, match="RecursionError"):
-        what_if(project=job.project, request=request_of(job))
+        job_what_if(project=job.project, request=request_of(job))
     with pytest.raises(Unavailable, match="RecursionError"):
         server_drain(server=node.agent.server, actor=job.owner)
     server = server_drain(server=node.agent.server, actor=job.owner, force=True)
@@ -175,7 +175,7 @@ def test_what_if_says_of_a_job_that_breaks_plans_what_its_submission_would_be_to
 ) -> None:
     job = running(submit, node, "slo", seconds=3_600.0)
     breaks(lambda job_id: job_id != job.pk)
-    answer = what_if(project=job.project, request=request_of(job))
+    answer = job_what_if(project=job.project, request=request_of(job))
     assert (answer.decision, answer.reason_code) == ("declined", "cannot_be_planned")
     assert "RecursionError" in answer.reason
 

@@ -15,7 +15,7 @@ from scheduling.services.planning.planning import run_planner
 from scheduling.services.requests.accepting import job_accept_offer
 from scheduling.services.requests.declining_offers import job_decline_offer
 from scheduling.services.requests.jobs import request_of
-from scheduling.services.requests.what_if import what_if
+from scheduling.services.requests.what_if import job_what_if
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
 
@@ -146,7 +146,7 @@ def test_what_if_offers_what_could_be_promised_at_once(declined: Job, clock: Sim
     job_hold = Offer.objects.get(job=declined)
     job_hold.state = OfferState.EXPIRED
     job_hold.save()
-    answer = what_if(project=declined.project, request=request_of(declined)).as_json()
+    answer = job_what_if(project=declined.project, request=request_of(declined)).as_json()
     assert answer["decision"] == "declined"
     deadline_at = answer["offer"]["deadline_at"]
     latest = timezone.now() + timedelta(seconds=WORK_SECONDS + MORE_SECONDS)

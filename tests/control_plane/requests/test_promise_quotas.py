@@ -15,7 +15,7 @@ from scheduling.models import Job, JobEvent, Offer
 from scheduling.services.planning.planning import run_planner
 from scheduling.services.requests.accepting import job_accept_offer
 from scheduling.services.requests.jobs import request_of
-from scheduling.services.requests.what_if import job_change_deadline, what_if
+from scheduling.services.requests.what_if import job_change_deadline, job_what_if
 from tests.control_plane.requests.test_offers import measured
 from tests.control_plane.simulated_agent import SimulatedAgent
 
@@ -80,7 +80,7 @@ def test_a_soft_deadline_beyond_the_quota_is_a_wish(known: Job, submit: Submit) 
 def test_what_if_says_what_a_submission_would_hear(known: Job, submit: Submit, seconds: float) -> None:
     limit(known, FOR_NONE)
     job = decided(submit(seconds=seconds, iterations=ITERATIONS))
-    asked = what_if(project=job.project, request=request_of(job))
+    asked = job_what_if(project=job.project, request=request_of(job))
     assert (asked.decision, asked.reason_code) == said(job)
     assert (asked.offer, (job.verdict or {})["offer"]) == (None, None)
 

@@ -17,7 +17,7 @@ from scheduling.core.question.snapshot import ServiceClass
 from scheduling.models import Decision, FunctionVersion, Job, Offer, ScalingCurve
 from scheduling.services.requests.accepting import job_accept_offer
 from scheduling.services.requests.jobs import JobRequest
-from scheduling.services.requests.what_if import what_if
+from scheduling.services.requests.what_if import job_what_if
 from simulation.engine.asked.settings import PoolSize
 from simulation.engine.run import Simulation
 from simulation.replay import differences, replay
@@ -186,7 +186,7 @@ def test_what_if_asks_the_kinds_in_turn_and_offers_the_earliest_deadline(
     job = submit(seconds=100, iterations=4000)
 
     def asked(iterations: int) -> dict[str, object]:
-        return what_if(
+        return job_what_if(
             project=job.project,
             request=JobRequest(
                 function_version=version,

@@ -108,15 +108,15 @@ def test_progress_is_written_while_the_run_goes_on(start: Start, monkeypatch: py
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start(limit_jobs=40))[0]
     seen: list[tuple[int, int, float]] = []
-    renewed = long_tasks.Attempt.renew
+    renewed = long_tasks.TaskAttempt.renew
 
-    def renew(attempt: long_tasks.Attempt[SimulationRun], **how_far: Any) -> bool | None:
+    def renew(attempt: long_tasks.TaskAttempt[SimulationRun], **how_far: Any) -> bool | None:
         answer = renewed(attempt, **how_far)
         row = fresh(run)
         seen.append((row.jobs_ended, row.jobs_total, row.simulated_seconds))
         return answer
 
-    monkeypatch.setattr(long_tasks.Attempt, "renew", renew)
+    monkeypatch.setattr(long_tasks.TaskAttempt, "renew", renew)
     slowed(monkeypatch, lambda: len(seen) >= 3)
     execute_run(run.pk)
     assert seen == sorted(seen)
@@ -141,17 +141,17 @@ def test_a_running_run_stops_when_it_is_cancelled(start: Start, monkeypatch: pyt
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     study = start()
     run = runs_of(study)[0]
-    told = long_tasks.Attempt._renew
+    told = long_tasks.TaskAttempt._renew
     stops: list[Any] = []
 
-    def renew(self: long_tasks.Attempt[SimulationRun]) -> None:
+    def renew(self: long_tasks.TaskAttempt[SimulationRun]) -> None:
         if self._progress.get("jobs_ended") and not fresh(run).cancel_requested:
             run_cancel(run=run)
         told(self)
         if self._stop is not None:
             stops.append(self._stop)
 
-    monkeypatch.setattr(long_tasks.Attempt, "_renew", renew)
+    monkeypatch.setattr(long_tasks.TaskAttempt, "_renew", renew)
     slowed(monkeypatch, lambda: bool(stops))
     assert not execute_run(run.pk)
     run = fresh(run)
@@ -276,14 +276,14 @@ def test_a_run_that_takes_too_long_ends_itself(
     settings.SIMULATION_LIMITS = {**settings.SIMULATION_LIMITS, "run_seconds": 0}
     monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start())[0]
-    beats: list[long_tasks.Attempt[SimulationRun]] = []
-    renew = long_tasks.Attempt._renew
+    beats: list[long_tasks.TaskAttempt[SimulationRun]] = []
+    renew = long_tasks.TaskAttempt._renew
 
-    def noted(self: long_tasks.Attempt[SimulationRun]) -> None:
+    def noted(self: long_tasks.TaskAttempt[SimulationRun]) -> None:
         renew(self)
         beats.append(self)
 
-    monkeypatch.setattr(long_tasks.Attempt, "_renew", noted)
+    monkeypatch.setattr(long_tasks.TaskAttempt, "_renew", noted)
     slowed(monkeypatch, lambda: any(beat._stop for beat in beats))
     assert not execute_run(run.pk)
     assert "longer than it may" in fresh(run).error
