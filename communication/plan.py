@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,6 @@ class PredictedSpan:
     group: int
     begin_seconds: float
     end_seconds: float
-
-
-class CommunicationPlan(Protocol):
-    """How a job's gradients are sent in one generation."""
-
-    @property
-    def planner(self) -> str:
-        """Name of the planner: `dense`, `zen`, `cupcake`, `espresso`, ..."""
-
-    @property
-    def lossless(self) -> bool:
-        """Whether every gradient arrives as computed."""
-
-    @property
-    def predicted(self) -> Prediction:
-        """Prediction of an iteration."""
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Device memory needed on each GPU: flat gradients, residuals, payloads."""
-
-    def to_message(self) -> dict[str, Any]:
-        """Return the message that ranks execute, as plain values with its `digest` and no prediction."""
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what ranks execute (`content_digest`); it must be equal on all of them."""
 
 
 def content_digest(content: Mapping[str, Any]) -> str:

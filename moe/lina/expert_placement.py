@@ -59,10 +59,6 @@ class ReplicaPlacement:
         """Return the devices that host an expert, ascending."""
         return tuple(np.flatnonzero(self.hosted[:, expert]).tolist())
 
-    def has_hosts_of(self, other: ReplicaPlacement) -> bool:
-        """Whether both have the same hosts, so no weights need to be loaded between them."""
-        return bool(np.array_equal(self.hosted, other.hosted))
-
 
 def even_placement(experts: int, devices: int) -> ReplicaPlacement:
     """Return the placement where nothing is estimated: expert e on device e.

@@ -63,10 +63,6 @@ class ExpertPacking:
             range(first, first + self.group_size) for first in range(0, self.devices, self.group_size)
         )
 
-    def replica_groups(self) -> tuple[range, ...]:
-        """Return the devices that host the same experts, by their place in the group."""
-        return tuple(range(slot, self.devices, self.group_size) for slot in range(self.group_size))
-
     def can_pack_more(self) -> bool:
         """Whether the groups can be halved once more."""
         return self.group_size % 2 == 0

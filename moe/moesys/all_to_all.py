@@ -166,15 +166,3 @@ def even_pair_bytes(tokens_per_rank: float, experts_per_token: int, hidden: int,
     check_at_least("hidden", hidden)
     check_at_least("ranks", ranks)
     return tokens_per_rank * experts_per_token * hidden * 2.0 / ranks
-
-
-def rail_of(local: int, interfaces: int, ranks_per_server: int) -> int:
-    """Return the rail of a GPU if a server has fewer network interfaces than GPUs.
-
-    Raises:
-        ValueError: the server has no such GPU.
-    """
-    check_at_least("interfaces", interfaces)
-    if not 0 <= local < ranks_per_server:
-        raise ValueError(f"local is {local}; it must be a GPU from 0 to {ranks_per_server - 1}")
-    return local * interfaces // ranks_per_server

@@ -157,11 +157,6 @@ class ElasticPlan:
                 groups.append(TaskGroup(task, *(tuple(column) for column in zip(*held, strict=True))))
         return tuple(groups)
 
-    def idle_ranks(self, ranks_per_server: int) -> int:
-        """Return the ranks that fill up the last server."""
-        check_at_least("ranks_per_server", ranks_per_server)
-        return -self.gpus % ranks_per_server
-
 
 def split_samples(batch: int, ranks: int) -> tuple[int, ...]:
     """Return the samples of each replica of a task: the first `batch mod ranks` have one more."""

@@ -15,7 +15,6 @@ from communication.cupcake.plan import NO_CODEC, FusionPlan, plan_fusion, plan_u
 from communication.cupcake.worker_counts import fusion_curve
 from communication.library.codecs import cpu_codec, gpu_codec
 from communication.library.models import MODELS, measured_model
-from communication.plan import CommunicationPlan
 from communication.profiles.codec import CodecProfile, Device, WireFormat
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.model import ModelProfile
@@ -118,9 +117,7 @@ def test_a_plan_tells_bytes_processor_time_and_memory() -> None:
 
 
 def test_the_digest_is_that_of_what_ranks_do() -> None:
-    plan: CommunicationPlan = plan_fusion(
-        measured_model("ResNet50", 0.016), PlacementShape(1, 8), PCIE, CODECS
-    )
+    plan = plan_fusion(measured_model("ResNet50", 0.016), PlacementShape(1, 8), PCIE, CODECS)
     assert isinstance(plan, FusionPlan)
     assert plan.to_message()["digest"] == plan.digest
     assert len(plan.digest) == 64

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from communication.plan import CommunicationPlan, content_digest
+from communication.plan import content_digest
 from communication.profiles.link import LinkProfile, LinkRate
 from communication.profiles.model import ModelProfile
 from communication.profiles.placement import PlacementShape
@@ -41,7 +41,7 @@ def plan(model: ModelProfile = MODEL, placement: PlacementShape = SPREAD, **more
 
 
 def test_a_plan_is_one_that_the_platform_knows():
-    found: CommunicationPlan = plan()
+    found = plan()
     assert found.planner == "zen"
     assert found.lossless
     message = found.to_message()

@@ -17,7 +17,6 @@ from moe.moesys.all_to_all import (
     even_pair_bytes,
     flat_seconds,
     hierarchical_seconds,
-    rail_of,
     uneven_flat_seconds,
 )
 from moe.moesys.hierarchical_exchange import (
@@ -92,7 +91,6 @@ def test_unequal_servers_cross_the_spine():
 
 
 def test_rails_and_bytes():
-    assert [rail_of(local, 4, 8) for local in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert even_pair_bytes(1024, 2, 512, 8) == 1024 * 2 * 512 * 2 / 8
     assert messages_between(2, 4) == (4, 1)
     with pytest.raises(ValueError, match="spine"):

@@ -82,7 +82,6 @@ def test_v5_the_published_recipe_needs_48_gpus():
     published = [load for load in plan.loads if load == 144] + [72, 72, 256]
     published = published[: 48 - 3] + published[-3:]
     assert np.mean(published) / max(published) == pytest.approx(0.560, abs=5e-3)
-    assert plan.idle_ranks(6) == 0
 
 
 def test_the_worked_admission_by_deadline():
