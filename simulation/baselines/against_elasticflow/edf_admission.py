@@ -161,7 +161,7 @@ class EdfAdmission(Policy):
         refusal = self._refusal(problem, facts, row, late)
         return reasons.soft_unpromised(refusal) if problem.columns.service_class[row] == SOFT else refusal
 
-    def _refusal(self, problem: Problem, facts: reasons.JobFacts, row: int, late: IntArray) -> Verdict:
+    def _refusal(self, problem: Problem, facts: reasons.VerdictFacts, row: int, late: IntArray) -> Verdict:
         """The refusal with its reason: the deadline has passed, the job is too slow alone, or another job
         would be late."""
         jobs, now, due = problem.jobs, problem.now, float(problem.due[row])
