@@ -57,6 +57,11 @@ def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: L
     assert levels[0]["iterations_per_second"] <= 1.02 / 0.05
 
 
+def test_libraries_take_none_of_an_emulated_devices_memory(agent: LocalAgent) -> None:
+    levels, _done = _profile(agent, 1, device=emulated(), profile={"seconds_per_level": 0.1})
+    assert 0 < levels[0]["memory_bytes"] < levels[0]["host_memory_bytes"] - 100 * 2**20
+
+
 @pytest.mark.live
 def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
     slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)

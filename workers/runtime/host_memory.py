@@ -25,6 +25,11 @@ def peak_bytes() -> int:
     return sum(_peak_of(process_id) for process_id in _own_tree())
 
 
+def own_peak_bytes() -> int:
+    """Return the peak of resident memory of this process alone since `forget_peak`, in bytes."""
+    return _peak_of(os.getpid())
+
+
 def _own_tree() -> list[int]:
     found = [os.getpid()]
     for process_id in found:

@@ -7,7 +7,6 @@ group of their own while the others wait in a collective. The trained state is d
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +78,8 @@ class LevelMeasurement:
         train_seconds: forward and backward pass alone, mean.
         pause_seconds: time to take the training over at this level: state to bytes, to all ranks, into the
             model, and the first iteration.
-        memory_bytes: largest peak of a rank's accelerator memory.
+        memory_bytes: largest peak of a rank's accelerator memory; where tensors lie in host memory, by how
+            much that grew since the worker's start, since the libraries take none of a device's.
         host_memory_bytes: largest peak of a rank's host memory.
         state_bytes: all shards together, with their descriptions.
         overrun: on an emulated device, the share by which iterations took longer than emulated because this
@@ -128,6 +128,8 @@ class ProfilingGeneration:
             WorkerFailureError: the function or the start failed.
         """
         assignment = self.assignment
+        host_memory.forget_peak()
+        self._bytes_at_start = host_memory.own_peak_bytes()
         self.connection.phase("preparing")
         self.device = select_device(assignment.device)
         self.dataset = build_dataset(self.context.function, assignment.seed)
@@ -429,7 +431,7 @@ class ProfilingGeneration:
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self.device)
         else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            peak = max(0, host_memory.own_peak_bytes() - self._bytes_at_start)
         return _most_bytes(peak, group)
 
 
