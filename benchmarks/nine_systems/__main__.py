@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 from textwrap import fill
@@ -30,6 +31,9 @@ def main() -> int:
     if options.live:
         from benchmarks.nine_systems.live import run_live  # starts processes: not for the simulation
 
+        # A shell's background commands ignore SIGINT; SIGTERM has to remove the platform too.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         try:
             result = run_live(options.minutes, options.seed)
         except KeyboardInterrupt:
@@ -40,10 +44,11 @@ def main() -> int:
             f"{options.minutes:g} minutes, seed {options.seed}."
         )
         return _end(options.write, LIVE, heading, result.tables, result.missed)
+    from benchmarks.nine_systems.serving import latency_table
     from benchmarks.nine_systems.simulated import simulate_day
 
     day = simulate_day(range(options.seed, options.seed + DAYS))
-    return _end(options.write, SIMULATED, day.heading, day.tables, day.missed)
+    return _end(options.write, SIMULATED, day.heading, [*day.tables, latency_table(options.seed)], day.missed)
 
 
 def _options() -> argparse.Namespace:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.nine_systems.jobs import JobKind
 from benchmarks.nine_systems.tables import Table
 from punctual.client import Job
-from punctual.client.models import TierModes
+from punctual.client.models import Recovery, TierModes
 
 if TYPE_CHECKING:
     from benchmarks.nine_systems.live import Promise
 
 NOTHING = "not seen"
+#: Words for the source of a recovered state.
+_SOURCES = {
+    "own_memory": "its servers' memory",
+    "peer_memory": "a peer's memory",
+    "durable": "durable storage",
+    "none": "the beginning: it had no state yet",
+}
 
 
 class Watch:
@@ -22,6 +29,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.plans: dict[str, dict[str, Any]] = {}
+        self.made: dict[str, list[dict[str, Any]]] = {}
         self.all_to_all: dict[str, float] = {}
         self.most_gpus: dict[str, int] = {}
         self.resized: dict[str, int] = {}
@@ -35,6 +43,7 @@ class Watch:
         if not job.gpus:
             return
         told = job.communication()
+        self.made[kind.name] = told.get("levels", [])
         if told.get("chosen"):
             self.plans[kind.name] = told
         timing = job.experts().get("all_to_all") or {}
@@ -57,7 +66,8 @@ class Watch:
         """Return the plan that a job trained under, with its prediction and the measurement."""
         told = self.plans.get(name)
         if told is None:
-            return f"{NOTHING}: {name} trained without a plan"
+            predicted = ", ".join(map(plan_in_words, self.made.get(name, []))) or "none"
+            return f"{NOTHING}: {name} trained without a plan (plans that were made: {predicted})"
         chosen = told["chosen"]
         predicted = chosen["predicted"]["iteration_seconds"]
         parts = [f"{name} on {told['gpus']} GPUs: planner {chosen['planner']}, codec {chosen['codec']}"]
@@ -74,7 +84,7 @@ def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[s
     made = [each for each in promises if each.job.promised]
     met = sum(each.job.promise_outcome == "met" for each in made)
     recoveries = [one for each in promises for one in each.job.recoveries()]
-    sources = [one.source or one.outcome for one in recoveries]
+    sources = [recovered_from(one) for one in recoveries]
     lost = sum(one.iterations_lost or 0 for one in recoveries)
     changes, most = sum(watch.resized.values()), max(watch.most_gpus.values(), default=0)
     kept = f"{met} of {len(made)} promises met; jobs changed size or place {changes} times, up to {most} GPUs"
@@ -94,6 +104,16 @@ def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[s
             ("Adaptive gating", _gating(watch)),
         ],
     )
+
+
+def plan_in_words(plan: Mapping[str, Any]) -> str:
+    """Return a plan that was made for a number of GPUs, with its prediction."""
+    return f"{plan['planner']} on {plan['gpus']} GPUs, predicted {plan['speedup']:.2f} times as fast"
+
+
+def recovered_from(recovery: Recovery) -> str:
+    """Return in words where a recovery had its state from, or how far it is if it has none yet."""
+    return _SOURCES.get(recovery.source) or recovery.outcome.replace("_", " ")
 
 
 def _lina(watch: Watch) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +27,7 @@ from benchmarks.long.serving_day import (
     share_within,
     windows,
 )
-from benchmarks.nine_systems.evidence import Watch, systems_table
+from benchmarks.nine_systems.evidence import Watch, plan_in_words, recovered_from, systems_table
 from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
 from benchmarks.nine_systems.tables import Table
 from faults.processes import find
@@ -40,7 +40,7 @@ from launch.showing.demo_lending import read_report
 from punctual.client import Job
 from punctual.client.load import AddressBook, OpenLoop, Outcomes
 from punctual.client.requests import JobOptions
-from punctual.errors import PunctualError
+from punctual.errors import PunctualError, WaitTimeoutError
 
 TRAINING_SERVERS, INFERENCE_SERVERS = 4, 3
 #: Links between training servers, so that gradients of two megabytes take half a second.
@@ -54,11 +54,16 @@ PERIODS = {
 }  # fmt: skip
 #: Times of faults and load changes, as shares of the run.
 KILL_REPLICA_AT, KILL_WORKER_AT, RISE_AT, KILL_SERVER_AT, FALL_AT = 0.15, 0.25, 0.4, 0.55, 0.75
-#: Time limit for measuring; each function must be measured by half the time to its deadline.
-MEASURING_SECONDS = 1800.0
+#: Time limit for measuring before the run; what is not measured by then is measured in it.
+MEASURING_SECONDS = 420.0
+#: Longest wait for the answer to a job of the run, and for promised jobs after it.
+ANSWER_SECONDS, END_SECONDS = 60.0, 60.0
 LOOK_SECONDS = 5.0
 #: Iterations of a job submitted for measuring a function; any number will do.
 FIRST_ITERATIONS = 100
+#: Most submissions of a job that is declined because its function is not measured yet.
+MOST_SUBMISSIONS = 4
+NOT_MEASURED = "not_profiled_in_time"
 
 
 @dataclass
@@ -68,6 +73,13 @@ class Promise:
     kind: JobKind
     job: Job
     was_offered: bool = False
+    submissions: int = 1
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether it was declined because its function was not measured in time."""
+        verdict = self.job.verdict
+        return self.job.state == "declined" and verdict is not None and verdict.reason_code == NOT_MEASURED
 
 
 @dataclass
@@ -139,52 +151,78 @@ class LiveRun:
     # --- jobs -----------------------------------------------------------------------------------------------
 
     def _measure(self) -> dict[str, float]:
-        """Return each job's iterations per second on one GPU, or the fewest that hold it."""
-        first = {kind.name: self._submit_first(kind) for kind in JOBS}
+        """Return each function's iterations per second on one GPU, or the fewest that hold it; of functions
+        that are not measured in time, those of the emulated device."""
+        ends_at = time.monotonic() + MEASURING_SECONDS
+        kinds = {kind.measured_as: kind for kind in JOBS}
+        # Those that need plans are measured twice, so first.
+        by_need = sorted(kinds.values(), key=lambda kind: not kind.needs_plan)
+        waiting = {kind.measured_as: self._submit_first(kind) for kind in by_need}
         rates: dict[str, float] = {}
-        for name, job in first.items():
-            job.wait_for_verdict(MEASURING_SECONDS)
-            levels = {row["gpus"]: row["iterations_per_second"] for row in job.curve().get("levels", [])}
-            if not levels:
-                reason = job.failure["message"] if job.failure else job.verdict
-                raise SystemExit(f"{name} was not measured: it is {job.state}, {str(reason)[:400]}")
-            rates[name] = levels[min(levels)]
-            text = ", ".join(f"{gpus} GPUs {rate:.2f}" for gpus, rate in sorted(levels.items()))
-            say(f"measured {name}: {text} iterations a second")
-            if job.offer is not None and job.state == "declined":
-                job.decline_offer()
-            elif not job.finished:
-                job.cancel()
+        while waiting:
+            for function, job in list(waiting.items()):
+                if job.refresh().decided or time.monotonic() > ends_at:
+                    rates[function] = self._read_rate(kinds[function].name, waiting.pop(function))
+            time.sleep(1.0)
         return rates
 
+    def _read_rate(self, name: str, job: Job) -> float:
+        """Return what was measured for a first job, and end it unless it is still being measured."""
+        if job.failure:
+            raise SystemExit(f"{name} was not measured: {job.state}, {job.failure['message'][:400]}")
+        levels = {row["gpus"]: row["iterations_per_second"] for row in job.curve().get("levels", [])}
+        text = ", ".join(f"{gpus} GPUs {rate:.2f}" for gpus, rate in sorted(levels.items()))
+        plans = ", ".join(map(plan_in_words, job.communication().get("levels", []))) or "none"
+        say(f"measured {name}: {text or 'nothing yet'} iterations a second; plans: {plans}")
+        if job.offer is not None and job.state == "declined":
+            job.decline_offer()
+        elif job.decided and not job.finished:
+            job.cancel()
+        return levels[min(levels)] if levels else 1.0 / ITERATION_SECONDS
+
     def _submit_first(self, kind: JobKind) -> Job:
-        """Submit a job to measure its function; it is cancelled afterwards. If its deadline needs several
-        GPUs, plans are made and measured too."""
+        """Submit a job to measure its function; it is cancelled afterwards. If its deadline needs a plan, no
+        number of GPUs meets it, so that plans are made and measured before it is declined."""
         options: JobOptions = {**kind.options, "name": f"{kind.name}: first", "project": "demo"}
         options["max_iterations"] = FIRST_ITERATIONS
         if kind.needs_plan:
             options["deadline"] = 2.0 * MEASURING_SECONDS
-            options["max_iterations"] = round(1.1 * 2.0 * MEASURING_SECONDS / ITERATION_SECONDS)
+            options["max_iterations"] = round(10.0 * 2.0 * MEASURING_SECONDS / ITERATION_SECONDS)
         return self.person.submit(kind.function, verdict_seconds=0, **options)
 
     def _submit(self, kind: JobKind, rates: dict[str, float]) -> bool:
+        """Submit a job. One declined because its function is not measured yet is submitted again once it is.
+
+        Return whether its answer stays.
+        """
+        promise = next((each for each in self.promises if each.kind is kind), None)
+        if promise is not None and not promise.job.curve().get("levels"):
+            return False
         work = kind.work * self.seconds
+        iterations = max(10, round(work * rates[kind.measured_as]))
         options: JobOptions = {
-            **kind.options, "name": kind.name, "max_iterations": max(10, round(work * rates[kind.name])),
+            **kind.options, "name": kind.name, "max_iterations": iterations,
             "checkpoint_seconds": 15.0, "project": "demo",
         }  # fmt: skip
         if kind.tightness is not None:
-            options["deadline"] = kind.tightness * work + DEADLINE_ROOM_SECONDS
-        job = self.person.submit(kind.function, **options)
-        job.wait_for_verdict(MEASURING_SECONDS)
-        promise = Promise(kind, job)
-        if job.state == "declined" and job.offer is not None:
-            promise.job, promise.was_offered = job.accept_offer(), True
-        self.promises.append(promise)
+            room = 0.0 if kind.needs_plan else DEADLINE_ROOM_SECONDS
+            options["deadline"] = kind.tightness * work + room
+        job = self.person.submit(kind.function, verdict_seconds=0, **options)
+        with suppress(WaitTimeoutError):
+            job.wait_for_verdict(ANSWER_SECONDS)
+        if promise is None:
+            self.promises.append(promise := Promise(kind, job))
+        else:
+            promise.job, promise.submissions = job, promise.submissions + 1
+        self._accept_offer(promise)
         reason = job.verdict.reason if job.verdict is not None else ""
         offered = "; the offered deadline is accepted" if promise.was_offered else ""
         self._say(f"{kind.name}: {job.state}{offered}. {reason}")
-        return True
+        return not promise.is_unmeasured or promise.submissions == MOST_SUBMISSIONS
+
+    def _accept_offer(self, promise: Promise) -> None:
+        if promise.job.state == "declined" and promise.job.offer is not None:
+            promise.job, promise.was_offered = promise.job.accept_offer(), True
 
     def _pass_the_time(self, rates: dict[str, float], deployment: str, loop: OpenLoop) -> None:
         """Submit jobs and cause faults at their times, and watch. A fault waits for a possible target."""
@@ -201,13 +239,14 @@ class LiveRun:
             time.sleep(LOOK_SECONDS)
 
     def _finish(self) -> None:
-        """Wait for the promised jobs, and end the others."""
+        """Wait for the promised jobs, for `END_SECONDS` at most, and end the others."""
         for promise in self.promises:
             if promise.kind.tightness is None:
                 promise.job.cancel()
         promised = [each.job for each in self.promises if each.kind.tightness is not None]
+        ends_at = time.monotonic() + END_SECONDS
         while open_jobs := [job for job in promised if not job.refresh().finished]:
-            if all(job.late for job in open_jobs):
+            if all(job.late for job in open_jobs) or time.monotonic() > ends_at:
                 break
             self._look(None)
             time.sleep(5.0)
@@ -267,6 +306,7 @@ class LiveRun:
         for promise in self.promises:
             try:
                 job = promise.job.refresh()
+                self._accept_offer(promise)
                 self.watch.look(promise.kind, job)
             except PunctualError as error:
                 texts.append(f"{promise.kind.name} ? ({error})")
@@ -320,19 +360,28 @@ def jobs_table(promises: list[Promise]) -> Table:
     rows = []
     for each in promises:
         job = each.job
-        recoveries = ", ".join(one.source or one.outcome for one in job.recoveries()) or "none"
-        verdict = "promised" if job.promised else ("declined" if job.state == "declined" else "best effort")
-        verdict = "offered, accepted" if each.was_offered else verdict
+        recoveries = ", ".join(map(recovered_from, job.recoveries())) or "no failure"
         slack = ""
         if job.finished_at is not None and job.deadline_at is not None:
             slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"
         done = str(job.iterations_done)
-        rows.append((each.kind.name, verdict, job.state, job.promise_outcome, slack, done, recoveries))
+        rows.append((each.kind.name, _answer(each), job.state, job.promise_outcome, slack, done, recoveries))
     return Table(
         "Jobs",
         ("job", "answer", "state", "promise", "before its deadline", "iterations", "recovered from"),
         rows,
     )
+
+
+def _answer(promise: Promise) -> str:
+    job = promise.job
+    times = f", submitted {promise.submissions} times" if promise.submissions > 1 else ""
+    if promise.was_offered:
+        return f"offered, accepted{times}"
+    if job.state == "declined":
+        code = job.verdict.reason_code if job.verdict is not None else ""
+        return f"declined ({code}){times}"
+    return ("promised" if job.promised else "best effort" if job.decided else "no answer yet") + times
 
 
 def say(text: str) -> None:

@@ -10,10 +10,10 @@ from research.lina.specs import EVEN, LINA, Kind, RoutingSpec
 BATCHES = 20
 
 
-def latency_table(seed: int, batches: int = BATCHES) -> Table:
+def latency_table(seed: int) -> Table:
     """Return the times of batches over the ideal one, with Lina's placement and with experts placed
     evenly."""
-    found = RoutingSpec(Kind.FITTED, seed, batches).run()
+    found = RoutingSpec(Kind.FITTED, seed, BATCHES).run()
     rows = []
     for label, way in (("all nine", LINA), ("without Lina", EVEN)):
         times = np.asarray(found.series[way])

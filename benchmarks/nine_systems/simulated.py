@@ -9,7 +9,6 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.nine_systems.curves import GPUS_PER_SERVER, KINDS, System, curve
-from benchmarks.nine_systems.serving import BATCHES, latency_table
 from benchmarks.nine_systems.tables import Table
 from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.asked.lending import Lending
@@ -58,16 +57,9 @@ class DayResult:
 
 
 def simulate_day(
-    seeds: Sequence[int],
-    size: DaySize | None = None,
-    off: Sequence[System] = tuple(System),
-    batches: int = BATCHES,
+    seeds: Sequence[int], size: DaySize | None = None, off: Sequence[System] = tuple(System)
 ) -> DayResult:
-    """Simulate a day of each seed with all systems, and without each of `off`.
-
-    Args:
-        batches: number of batches of the deployment whose latency is simulated.
-    """
+    """Simulate a day of each seed with all systems, and without each of `off`."""
     size = size or DaySize()
     rows, missed = [], []
     for system in (None, *off):
@@ -82,7 +74,7 @@ def simulate_day(
         f"hours on {size.servers} servers of {GPUS_PER_SERVER} GPUs and up to {lent} lent ones; "
         f"{size.failures} servers are lost."
     )
-    return DayResult(heading, [Table("A day", COLUMNS, rows), latency_table(seeds[0], batches)], missed)
+    return DayResult(heading, [Table("A day", COLUMNS, rows)], missed)
 
 
 def simulate(seed: int, size: DaySize, off: System | None) -> RunOutcome:

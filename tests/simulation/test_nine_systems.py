@@ -7,19 +7,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks.nine_systems.curves import System, curve, fewest_gpus
+from benchmarks.nine_systems.evidence import recovered_from
 from benchmarks.nine_systems.simulated import COLUMNS, DaySize, simulate_day
 from benchmarks.nine_systems.tables import Table, write_section
+from punctual.client.models import Recovery
 
 #: Kinds whose curves take no planner of gradients.
 SMALL = DaySize(
-    servers=4, inference_servers=2, jobs=12, failures=1, seconds=6 * 3600.0,
+    servers=4, inference_servers=2, jobs=8, failures=1, seconds=4 * 3600.0,
     kinds=("experts", "tiers", "tasks", "adaptive"),
 )  # fmt: skip
 
 
 def test_a_small_day_keeps_its_promises_without_any_system() -> None:
     off = (System.ELASTICFLOW, System.LYRA, System.GEMINI, System.MOESYS)
-    day = simulate_day([3], SMALL, off, batches=1)
+    day = simulate_day([3], SMALL, off)
     assert day.missed == []
     rows = day.tables[0].rows
     assert [row[0] for row in rows] == ["all nine", *(f"without {system}" for system in off)]
@@ -63,6 +65,18 @@ def test_tables_go_between_the_marks_of_a_document(tmp_path: Path) -> None:
     assert document.read_text() == f"before\n<!-- day -->\n{table}\n<!-- end of day -->\nafter\n"
     with pytest.raises(ValueError, match="has no <!-- night -->"):
         write_section(document, "night", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome", "words"),
+    [
+        ("peer_memory", "recovered", "a peer's memory"),
+        ("none", "recovered", "the beginning: it had no state yet"),
+        ("", "broken_off", "broken off"),
+    ],
+)
+def test_what_a_job_recovered_from_is_told_in_words(source: str, outcome: str, words: str) -> None:
+    assert recovered_from(Recovery(source=source, outcome=outcome)) == words
 
 
 def test_the_page_has_a_place_for_both_tables() -> None:
