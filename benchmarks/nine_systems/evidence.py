@@ -79,6 +79,35 @@ class Watch:
         return ", ".join(parts)
 
 
+def jobs_table(promises: Sequence[Promise]) -> Table:
+    """Return a table with the result of each job."""
+    rows = []
+    for each in promises:
+        job = each.job
+        recoveries = ", ".join(map(recovered_from, job.recoveries())) or "no failure"
+        slack = ""
+        if job.finished_at is not None and job.deadline_at is not None:
+            slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"
+        done = str(job.iterations_done)
+        rows.append((each.kind.name, _answer(each), job.state, job.promise_outcome, slack, done, recoveries))
+    return Table(
+        "Jobs",
+        ("job", "answer", "state", "promise", "before its deadline", "iterations", "recovered from"),
+        rows,
+    )
+
+
+def _answer(promise: Promise) -> str:
+    job = promise.job
+    times = f", submitted {promise.submissions} times" if promise.submissions > 1 else ""
+    if promise.was_offered:
+        return f"offered, accepted{times}"
+    if job.state == "declined":
+        code = job.verdict.reason_code if job.verdict is not None else ""
+        return f"declined ({code}){times}"
+    return ("promised" if job.promised else "best effort" if job.decided else "no answer yet") + times
+
+
 def systems_table(promises: Sequence[Promise], watch: Watch, lending: Sequence[str]) -> Table:
     """Return a table with the effect of each system."""
     made = [each for each in promises if each.job.promised]

@@ -27,7 +27,7 @@ from benchmarks.long.serving_day import (
     share_within,
     windows,
 )
-from benchmarks.nine_systems.evidence import Watch, plan_in_words, recovered_from, systems_table
+from benchmarks.nine_systems.evidence import Watch, jobs_table, plan_in_words, systems_table
 from benchmarks.nine_systems.jobs import DEADLINE_ROOM_SECONDS, JOBS, JobKind
 from benchmarks.nine_systems.tables import Table
 from faults.processes import find
@@ -196,8 +196,13 @@ class LiveRun:
         Return whether its answer stays.
         """
         promise = next((each for each in self.promises if each.kind is kind), None)
-        if promise is not None and not promise.job.curve().get("levels"):
-            return False
+        if promise is not None:
+            if not promise.job.refresh().decided:
+                return False
+            if not promise.is_unmeasured:
+                return True
+            if not promise.job.curve().get("levels"):
+                return False
         work = kind.work * self.seconds
         iterations = max(10, round(work * rates[kind.measured_as]))
         options: JobOptions = {
@@ -208,21 +213,20 @@ class LiveRun:
             room = 0.0 if kind.needs_plan else DEADLINE_ROOM_SECONDS
             options["deadline"] = kind.tightness * work + room
         job = self.person.submit(kind.function, verdict_seconds=0, **options)
-        with suppress(WaitTimeoutError):
-            job.wait_for_verdict(ANSWER_SECONDS)
         if promise is None:
             self.promises.append(promise := Promise(kind, job))
         else:
             promise.job, promise.submissions = job, promise.submissions + 1
-        self._accept_offer(promise)
+        with suppress(WaitTimeoutError):
+            job.wait_for_verdict(ANSWER_SECONDS)
         reason = job.verdict.reason if job.verdict is not None else ""
-        offered = "; the offered deadline is accepted" if promise.was_offered else ""
-        self._say(f"{kind.name}: {job.state}{offered}. {reason}")
+        self._say(f"{kind.name}: {job.state}. {reason}")
         return not promise.is_unmeasured or promise.submissions == MOST_SUBMISSIONS
 
     def _accept_offer(self, promise: Promise) -> None:
         if promise.job.state == "declined" and promise.job.offer is not None:
             promise.job, promise.was_offered = promise.job.accept_offer(), True
+            self._say(f"{promise.kind.name}: the offered deadline is accepted")
 
     def _pass_the_time(self, rates: dict[str, float], deployment: str, loop: OpenLoop) -> None:
         """Submit jobs and cause faults at their times, and watch. A fault waits for a possible target."""
@@ -234,22 +238,28 @@ class LiveRun:
         ]
         left = sorted(happenings, key=lambda each: each[0])
         while (now := time.monotonic() - self.began) < self.seconds:
-            left = [each for each in left if each[0] * self.seconds > now or not each[1]()]
+            left = [each for each in left if each[0] * self.seconds > now or not self._is_done(each[1])]
             self._look(loop.total())
             time.sleep(LOOK_SECONDS)
+
+    def _is_done(self, happening: Callable[[], bool]) -> bool:
+        """Let something happen; return whether it did. What got no answer is tried again at the next look."""
+        try:
+            return happening()
+        except PunctualError as error:
+            self._say(f"no answer: {error}")
+            return False
 
     def _finish(self) -> None:
         """Wait for the promised jobs, for `END_SECONDS` at most, and end the others."""
         for promise in self.promises:
             if promise.kind.tightness is None:
                 promise.job.cancel()
-        promised = [each.job for each in self.promises if each.kind.tightness is not None]
+        promised = [each for each in self.promises if each.kind.tightness is not None]
         ends_at = time.monotonic() + END_SECONDS
-        while open_jobs := [job for job in promised if not job.refresh().finished]:
-            if all(job.late for job in open_jobs) or time.monotonic() > ends_at:
-                break
+        while time.monotonic() < ends_at and not all(each.job.finished or each.job.late for each in promised):
             self._look(None)
-            time.sleep(5.0)
+            time.sleep(LOOK_SECONDS)
 
     # --- faults ---------------------------------------------------------------------------------------------
 
@@ -305,8 +315,9 @@ class LiveRun:
         texts = []
         for promise in self.promises:
             try:
-                job = promise.job.refresh()
+                promise.job.refresh()
                 self._accept_offer(promise)
+                job = promise.job
                 self.watch.look(promise.kind, job)
             except PunctualError as error:
                 texts.append(f"{promise.kind.name} ? ({error})")
@@ -353,35 +364,6 @@ class LiveRun:
             ],
             missed,
         )
-
-
-def jobs_table(promises: list[Promise]) -> Table:
-    """Return a table with the result of each job."""
-    rows = []
-    for each in promises:
-        job = each.job
-        recoveries = ", ".join(map(recovered_from, job.recoveries())) or "no failure"
-        slack = ""
-        if job.finished_at is not None and job.deadline_at is not None:
-            slack = f"{(job.deadline_at - job.finished_at).total_seconds():.0f} s"
-        done = str(job.iterations_done)
-        rows.append((each.kind.name, _answer(each), job.state, job.promise_outcome, slack, done, recoveries))
-    return Table(
-        "Jobs",
-        ("job", "answer", "state", "promise", "before its deadline", "iterations", "recovered from"),
-        rows,
-    )
-
-
-def _answer(promise: Promise) -> str:
-    job = promise.job
-    times = f", submitted {promise.submissions} times" if promise.submissions > 1 else ""
-    if promise.was_offered:
-        return f"offered, accepted{times}"
-    if job.state == "declined":
-        code = job.verdict.reason_code if job.verdict is not None else ""
-        return f"declined ({code}){times}"
-    return ("promised" if job.promised else "best effort" if job.decided else "no answer yet") + times
 
 
 def say(text: str) -> None:
