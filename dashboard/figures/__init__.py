@@ -56,6 +56,10 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "progress": job_progress.PANEL,
     "gpus": job_gpus.PANEL,
     "metrics": job_metrics.PANEL,
+}
+
+#: Panels of a job's page that are folded away until its reader opens them.
+JOB_DETAIL_PANELS: dict[str, Panel[Any]] = {
     "scaling-curve": scaling_curve.PANEL,
     "throughput": job_throughput.PANEL,
     "recovery-points": job_recovery_points.PANEL,
@@ -86,6 +90,7 @@ RECOVERY_PANELS: dict[str, Panel[Any]] = {"phases": recovery_phases.PANEL}
 
 __all__ = [
     "DEPLOYMENT_PANELS",
+    "JOB_DETAIL_PANELS",
     "JOB_PANELS",
     "LENDING_PANELS",
     "OVERVIEW_PANELS",

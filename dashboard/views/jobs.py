@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.figures import JOB_PANELS, PanelRequest
+from dashboard.figures import JOB_DETAIL_PANELS, JOB_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
 from deployments.selectors.servable import inference_cluster_names, is_deployable
@@ -114,7 +114,7 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
         ),
         "files": Fragment("dashboard/parts/jobs/files.html", lambda _: _files(found)),
     }
-    context = {"job": found, "panels": JOB_PANELS}
+    context = {"job": found, "panels": JOB_PANELS, "detail_panels": JOB_DETAIL_PANELS}
     return render_page(request, "dashboard/job.html", fragments, section="jobs", context=context)
 
 
@@ -151,7 +151,7 @@ def _files(found: Job) -> dict[str, Any]:
 @data
 def job_panel(request: HttpRequest, job_id: str, name: str) -> HttpResponse:
     """Return one figure of a job's page as JSON."""
-    panel = JOB_PANELS.get(name)
+    panel = (JOB_PANELS | JOB_DETAIL_PANELS).get(name)
     if panel is None:
         raise Http404("no such panel")
     drawn = panel.draw(

@@ -33,8 +33,10 @@ def log_in(page: Page, base_url: str, username: str, password: str) -> None:
 
 
 def wait_until_drawn(page: Page) -> None:
-    """Every panel has its figure, or says why there is none."""
-    expect(page.locator("[data-panel] .figure:not([data-drawn])")).to_have_count(0, timeout=60_000)
+    """Every panel that is not folded away has its figure, or says why there is none."""
+    expect(page.locator("[data-panel] .figure:not([data-drawn]):not(details:not([open]) *)")).to_have_count(
+        0, timeout=60_000
+    )
 
 
 def _find_job(page: Page, base_url: str) -> str | None:

@@ -44,13 +44,29 @@ def test_every_page_is_drawn_without_trouble(site: Site, device: str, scheme: st
     page = visit.go(f"/jobs/{site.scenario.running.id}/")
     _expect_drawn(page, WIDTHS[device])
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
-    expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(6)
+    _expect_details_to_be_drawn_when_unfolded(page, WIDTHS[device])
     page.get_by_role("link", name="Hardware: server node-a fell silent").click()
     page.wait_for_url(f"**/recoveries/{recovery.failed_generation}/")
     wait_until_drawn(page)
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.get_by_text("trains again", exact=True)).to_be_visible()
     visit.expect_no_trouble()
+
+
+def _expect_details_to_be_drawn_when_unfolded(page: Page, width: int) -> None:
+    """Figures that were folded away while the window's width changed fill their place when unfolded."""
+    figures = page.locator("#details [data-panel] .js-plotly-plot")
+    expect(figures).to_have_count(0)
+    summary = page.locator("#details > summary")
+    summary.press("Enter")
+    expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(6)
+    _expect_drawn(page, width)
+    summary.press("Enter")
+    page.set_viewport_size({"width": width - 40, "height": 900})
+    summary.press("Enter")
+    for figure in figures.all():
+        place = figure.evaluate("element => element.clientWidth")
+        expect(figure.locator(".main-svg").first).to_have_attribute("width", str(place))
 
 
 def _expect_drawn(page: Page, width: int) -> None:

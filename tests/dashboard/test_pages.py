@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Server
-from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
+from dashboard.figures import JOB_DETAIL_PANELS, JOB_PANELS, OVERVIEW_PANELS, SERVERS_PANELS
 from emulated_links.rates import DEFAULT_LINKS, ServerLinks
 from projects.models import Role
 from scheduling.choices import JobState
@@ -38,7 +38,7 @@ def every_address(job_id: str) -> list[str]:
         f"/jobs/{job_id}/log/",
         *(f"/panels/{name}/" for name in OVERVIEW_PANELS),
         *(f"/servers/panels/{name}/" for name in SERVERS_PANELS),
-        *(f"/jobs/{job_id}/panels/{name}/" for name in JOB_PANELS),
+        *(f"/jobs/{job_id}/panels/{name}/" for name in JOB_PANELS | JOB_DETAIL_PANELS),
         *(f"/?fragment={name}" for name in ("tiles", "queue", "agents")),
         "/jobs/?fragment=table",
         "/servers/?fragment=cards",

@@ -48,6 +48,8 @@ export function startLog() {
     const answer = await (await read(`${box.dataset.log}${lastId ? `?after=${lastId}` : ""}`)).json();
     answer.chunks.forEach(add);
     finished = answer.finished;
+    // Of a job that has ended without output, none will come.
+    box.closest("section").hidden = finished && !known.length;
     if (answer.chunks.length) scroll();
   };
 

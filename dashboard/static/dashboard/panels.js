@@ -23,7 +23,13 @@ class Panel {
     return kind === "resync" || this.kinds.has(kind);
   }
 
+  // Nobody sees it, and a figure that is drawn there has no width. It is fetched when it is unfolded.
+  isFolded() {
+    return this.element.closest("details:not([open])") !== null;
+  }
+
   refreshSoon() {
+    if (this.isFolded()) return;
     if (this.busy || this.timer !== null) {
       this.wanted = this.wanted || this.busy;
       return;
@@ -54,6 +60,7 @@ class Panel {
 class FigurePanel extends Panel {
   async load() {
     const answer = await (await read(this.element.dataset.panel)).json();
+    if (this.isFolded()) return;
     const figure = this.element.querySelector(".figure");
     this.latest = answer;
     // A panel that not every job has: its place on the page is hidden.
@@ -75,7 +82,7 @@ class FigurePanel extends Panel {
   }
 
   redraw() {
-    if (this.latest?.figure) draw(this.element.querySelector(".figure"), this.latest.figure);
+    if (this.latest?.figure && !this.isFolded()) draw(this.element.querySelector(".figure"), this.latest.figure);
   }
 }
 
@@ -100,8 +107,17 @@ export function startPanels() {
   const figures = [...document.querySelectorAll("[data-panel]")].map((element) => new FigurePanel(element));
   const fragments = [...document.querySelectorAll("[data-fragment]")].map((element) => new FragmentPanel(element));
   const all = [...figures, ...fragments];
-  for (const figure of figures) figure.refresh();
+  for (const figure of figures) if (!figure.isFolded()) figure.refresh();
   for (const fragment of fragments) fragment.loadedAt = Date.now();
+  for (const details of document.querySelectorAll("details:has([data-panel])")) {
+    details.addEventListener("toggle", () => {
+      if (!details.open) return;
+      const unfolded = (panel) => details.contains(panel.element);
+      // The window may have another width than when they were drawn.
+      for (const figure of figures.filter(unfolded)) figure.redraw();
+      for (const panel of all.filter(unfolded)) panel.refreshSoon();
+    });
+  }
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => figures.forEach((figure) => figure.redraw()));
   return {
     changed(kind) {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from dashboard.figures import JOB_PANELS
+from dashboard.figures import JOB_DETAIL_PANELS
 from dashboard.figures.jobs import expert_homes, expert_load, expert_rows, job_metrics, job_tiers
 from scheduling.models import Job, JobExperts
 from scheduling.selectors.jobs.job_page import MetricSeries
@@ -69,8 +69,8 @@ def test_tiers_show_hits_and_stalls() -> None:
     metrics = job_metrics.figure(series)
     assert metrics is not None
     assert [line.name for line in metrics.data] == ["loss"]
-    assert JOB_PANELS["tiers"].is_absent is not None
-    assert JOB_PANELS["tiers"].is_absent(MetricSeries([], {}, [], [], []))
+    assert JOB_DETAIL_PANELS["tiers"].is_absent is not None
+    assert JOB_DETAIL_PANELS["tiers"].is_absent(MetricSeries([], {}, [], [], []))
 
 
 def test_experts_have_the_colour_of_their_server() -> None:
@@ -108,7 +108,7 @@ def test_layers_too_large_to_report_are_named() -> None:
     assert "3 layers are not reported" in expert_load.caption(large)
 
 
-EXPERT_PANELS = [name for name in JOB_PANELS if name.startswith("expert-")]
+EXPERT_PANELS = [name for name in JOB_DETAIL_PANELS if name.startswith("expert-")]
 
 
 def reported(job: Job) -> None:
@@ -141,6 +141,7 @@ def test_a_page_shows_experts_once_they_are_reported(site: Site) -> None:
     job = site.scenario.spanning
     visit = site.visit(site.scenario.owner)
     page = visit.go(f"/jobs/{job.id}/")
+    page.locator("#details > summary").click()
     wait_until_drawn(page)
     for name in EXPERT_PANELS:
         expect(page.locator(f'[data-panel$="/{name}/"]')).to_be_hidden()
