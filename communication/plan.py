@@ -35,7 +35,7 @@ class Prediction:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not (isfinite(value) and value >= 0.0):
-                raise ValueError(f"{name} of a plan are finite and not negative, not {value}")
+                raise ValueError(f"{name} of the plan is {value}; it must be finite and not negative")
 
 
 Stage = Literal["backward", "encode", "exchange", "decode"]

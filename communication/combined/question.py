@@ -66,7 +66,7 @@ class PlanQuestion:
         if unknown := set(self.planners) - set(PLANNERS):
             raise ValueError(f"there is no planner {min(unknown)!r}; there are {', '.join(PLANNERS)}")
         if self.memory_bytes is not None and self.memory_bytes < 0:
-            raise ValueError(f"memory for buffers is not negative: {self.memory_bytes}")
+            raise ValueError(f"memory_bytes is {self.memory_bytes}; it must not be negative")
 
     @cached_property
     def allowed_codecs(self) -> dict[str, tuple[CodecProfile, ...]]:

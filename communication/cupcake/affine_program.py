@@ -20,7 +20,7 @@ def best_affine_fusion(problem: FusionProblem) -> Boundaries:
     """
     encode, tensors = problem.encode, problem.tensors
     if not isinstance(encode, AffineCost):
-        raise ValueError("the affine program needs an encoder whose times are affine")
+        raise ValueError("the affine program needs an encoder with affine times")
     base = problem.backward_until + encode.seconds_per_byte * problem.bytes_until
     earliest = np.full(tensors + 1, np.inf)
     earliest[0] = 0.0

@@ -71,7 +71,7 @@ def search(
     affine = isinstance(problem.encode, AffineCost) and isinstance(problem.transfer, AffineCost)
     if rules.safe_fusion and not (rules.inexact or affine):
         raise ValueError(
-            "Pruning 2 (safe fusion) is exact for affine costs alone: take the exact program, or leave it out"
+            "Pruning 2 (safe fusion) is exact only for affine costs; use the exact program, or omit pruning 2"
         )
     tried = [even_split(problem.tensors, count) for count in first_tried] or [(problem.tensors,)]
     ends = [float(timeline_of(problem, one).sent_until[-1]) for one in tried]

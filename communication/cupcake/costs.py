@@ -45,7 +45,10 @@ class AffineCost:
         """
         x, y = np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         if x.ndim != 1 or x.shape != y.shape or not x.size:
-            raise ValueError(f"{x.size} sizes and {y.size} times are nothing to fit")
+            raise ValueError(
+                f"there are {x.size} sizes and {y.size} times; a fit needs as many "
+                "times as sizes, at least one"
+            )
         spread = x - x.mean()
         square = float(spread @ spread)
         slope = float(spread @ (y - y.mean())) / square if square > 0.0 else 0.0
@@ -68,7 +71,7 @@ class ThresholdCost:
     def __post_init__(self) -> None:
         _not_negative(self.seconds, self.threshold_bytes)
         if self.threshold_bytes <= 0.0:
-            raise ValueError("the size up to which a cost is constant is positive")
+            raise ValueError("the size up to which a cost is constant must be positive")
 
     def __call__(self, sizes_bytes: Floats) -> Floats:
         """Return the seconds of groups of these sizes."""
@@ -79,7 +82,7 @@ class ThresholdCost:
 def _not_negative(*values: float) -> None:
     for value in values:
         if not (isfinite(value) and value >= 0.0):
-            raise ValueError(f"costs are finite and not negative, not {value}")
+            raise ValueError(f"a cost is {value}; it must be finite and not negative")
 
 
 #: No cost.

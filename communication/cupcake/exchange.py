@@ -43,7 +43,7 @@ class ExchangeSettings:
     def __post_init__(self) -> None:
         if not (isfinite(self.host_seconds_per_call) and self.host_seconds_per_call >= 0.0):
             raise ValueError(
-                f"seconds for a call are finite and not negative, not {self.host_seconds_per_call}"
+                f"host_seconds_per_call is {self.host_seconds_per_call}; it must be finite and not negative"
             )
 
 

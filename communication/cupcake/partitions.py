@@ -27,7 +27,10 @@ def checked_boundaries(boundaries: Sequence[int], tensors: int) -> Boundaries:
     found = tuple(int(one) for one in boundaries)
     ascending = all(one < other for one, other in zip((0, *found), found, strict=False))
     if not found or found[-1] != tensors or not ascending:
-        raise ValueError(f"boundaries of {tensors} tensors ascend from at least 1 to {tensors}: {found}")
+        raise ValueError(
+            f"the boundaries are {found}; they must ascend from at least 1 to "
+            f"{tensors}, the number of tensors"
+        )
     return found
 
 

@@ -38,11 +38,14 @@ class FusionProblem:
         backward = durations(self.backward_seconds, "backward times")
         sizes = durations(np.asarray(self.sizes_bytes, dtype=np.float64), "sizes of tensors")
         if not len(backward) == len(sizes):
-            raise ValueError(f"{len(backward)} backward times and {len(sizes)} sizes are no tensors")
+            raise ValueError(
+                f"there are {len(backward)} backward times and {len(sizes)} sizes; each "
+                "tensor needs one of each"
+            )
         if not len(sizes):
-            raise ValueError("at least one tensor is fused")
+            raise ValueError("the model has no tensors; it must have at least one tensor")
         if not (isfinite(self.other_seconds) and self.other_seconds >= 0.0):
-            raise ValueError(f"other seconds are finite and not negative, not {self.other_seconds}")
+            raise ValueError(f"other_seconds is {self.other_seconds}; it must be finite and not negative")
         object.__setattr__(self, "backward_seconds", backward)
         object.__setattr__(self, "sizes_bytes", sizes)
 
@@ -102,7 +105,9 @@ class FusionProblem:
 
     def _of_groups(self, cost: Cost) -> Floats:
         if self.tensors > MOST_TENSORS:
-            raise ValueError(f"at most {MOST_TENSORS} tensors are fused exactly, not {self.tensors}")
+            raise ValueError(
+                f"the model has {self.tensors} tensors; exact fusion takes at most {MOST_TENSORS} tensors"
+            )
         sizes = np.maximum(self.bytes_until[None, :] - self.bytes_until[:, None], 0.0)
         seconds: Floats = np.triu(cost(sizes), 1)
         return seconds

@@ -49,9 +49,9 @@ class CostModel:
             if codec.device is not device:
                 raise ValueError(f"codec {codec.name!r} was measured on {codec.device}, not on {device}")
         if len({(codec.name, codec.wire) for codec in self.codecs.values()}) > 1:
-            raise ValueError("one codec compresses a job's gradients, the same on every device")
+            raise ValueError("the devices have different codecs; a job has one codec on every device")
         if self.cpu_servers < 1:
-            raise ValueError(f"processors serve at least one operation at a time, not {self.cpu_servers}")
+            raise ValueError(f"cpu_servers is {self.cpu_servers}; it must be at least 1")
 
     @property
     def devices(self) -> tuple[Device, ...]:

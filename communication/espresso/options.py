@@ -150,14 +150,14 @@ def option_from_code(code: str) -> Option:
     Raises ValueError for anything but a sequence of steps.
     """
     if not isinstance(code, str) or not 0 < len(code) <= _LONGEST_CODE:
-        raise ValueError(f"the code of an option is a text of 1 to {_LONGEST_CODE} characters")
+        raise ValueError(f"the code of an option must be a text of 1 to {_LONGEST_CODE} characters")
     return tuple(_step_from_code(each) for each in code.split(" "))
 
 
 def _step_from_code(code: str) -> Step:
     parts = code.split("/")
     if len(parts) != 3:
-        raise ValueError(f"a step is task/routine/place, not {code!r}")
+        raise ValueError(f"a step is {code!r}; it must be task/routine/place")
     task, routine = Task(parts[0]), Routine(parts[1])
     if task in CODEC_TASKS:
         return Step(task, routine, None, Device(parts[2]))

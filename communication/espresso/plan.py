@@ -137,23 +137,23 @@ def orders_from_message(message: Mapping[str, Any]) -> EspressoOrders:
     values, options that are not in the decision tree, more tensors or elements than allowed.
     """
     if not isinstance(message, Mapping) or message.get("planner") != PLANNER:
-        raise ValueError(f"this is no message of the planner {PLANNER}")
+        raise ValueError(f"this is not a message of the planner {PLANNER}")
     try:
         digest = content_digest(message)
     except TypeError as error:
         raise ValueError(f"the message is not made of plain values: {error}") from error
     if message.get("digest") != digest:
-        raise ValueError("the digest of the plan is not that of its content")
+        raise ValueError("the digest of the plan does not match its content")
     options = tuple(map(_known_option, _list(message, "options")))
     told = _list(message, "tensors")
     if not 0 < len(told) <= MOST_TENSORS:
-        raise ValueError(f"a plan has 1 to {MOST_TENSORS} tensors, not {len(told)}")
+        raise ValueError(f"the plan has {len(told)} tensors; it must have 1 to {MOST_TENSORS}")
     tensors = tuple(_tensor(each, options) for each in told)
     if len({each.name for each in tensors}) != len(tensors):
-        raise ValueError("two tensors of the plan have one name")
+        raise ValueError("two tensors of the plan have the same name")
     codec = message.get("codec")
     if not isinstance(codec, str) or not 0 < len(codec) <= LONGEST_NAME:
-        raise ValueError("a plan names its codec")
+        raise ValueError("the plan has no codec; it must name one")
     return EspressoOrders(
         PlacementShape(_whole(message, "servers"), _whole(message, "gpus_per_server")),
         codec,
@@ -171,28 +171,30 @@ def _known_option(code: Any) -> Option:
 
 def _tensor(told: Any, options: tuple[Option, ...]) -> TensorOption:
     if not isinstance(told, list | tuple) or len(told) != 3:
-        raise ValueError("a tensor of the plan is its name, its elements and the number of its option")
+        raise ValueError(
+            "a tensor of the plan must have a name, a number of elements and the number of an option"
+        )
     name, elements, number = told
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise ValueError(f"a tensor's name has 1 to {LONGEST_NAME} characters")
+        raise ValueError(f"a tensor's name must have 1 to {LONGEST_NAME} characters")
     if not _is_whole(elements) or not 0 < elements <= MOST_ELEMENTS:
-        raise ValueError(f"tensor {name!r} has no such number of elements: {elements!r}")
+        raise ValueError(f"tensor {name!r} has {elements!r} elements; it must have 1 to {MOST_ELEMENTS}")
     if not _is_whole(number) or not 0 <= number < len(options):
-        raise ValueError(f"tensor {name!r} has an option of no number: {number!r}")
+        raise ValueError(f"tensor {name!r} has the option {number!r}, which the plan does not have")
     return TensorOption(name, elements, options[number])
 
 
 def _list(message: Mapping[str, Any], key: str) -> list[Any]:
     found = message.get(key)
     if not isinstance(found, list):
-        raise ValueError(f"{key} of a plan are a list")
+        raise ValueError(f"{key} of the plan must be a list")
     return found
 
 
 def _whole(message: Mapping[str, Any], key: str) -> int:
     found = message.get(key)
     if not _is_whole(found) or not 0 < found <= MOST_ELEMENTS:
-        raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")
+        raise ValueError(f"{key} of the plan is {found!r}; it must be a positive whole number")
     return found
 
 

@@ -39,9 +39,11 @@ class ErrorFeedback:
         """Raises ValueError for a momentum outside [0, 1), or with a codec that sends something of every
         element."""
         if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"a momentum is at least 0 and below 1, not {momentum}")
+            raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1")
         if momentum and not isinstance(codec, SparseCodec):
-            raise ValueError(f"{codec.name} sends something of every element: no momentum is forgotten")
+            raise ValueError(
+                f"{codec.name} sends something of every element; momentum masking needs a sparse codec"
+            )
         self.codec = codec
         self._momentum = momentum
         self._rows: dict[Row, Tensor] = {}

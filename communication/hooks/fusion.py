@@ -62,11 +62,11 @@ class FusedGradients:
         """
         devices = {each.device for each in parameters.values()}
         if len(devices) != 1:
-            raise ValueError(f"gradients are on one device, not on {len(devices)}")
+            raise ValueError(f"gradients are on {len(devices)} devices; they must be on one")
         (device,) = devices
         for name, each in parameters.items():
             if not each.dtype.is_floating_point or each.dtype.itemsize > 4:
-                raise ValueError(f"{name} is of {each.dtype}: its gradient is no FP32")
+                raise ValueError(f"{name} is of type {each.dtype}; gradients must be FP32")
         self._parameters = list(parameters.items())
         self._options = options
         self._feedback = feedback

@@ -64,7 +64,7 @@ def orders_from_message(
     plan's, missing or malformed values.
     """
     if not isinstance(message, Mapping) or message.get("planner") != _PLANNER:
-        raise ValueError(f"this is no message of the planner {_PLANNER}")
+        raise ValueError(f"this is not a message of the planner {_PLANNER}")
     digest = check_digest(message)
     check_layout(message, names, elements)
     return FusionOrders(
@@ -83,7 +83,7 @@ def check_digest(message: Mapping[str, Any]) -> str:
     except TypeError as error:
         raise ValueError(f"the message is not made of plain values: {error}") from error
     if message.get("digest") != digest:
-        raise ValueError("the digest of the plan is not that of its content")
+        raise ValueError("the digest of the plan does not match its content")
     return digest
 
 
@@ -92,14 +92,14 @@ def check_layout(message: Mapping[str, Any], names: Sequence[str], elements: Seq
     sizes = np.array(elements, dtype=np.int64)
     layout = ModelProfile("gradients", tuple(names), sizes, np.zeros(len(names))).layout
     if message.get("layout") != layout:
-        raise ValueError("the plan was made for gradients of other names or sizes, or in another order")
+        raise ValueError("the plan is for other gradients: their names, sizes or order differ")
 
 
 def codec_name(message: Mapping[str, Any]) -> str:
     """Return a plan's codec. Raises ValueError if it is missing or malformed."""
     codec = message.get("codec")
     if not isinstance(codec, str) or not 0 < len(codec) <= _LONGEST_NAME:
-        raise ValueError("a plan names its codec")
+        raise ValueError("the plan has no codec; it must name one")
     return codec
 
 
@@ -107,9 +107,9 @@ def boundaries_of(message: Mapping[str, Any], tensors: int) -> Boundaries:
     """Return the boundaries of a plan's groups. Raises ValueError unless they partition the tensors."""
     told = message.get("boundaries")
     if not isinstance(told, list | tuple) or not all(type(each) is int for each in told):
-        raise ValueError("the boundaries of a plan are a list of whole numbers")
+        raise ValueError("the boundaries of the plan must be a list of whole numbers")
     if [0, *told][-1] != tensors or any(low >= high for low, high in pairwise((0, *told))):
-        raise ValueError(f"boundaries ascend from 1 or more to the number of tensors, {tensors}")
+        raise ValueError(f"the boundaries must ascend from at least 1 to {tensors}, the number of tensors")
     return tuple(told)
 
 
@@ -117,5 +117,5 @@ def whole_number(message: Mapping[str, Any], key: str) -> int:
     """Return a positive integer of a plan. Raises ValueError for anything else."""
     found = message.get(key)
     if type(found) is not int or found < 1:
-        raise ValueError(f"{key} of a plan is a positive whole number, not {found!r}")
+        raise ValueError(f"{key} of the plan is {found!r}; it must be a positive whole number")
     return found

@@ -65,7 +65,9 @@ class PlacementGroups:
         everybody = dist.group.WORLD if group is None else group
         ranks = dist.get_process_group_ranks(everybody)
         if len(ranks) != shape.workers:
-            raise ValueError(f"{len(ranks)} ranks are no {shape.servers} x {shape.gpus_per_server} GPUs")
+            raise ValueError(
+                f"there are {len(ranks)} ranks; {shape.servers} x {shape.gpus_per_server} GPUs need one each"
+            )
         server, gpu = divmod(ranks.index(dist.get_rank()), shape.gpus_per_server)
         members = _members(ranks, shape, server, gpu)
         made: dict[tuple[tuple[int, ...], bool], dist.ProcessGroup] = {}

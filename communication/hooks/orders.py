@@ -62,7 +62,7 @@ def orders_of(message: Mapping[str, Any], names: Sequence[str], elements: Sequen
 def _of_espresso(message: Mapping[str, Any], names: Sequence[str], elements: Sequence[int]) -> GroupOrders:
     told = espresso.orders_from_message(message)
     if [(each.name, each.elements) for each in told.tensors] != list(zip(names, elements, strict=True)):
-        raise ValueError("the plan was made for gradients of other names or sizes, or in another order")
+        raise ValueError("the plan is for other gradients: their names, sizes or order differ")
     _check_element(told.bytes_per_element)
     boundaries = tuple(range(1, len(names) + 1))
     options = tuple(each.option for each in told.tensors)
@@ -75,14 +75,14 @@ def _of_combined(message: Mapping[str, Any], names: Sequence[str], elements: Seq
     boundaries = fusion_orders.boundaries_of(message, len(names))
     codes, numbers = message.get("options"), message.get("group_options")
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-        raise ValueError("the options of a plan are a list of codes")
+        raise ValueError("the options of the plan must be a list of codes")
     options = [option_from_code(code) for code in codes]
     if not all(map(belongs, options)):
-        raise ValueError("the decision tree lacks an option of the plan")
+        raise ValueError("the plan has an option that the decision tree does not have")
     if not isinstance(numbers, list) or len(numbers) != len(boundaries):
-        raise ValueError("each group of the plan has the number of an option")
+        raise ValueError("each group of the plan must have the number of an option")
     if not all(type(each) is int and 0 <= each < len(options) for each in numbers):
-        raise ValueError("a group of the plan has an option of no number")
+        raise ValueError("a group of the plan has the number of an option that the plan does not have")
     _check_element(whole_number(message, "bytes_per_element"))
     placement = PlacementShape(whole_number(message, "servers"), whole_number(message, "gpus_per_server"))
     return GroupOrders(
@@ -92,4 +92,4 @@ def _of_combined(message: Mapping[str, Any], names: Sequence[str], elements: Seq
 
 def _check_element(size: int) -> None:
     if size != _BYTES_PER_ELEMENT:
-        raise ValueError(f"gradients travel as FP32, not with {size} bytes for an element")
+        raise ValueError(f"the plan has {size} bytes per element; gradients are sent as FP32, with 4 bytes")

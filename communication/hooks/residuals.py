@@ -132,10 +132,13 @@ def from_state(state: Mapping[str, Tensor]) -> list[Kept]:
 def _from_name(name: str, values: Tensor) -> Kept:
     parts = name.split("/", 4)
     if len(parts) != 5 or parts[0] not in KINDS or not all(map(str.isdecimal, parts[1:4])):
-        raise ValueError(f"{name!r} names nothing that error feedback keeps")
+        raise ValueError(f"error feedback keeps nothing with the name {name!r}")
     point, start, count = map(int, parts[1:4])
     if values.dtype != torch.float32 or values.shape != (count,):
-        raise ValueError(f"{name!r} is {tuple(values.shape)} of {values.dtype}: no {count} elements of FP32")
+        raise ValueError(
+            f"{name!r} has the shape {tuple(values.shape)} and the type "
+            f"{values.dtype}; it must have {count} elements of FP32"
+        )
     return Kept(parts[0], parts[4], point, start, values)
 
 

@@ -38,11 +38,11 @@ class WireFormat:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.kept_share <= 1.0:
-            raise ValueError(
-                f"the share of values that are sent is above 0 and at most 1, not {self.kept_share}"
-            )
+            raise ValueError(f"kept_share is {self.kept_share}; it must be above 0 and at most 1")
         if self.value_bits < 1 or self.index_bits < 0 or self.fixed_bytes < 0:
-            raise ValueError("a value has at least a bit; indices and what is beside them are not negative")
+            raise ValueError(
+                "a value must have at least one bit; the bits of indices and headers must not be negative"
+            )
 
     def kept(self, elements: int) -> int:
         """Return the number of values sent for ``elements``: their share, rounded down, and at least one."""
@@ -99,13 +99,14 @@ class CodecProfile:
         encode = durations(self.encode_seconds, "times for encoding")
         decode = durations(self.decode_seconds, "times for decoding")
         if not len(elements):
-            raise ValueError(f"codec {self.name!r} was measured at no size")
+            raise ValueError(f"codec {self.name!r} has no measured size; it needs at least one")
         if not len(elements) == len(encode) == len(decode):
             raise ValueError(
-                f"{len(elements)} sizes, {len(encode)} times to encode, {len(decode)} to decode: no table"
+                f"there are {len(elements)} sizes, {len(encode)} encode times and "
+                f"{len(decode)} decode times; the numbers must be equal"
             )
         if elements[0] == 0 or np.any(np.diff(elements) <= 0):
-            raise ValueError("measured sizes of a codec ascend, and none is 0")
+            raise ValueError("measured sizes of a codec must ascend from above 0")
         object.__setattr__(self, "device", Device(self.device))
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "encode_seconds", encode)
@@ -132,7 +133,9 @@ class CodecProfile:
     ) -> CodecProfile:
         """Return a profile with proportional times, from elements per second for encoding and decoding."""
         if not (isfinite(encode_rate) and isfinite(decode_rate) and min(encode_rate, decode_rate) > 0.0):
-            raise ValueError(f"a codec's rates are finite and positive, not {encode_rate} and {decode_rate}")
+            raise ValueError(
+                f"a codec's rates are {encode_rate} and {decode_rate}; they must be finite and positive"
+            )
         table = (np.array([1]), np.array([1.0 / encode_rate]), np.array([1.0 / decode_rate]))
         return cls(name, device, wire, *table)
 

@@ -20,9 +20,9 @@ class LinkRate:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.latency_seconds) and self.latency_seconds >= 0.0):
-            raise ValueError(f"a latency is finite and not negative, not {self.latency_seconds} s")
+            raise ValueError(f"latency_seconds is {self.latency_seconds}; it must be finite and not negative")
         if not (isfinite(self.bytes_per_second) and self.bytes_per_second > 0.0):
-            raise ValueError(f"a bandwidth is finite and positive, not {self.bytes_per_second} bytes/s")
+            raise ValueError(f"bytes_per_second is {self.bytes_per_second}; it must be finite and positive")
 
     def seconds(self, received_bytes: float) -> float:
         """Return the seconds of one call in which each participant receives ``received_bytes``."""
@@ -46,7 +46,7 @@ class LinkProfile:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
-            raise ValueError(f"a share of a link is above 0 and at most 1, not {self.share}")
+            raise ValueError(f"share of a link is {self.share}; it must be above 0 and at most 1")
 
     @property
     def granted(self) -> LinkRate:

@@ -48,20 +48,23 @@ class ModelProfile:
         elements = whole_numbers(self.elements, "elements of tensors")
         gaps = durations(self.gap_seconds, "gaps between tensors")
         if not names:
-            raise ValueError("a model has at least one tensor")
+            raise ValueError("the model has no tensors; it must have at least one tensor")
         if not len(names) == len(elements) == len(gaps):
-            raise ValueError(f"{len(names)} names, {len(elements)} sizes and {len(gaps)} gaps are no tensors")
+            raise ValueError(
+                f"there are {len(names)} names, {len(elements)} sizes and {len(gaps)} "
+                "gaps; each tensor needs one of each"
+            )
         if len(names) > MOST_TENSORS or elements.sum(dtype=np.float64) > MOST_ELEMENTS:
             raise ValueError(
-                f"a model has at most {MOST_TENSORS} tensors, and {MOST_ELEMENTS} elements in all"
+                f"a model must have at most {MOST_TENSORS} tensors and {MOST_ELEMENTS} elements in total"
             )
         if len(set(names)) != len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
             raise ValueError(f"two tensors have the name {twice!r}")
         if not (isfinite(self.other_seconds) and self.other_seconds >= 0.0):
-            raise ValueError(f"other seconds are finite and not negative, not {self.other_seconds}")
+            raise ValueError(f"other_seconds is {self.other_seconds}; it must be finite and not negative")
         if self.bytes_per_element not in ELEMENT_BYTES:
-            raise ValueError(f"an element has 8, 4, 2 or 1 bytes, not {self.bytes_per_element}")
+            raise ValueError(f"bytes_per_element is {self.bytes_per_element}; it must be 8, 4, 2 or 1")
         object.__setattr__(self, "tensor_names", names)
         object.__setattr__(self, "elements", elements)
         object.__setattr__(self, "gap_seconds", gaps)
@@ -108,14 +111,14 @@ class ModelProfile:
         Raises ValueError if all gaps are 0 and ``backward_seconds`` is positive.
         """
         if self.backward_seconds <= 0.0 < backward_seconds:
-            raise ValueError("gaps that are all 0 have no proportions to keep")
+            raise ValueError("the gaps are all 0, so they have no proportions to scale")
         factor = backward_seconds / self.backward_seconds if backward_seconds else 0.0
         return replace(self, gap_seconds=self.gap_seconds * factor, other_seconds=other_seconds)
 
     def with_elements_divided(self, divisor: int) -> ModelProfile:
         """Return the model with smaller tensors, rounded up so that none is empty, and the same times."""
         if divisor < 1:
-            raise ValueError(f"sizes are divided by at least 1, not {divisor}")
+            raise ValueError(f"divisor is {divisor}; it must be at least 1")
         return replace(self, elements=-(-self.elements // divisor))
 
 

@@ -38,7 +38,7 @@ class OperationTimes:
 
     def __post_init__(self) -> None:
         if min(self.fixed_seconds, self.seconds_per_unit) < 0:
-            raise ValueError("operations take no less than no time")
+            raise ValueError("the seconds of operations must not be negative")
 
 
 NOTHING = OperationTimes()

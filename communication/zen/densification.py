@@ -30,9 +30,9 @@ class Densification:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.density) and 0.0 <= self.density <= 1.0):
-            raise ValueError(f"a density is from 0 to 1, not {self.density}")
+            raise ValueError(f"density is {self.density}; it must be from 0 to 1")
         if not (isfinite(self.beta) and 0.0 <= self.beta <= 1.0):
-            raise ValueError(f"beta is from 0 to 1, not {self.beta}")
+            raise ValueError(f"beta is {self.beta}; it must be from 0 to 1")
         last = (1, self.density)
         for workers, density in self.measured:
             if workers <= last[0]:
@@ -47,7 +47,7 @@ class Densification:
     def after(self, workers: float) -> float:
         """Return the density of the sum of ``workers`` gradients, d^(i). Raises ValueError below 1."""
         if workers < 1:
-            raise ValueError(f"the sum of {workers} workers: there is at least one")
+            raise ValueError(f"there are {workers} workers; there must be at least 1")
         if self.density == 0.0:
             return 0.0
         before = (1, self.density)
@@ -68,7 +68,7 @@ class Densification:
         law, and a smaller one extrapolates it.
         """
         if not (isfinite(share) and share > 0.0):
-            raise ValueError(f"{share} times the batch: it is finite and positive")
+            raise ValueError(f"the share of the batch is {share}; it must be finite and positive")
         if share >= 1.0:
             density = self.after(share)
         else:
@@ -96,7 +96,9 @@ def beta_between(density: float, workers: int, density_after: float) -> float:
     """Return the beta with which ``workers`` of this density reach ``density_after``, as the paper's end
     points give it. Raises ValueError if there is none."""
     if not 0.0 < density <= density_after or workers < 2:
-        raise ValueError(f"no beta leads from a density of {density} to {density_after} at {workers} workers")
+        raise ValueError(
+            f"no beta explains a density of {density} that becomes {density_after} at {workers} workers"
+        )
     return log(density_after / density) / log(workers)
 
 
@@ -109,7 +111,7 @@ def fitted_densification(measured: Mapping[int, float]) -> Densification:
     Raises ValueError without a density of one worker, or for densities that no workers can have.
     """
     if 1 not in measured:
-        raise ValueError("densities were measured, but not that of one worker")
+        raise ValueError("densities of several workers were measured; that of one worker is missing")
     points = sorted(measured.items())
     beta = 0.0
     if len(points) > 1 and points[-2][1] > 0.0 and points[-1][1] < 1.0:
@@ -130,7 +132,7 @@ class Skew:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.sigma) and 0.0 <= self.sigma <= 1.0):
-            raise ValueError(f"sigma is from 0 to 1, not {self.sigma}")
+            raise ValueError(f"sigma is {self.sigma}; it must be from 0 to 1")
 
     def ratio(self, parts: int) -> float:
         """Return the skewness ratio with ``parts`` parts, from 1 to their number; monotonic in ``parts``."""
@@ -141,5 +143,5 @@ def skew_from(parts: int, ratio: float) -> Skew:
     """Return the skew whose fullest of ``parts`` is ``ratio`` times the mean. Raises ValueError if none
     is."""
     if parts < 2 or not 1.0 <= ratio <= parts:
-        raise ValueError(f"a skewness ratio of {ratio} with {parts} parts: it is from 1 to their number")
+        raise ValueError(f"the skewness ratio is {ratio}; it must be from 1 to {parts}, the number of parts")
     return Skew(log(ratio) / log(parts))

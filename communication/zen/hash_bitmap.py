@@ -73,11 +73,13 @@ def packet_of(tensor: int, server: int, epoch: int, aggregated: NDArray[np.float
 def packet_from(message: bytes) -> Packet:
     """Parse a packet. Raises ValueError if its lengths, padding or set bits do not match its header."""
     if len(message) < HEADER.size:
-        raise ValueError(f"a packet of {len(message)} bytes: its header alone has {HEADER.size}")
+        raise ValueError(f"a packet has {len(message)} bytes; its header alone has {HEADER.size}")
     tensor, server, epoch, members, count = HEADER.unpack_from(message)
     values_at = HEADER.size + bitmap_bytes(members)
     if len(message) != values_at + 4 * count:
-        raise ValueError(f"a packet of {len(message)} bytes: its header tells {values_at + 4 * count}")
+        raise ValueError(
+            f"a packet has {len(message)} bytes; by its header it must have {values_at + 4 * count}"
+        )
     bitmap = np.frombuffer(message, np.uint8, bitmap_bytes(members), HEADER.size)
     if int(np.bitwise_count(bitmap).sum()) != count or (members % 8 and int(bitmap[-1]) >> (members % 8)):
         raise ValueError(f"the ones of a bitmap do not belong to its {count} values of {members}")

@@ -81,9 +81,9 @@ class HashFamily:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.seeds) <= MOST_REHASHES + 1:
-            raise ValueError(f"{len(self.seeds)} seeds: there must be 1 to {MOST_REHASHES + 1}")
+            raise ValueError(f"there are {len(self.seeds)} seeds; there must be 1 to {MOST_REHASHES + 1}")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("two hash functions have one seed")
+            raise ValueError("two hash functions have the same seed")
         if not all(0 <= seed < 2**32 for seed in self.seeds):
             raise ValueError("a seed does not fit 32 bits")
 
@@ -111,7 +111,7 @@ class HashFamily:
 
     def _hashed(self, level: int, indices: Indices, size: int) -> NDArray[np.int64]:
         if size < 1:
-            raise ValueError(f"a hash function with a range of {size}: at least 1 is needed")
+            raise ValueError(f"the range of the hash function is {size}; it must be at least 1")
         found = np.empty(len(indices), np.int64)
         for first in range(0, len(indices), BLOCK_KEYS):
             block = slice(first, first + BLOCK_KEYS)

@@ -38,7 +38,8 @@ class MemorySize:
     def __post_init__(self) -> None:
         if self.parallel < 1 or self.serial < 0:
             raise ValueError(
-                f"memory of {self.parallel} and {self.serial} slots: at least 1 and 0 are needed"
+                f"there are {self.parallel} parallel and {self.serial} serial slots; "
+                "there must be at least 1 and 0"
             )
 
 

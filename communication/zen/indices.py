@@ -32,5 +32,5 @@ def dense_from(indices: Indices, values: Values, elements: int) -> Values:
 def checked_elements(elements: int) -> int:
     """Return a number of elements that fits indices. Raises ValueError for others."""
     if not 0 <= elements <= MOST_ELEMENTS:
-        raise ValueError(f"a tensor of {elements} elements: there must be 0 to {MOST_ELEMENTS}")
+        raise ValueError(f"the tensor has {elements} elements; there must be 0 to {MOST_ELEMENTS}")
     return elements

@@ -35,7 +35,7 @@ def measured_profile(
     units = elements // width
     for touched in (one for each in iterations for one in each):
         if len(touched) and not 1 <= int(touched.min()) <= int(touched.max()) <= units:
-            raise ValueError(f"{tensor}: indices are from 1 to {units}")
+            raise ValueError(f"{tensor}: indices must be from 1 to {units}")
     law = _law(iterations, units, workers)
     return SparsityProfile(tensor, elements, width, law, _skew(iterations, units))
 

@@ -37,7 +37,7 @@ class Partitioned:
 def partitioned(indices: Indices, parts: int, hashes: HashFunctions) -> Partitioned:
     """Assign each index to one of ``parts`` partitions by h0."""
     if not 1 <= parts <= MOST_PARTS:
-        raise ValueError(f"{parts} partitions: there must be 1 to {MOST_PARTS}")
+        raise ValueError(f"there are {parts} partitions; there must be 1 to {MOST_PARTS}")
     # A stable sort of small integers is a counting sort.
     part = hashes.partition(indices, parts).astype(np.int16)
     return Partitioned(np.argsort(part, kind="stable"), np.bincount(part, minlength=parts))

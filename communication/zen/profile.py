@@ -36,7 +36,9 @@ class SparsityProfile:
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.elements < 0 or self.elements % self.width:
-            raise ValueError(f"{self.tensor}: {self.elements} elements are not in rows of {self.width}")
+            raise ValueError(
+                f"{self.tensor} has {self.elements} elements; they must be whole rows of {self.width}"
+            )
         checked_elements(self.units)
 
     @property

@@ -115,7 +115,9 @@ def sparcml_exchange(gradients: Sequence[Values]) -> Exchanged:
     the number of workers is a power of two."""
     workers = len(gradients)
     if workers & (workers - 1):
-        raise ValueError(f"recursive doubling among {workers} workers: there must be a power of two")
+        raise ValueError(
+            f"recursive doubling among {workers} workers is impossible; there must be a power of two"
+        )
     held = list(gradients)
     received = [0] * workers
     distance = 1

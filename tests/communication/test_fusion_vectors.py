@@ -180,5 +180,5 @@ def test_measured_times_are_fitted_without_negative_costs(
 
 def test_one_measured_time_is_a_constant_and_none_is_refused() -> None:
     assert AffineCost.fitted(np.array([1.0]), np.array([2.0])) == AffineCost(2.0, 0.0)
-    with pytest.raises(ValueError, match="nothing to fit"):
+    with pytest.raises(ValueError, match="a fit needs"):
         AffineCost.fitted(np.array([1.0, 2.0]), np.array([1.0]))

@@ -23,5 +23,5 @@ def codec_named(name: str) -> Codec:
     Raises ValueError for an unknown name.
     """
     if name not in CODECS:
-        raise ValueError(f"there is no codec {name!r} to run; there are {', '.join(CODECS)}")
+        raise ValueError(f"there is no codec {name!r}; there are {', '.join(CODECS)}")
     return CODECS[name]()

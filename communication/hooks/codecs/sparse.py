@@ -39,7 +39,9 @@ class SparseCodec(Codec):
 
     def _encode(self, values: Tensor, seed: int) -> Sequence[Tensor]:
         if len(values) >= _MOST_ELEMENTS:
-            raise ValueError(f"an index has 32 bits: {len(values)} elements are too many for one payload")
+            raise ValueError(
+                f"there are {len(values)} elements; a payload must have fewer than {_MOST_ELEMENTS}"
+            )
         indices = self.select(values, self.wire.kept(len(values)), seed)
         found, indices = indices >= 0, indices.clamp(min=0)
         return torch.where(found, values[indices], 0.0) + not_finite(values), indices.int()

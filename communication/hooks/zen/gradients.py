@@ -82,12 +82,13 @@ class SparseGradients:
     ) -> _Tensor:
         parameter = parameters.get(orders.name)
         if parameter is None or parameter.numel() != orders.elements:
-            raise ValueError(f"there is no gradient {orders.name!r} of {orders.elements} elements")
+            raise ValueError(f"the model has no gradient {orders.name!r} with {orders.elements} elements")
         if not parameter.dtype.is_floating_point or parameter.dtype.itemsize > 4:
-            raise ValueError(f"{orders.name} is of {parameter.dtype}: its gradient is no FP32")
+            raise ValueError(f"{orders.name} is of type {parameter.dtype}; gradients must be FP32")
         if orders.name in sparse and orders.width != math.prod(parameter.shape[1:]):
             raise ValueError(
-                f"{orders.name} has rows of {math.prod(parameter.shape[1:])}, not {orders.width}"
+                f"{orders.name} has rows of {math.prod(parameter.shape[1:])}; the plan "
+                f"has rows of {orders.width}"
             )
         each = -(-(orders.elements // orders.width) // self._shares)
         units = max(0, min(each, orders.elements // orders.width - self._share * each))

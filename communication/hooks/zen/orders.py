@@ -49,29 +49,29 @@ def zen_orders_from_message(message: Mapping[str, Any]) -> ZenOrders:
     values, schemes and formats that ranks cannot execute.
     """
     if not isinstance(message, Mapping) or message.get("planner") != PLANNER:
-        raise ValueError(f"this is no message of the planner {PLANNER}")
+        raise ValueError(f"this is not a message of the planner {PLANNER}")
     digest = check_digest(message)
     seeds, tensors = message.get("seeds"), message.get("tensors")
     if not isinstance(seeds, list) or not all(type(each) is int for each in seeds):
-        raise ValueError("the seeds of a plan are a list of whole numbers")
+        raise ValueError("the seeds of the plan must be a list of whole numbers")
     if not isinstance(tensors, list) or len(tensors) > MOST_TENSORS:
-        raise ValueError(f"the tensors of a plan are a list of at most {MOST_TENSORS}")
+        raise ValueError(f"the tensors of the plan must be a list of at most {MOST_TENSORS}")
     read = tuple(map(_tensor, tensors))
     if len({each.name for each in read}) < len(read):
-        raise ValueError("two tensors of the plan have one name")
+        raise ValueError("two tensors of the plan have the same name")
     placement = PlacementShape(whole_number(message, "servers"), whole_number(message, "gpus_per_server"))
     return ZenOrders(digest, placement, HashFamily(tuple(seeds)), read)
 
 
 def _tensor(told: Any) -> TensorOrders:
     if not isinstance(told, Mapping):
-        raise ValueError("a tensor of the plan is its name, its sizes, its scheme and formats")
+        raise ValueError("a tensor of the plan must have a name, sizes, a scheme and formats")
     name = told.get("tensor")
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
-        raise ValueError(f"a tensor's name has 1 to {_LONGEST_NAME} characters")
+        raise ValueError(f"a tensor's name must have 1 to {_LONGEST_NAME} characters")
     elements, width = whole_number(told, "elements"), whole_number(told, "width")
     if elements % width or elements // width > MOST_ELEMENTS:
-        raise ValueError(f"tensor {name!r} has {elements} elements, not in rows of {width}")
+        raise ValueError(f"tensor {name!r} has {elements} elements; they must be whole rows of {width}")
     scheme = _one_of(told, "scheme", EXECUTABLE)
     formats = [_one_of(told, key, PACKET_FORMATS) for key in ("push_format", "pull_format")]
     return TensorOrders(name, elements, width, Scheme(scheme), Format(formats[0]), Format(formats[1]))
@@ -80,5 +80,5 @@ def _tensor(told: Any) -> TensorOrders:
 def _one_of(told: Mapping[str, Any], key: str, known: tuple[str, ...]) -> str:
     found = told.get(key)
     if found not in known:
-        raise ValueError(f"{key} of a tensor is one of {', '.join(known)}, not {found!r}")
+        raise ValueError(f"{key} of a tensor is {found!r}; it must be one of {', '.join(known)}")
     return str(found)

@@ -335,7 +335,7 @@ def test_a_changed_message_is_refused(change: dict[str, Any], complaint: str) ->
     assert orders_from_message(told, list(gradients), sizes).boundaries == (2, 6)
     with pytest.raises(ValueError, match=complaint):
         orders_from_message({**told, **change}, list(gradients), sizes)
-    with pytest.raises(ValueError, match="other names or sizes"):
+    with pytest.raises(ValueError, match="names, sizes or order"):
         orders_from_message(told, list(gradients), [1] * len(sizes))
 
 

@@ -149,5 +149,5 @@ def test_each_gradient_is_a_group_of_espressos() -> None:
 def test_what_cannot_be_carried_out_is_refused(told: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         orders(told)
-    with pytest.raises(ValueError, match="other names or sizes"):
+    with pytest.raises(ValueError, match="names, sizes or order"):
         orders_of(espresso_message(0), ["a"], [1])
